@@ -1,0 +1,1 @@
+"""The participant shell: connection, policy, key store, calling the task."""

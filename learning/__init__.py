@@ -1,0 +1,1 @@
+"""Models, data sets, partitions, local updates and server optimisers."""

@@ -1,0 +1,1 @@
+"""Learning tasks: numpy arrays in, numpy arrays out."""

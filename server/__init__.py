@@ -1,0 +1,1 @@
+"""The coordinator shell: gRPC service, round driver, journal, ledger."""
