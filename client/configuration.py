@@ -1,0 +1,162 @@
+"""What ``host.toml`` may say: one client process, the participants it hosts, and the policy they accepted.
+
+The folder of a host is complete: keys, the coordinator's certificate authority, the authority's public key.
+It can be copied to another machine; all paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from wire.settings_file import (
+    ConfigurationError,
+    Settings,
+    Table,
+    check_files,
+    number_if_it_is_one,
+    read_settings,
+    split_address,
+)
+
+__all__ = [
+    "ConfigurationError",
+    "CoordinatorTable",
+    "DataTable",
+    "HostConfiguration",
+    "HostTable",
+    "ParticipantTable",
+    "PolicyTable",
+    "StudyTable",
+    "load",
+]
+
+HOST_FILE = "host.toml"
+_HINT = "Name a host's folder or its host.toml; `sordino init DIR` makes them under DIR/hosts."
+
+TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
+
+
+class HostTable(Table):
+    """[host]: this client process."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """The host's name in the roster."""
+    journal: Path = Path("journal.sqlite")
+    """What must survive a restart: attempts joined, budgets spent. Never share it between processes."""
+
+
+class StudyTable(Table):
+    """[study]: the one study that this host takes part in."""
+
+    name: str = Field(min_length=1, max_length=100)
+    authority_public_key: str = Field(pattern=r"^[0-9a-fA-F]{64}$")
+    """The Ed25519 key that signs rosters, 64 hexadecimal digits.
+
+    It comes from the authority, never from the coordinator."""
+    task: Literal["softmax-regression", "cnn"]
+
+    @property
+    def authority_public_key_bytes(self) -> bytes:
+        return bytes.fromhex(self.authority_public_key)
+
+
+class CoordinatorTable(Table):
+    """[coordinator]: whom to connect to."""
+
+    address: str = "localhost:8443"
+    ca: Path = Path("ca.pem")
+    """Certificate that the coordinator's TLS certificate must chain to."""
+    give_up_s: float = Field(default=60.0, ge=0, le=31_536_000)
+    """How long to keep trying while the coordinator can't be reached, in seconds; 0 tries for ever."""
+
+    @field_validator("address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if split_address(value)[1] == 0:
+            raise ValueError("must name the port that the coordinator listens on, such as localhost:8443")
+        return value
+
+
+class PolicyTable(Table):
+    """[policy]: what these participants accept. A round that breaks it is refused."""
+
+    max_epsilon: float = Field(gt=0)
+    """Most epsilon_coordinator that one participant may spend in this study."""
+    max_delta: float = Field(default=1e-5, gt=0, lt=1)
+    min_honest_survivors: int = Field(ge=1)
+    """Fewest honest participants in a sum (h_min); the others hide this one's update."""
+
+
+class DataTable(Table):
+    """[data]: the data set, and how it is cut into ``parts``; each participant holds one of them."""
+
+    dataset: Literal["fashion-mnist", "fashion-mnist-subset"] = "fashion-mnist-subset"
+    partition: Literal["iid", "dirichlet"] = "dirichlet"
+    alpha: float = Field(default=1.0, gt=0, le=1e6)
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    parts: int = Field(ge=1, le=65_519)
+
+
+class ParticipantTable(Table):
+    """[[participants]]: one identity and its part of the data."""
+
+    key: Path
+    """Ed25519 private key, PKCS8 PEM, readable by its owner alone."""
+    part: int = Field(ge=0)
+    """Which part of the data set this participant holds, from 0."""
+
+
+class HostConfiguration(Settings):
+    """One client process as its owner configured it; frozen, validated once."""
+
+    host: HostTable
+    study: StudyTable
+    coordinator: CoordinatorTable = CoordinatorTable()
+    task: dict[str, TaskOption] = Field(default_factory=dict)
+    """Options of the task; the task itself checks them."""
+    data: DataTable
+    policy: PolicyTable
+    participants: tuple[ParticipantTable, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        keys = [entry.key for entry in self.participants]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ValueError(f"participants: {twice} stands there twice. Give each participant its own key")
+        for index, entry in enumerate(self.participants):
+            if entry.part >= self.data.parts:
+                raise ValueError(
+                    f"participants[{index}].part = {entry.part} is outside the {self.data.parts} parts of "
+                    f"the data: use 0 to {self.data.parts - 1}"
+                )
+        return self
+
+
+def load(path: Path) -> HostConfiguration:
+    """Read a host's file, or the ``host.toml`` in a host's folder; all paths come back absolute.
+
+    Raises:
+        ConfigurationError: the file, a key in it, or a file that it names can't be used.
+    """
+    file = path / HOST_FILE if path.is_dir() else path
+    configuration = read_settings(HostConfiguration, file, hint=_HINT)
+    base = file.resolve().parent
+    participants = tuple(
+        entry.model_copy(update={"key": base / entry.key}) for entry in configuration.participants
+    )
+    readable = {f"participants[{index}].key": entry.key for index, entry in enumerate(participants)}
+    readable["coordinator.ca"] = base / configuration.coordinator.ca
+    check_files(file, readable, hint="Correct the path, or copy the host's folder again, whole.")
+    return configuration.model_copy(
+        update={
+            "host": configuration.host.model_copy(update={"journal": base / configuration.host.journal}),
+            "coordinator": configuration.coordinator.model_copy(
+                update={"ca": base / configuration.coordinator.ca}
+            ),
+            "participants": participants,
+        }
+    )

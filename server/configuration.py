@@ -1,0 +1,207 @@
+"""What ``study.toml`` may say: the study, its privacy, its deadlines and the coordinator that runs it.
+
+``load`` reads a file once and hands back a frozen :class:`StudyConfiguration` with absolute paths. Every key
+has its unit, range and default here; ``sordino init`` writes them all out with a comment each.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from wire.settings_file import (
+    ConfigurationError,
+    Settings,
+    Table,
+    check_files,
+    number_if_it_is_one,
+    read_settings,
+    split_address,
+)
+
+__all__ = [
+    "ConfigurationError",
+    "CoordinatorTable",
+    "DataTable",
+    "DeadlineTable",
+    "PrivacyTable",
+    "ServerOptimizerTable",
+    "StudyConfiguration",
+    "StudyTable",
+    "load",
+]
+
+STUDY_FILE = "study.toml"
+_HINT = "Name a study's folder or its study.toml; `sordino init DIR` makes one."
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
+
+
+class StudyTable(Table):
+    """[study]: the name, the length and the task."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """The study's name; part of every key and signature, so both sides must hold the same."""
+    rounds: int = Field(ge=1, le=1_000_000)
+    """Rounds to run; the privacy budget is spread over exactly these."""
+    task: Literal["softmax-regression", "cnn"]
+    """What is trained. ``cnn`` needs the extra ``torch``."""
+
+
+class DataTable(Table):
+    """[data]: where the examples come from and how they are cut into one part per participant."""
+
+    dataset: Literal["fashion-mnist", "fashion-mnist-subset"] = "fashion-mnist-subset"
+    """``fashion-mnist`` is the full set where this machine has it, else the subset that ships here."""
+    partition: Literal["iid", "dirichlet"] = "dirichlet"
+    """``iid``: the same mixture of classes for all. ``dirichlet``: a mixture drawn for each participant."""
+    alpha: float = Field(default=1.0, gt=0, le=1e6)
+    """Concentration of the Dirichlet mixture; small is uneven. Ignored for ``iid``."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Seed of the partition. Public; both sides cut the data set by it."""
+
+
+class PrivacyTable(Table):
+    """[privacy]: the budget, the clip, and what is assumed about participants."""
+
+    mechanism: Literal["ddgauss"] = "ddgauss"
+    epsilon: float = Field(gt=0, le=1000)
+    """Budget for epsilon_coordinator over all rounds."""
+    delta: float = Field(gt=0, lt=1)
+    """Chance that the guarantee fails; well below one over the number of participants."""
+    clip: float = Field(default=1.0, gt=0, le=1e9)
+    """Largest L2 norm of one update, in the model's own units."""
+    bits: int = Field(default=16, ge=1, le=62)
+    """B: bits of one value on the wire."""
+    max_dropout: float = Field(default=0.3, ge=0, lt=1)
+    """Share of the cohort that may leave during a round."""
+    adversarial: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the roster assumed to collude with the coordinator."""
+    min_survivors: int | None = Field(default=None, ge=1)
+    """Fewest participants in a sum; the noise is sized for it. Left out: derived from max_dropout."""
+    quorum: int | None = Field(default=None, ge=1)
+    """Fewest participants that may begin a round. Left out: min_survivors."""
+    beta: float = Field(default=math.exp(-0.5), ge=0, lt=1)
+    """Conditional rounding draws a vector again when its norm is above the bound of this probability."""
+    k_stddevs: float = Field(default=4.0, gt=0, le=100)
+    """How many standard deviations of the sum fit before it could wrap around."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_survivors is not None and self.quorum is not None and self.min_survivors > self.quorum:
+            raise ValueError(
+                f"min_survivors = {self.min_survivors} is above quorum = {self.quorum}: a round that begins "
+                f"with the quorum could never end. Set quorum to {self.min_survivors} or more"
+            )
+        return self
+
+
+class DeadlineTable(Table):
+    """[deadlines]: the longest a phase waits, in seconds. It ends at once when all have answered or left."""
+
+    connect_s: Seconds = 60.0
+    """Wait for the roster to connect before a round; then begin with the quorum."""
+    advertise_keys_s: Seconds = 15.0
+    share_keys_s: Seconds = 20.0
+    masked_input_s: Seconds = 60.0
+    """Includes the local training."""
+    consistency_check_s: Seconds = 15.0
+    unmasking_s: Seconds = 15.0
+
+
+class ServerOptimizerTable(Table):
+    """[server_optimizer]: how the coordinator applies the mean update."""
+
+    rate: float = Field(default=1.0, gt=0, le=1e6)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+
+
+class CoordinatorTable(Table):
+    """[coordinator]: the process itself. Paths are relative to study.toml."""
+
+    listen: str = "127.0.0.1:8443"
+    """HOST:PORT; port 0 takes a free one."""
+    state: Path = Path("coordinator/state.sqlite")
+    """Journal, ledger and events; checkpoints are written beside it."""
+    tls_certificate: Path = Path("coordinator/tls/server.pem")
+    tls_key: Path = Path("coordinator/tls/server.key")
+    roster: Path = Path("roster.json")
+    authority_public_key: Path = Path("authority/authority.pub")
+    """File with the authority's Ed25519 public key, 64 hexadecimal digits."""
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    """How often a round that aborts is tried before the study stops. Each attempt that unmasks is charged."""
+    upload_credits: int = Field(default=64, ge=1, le=4096)
+    """Uploads held in memory at the same time; the others wait."""
+    one_machine: bool = False
+    """All parts on one machine: A may be below the largest host; the guarantee is honest-but-curious."""
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @property
+    def listen_host(self) -> str:
+        return split_address(self.listen)[0]
+
+    @property
+    def listen_port(self) -> int:
+        return split_address(self.listen)[1]
+
+
+class StudyConfiguration(Settings):
+    """One study as its owner configured it; frozen, validated once.
+
+    ``SORDINO_PRIVACY__EPSILON=4`` and the like override single keys of the file.
+    """
+
+    study: StudyTable
+    task: dict[str, TaskOption] = Field(default_factory=dict)
+    """Options of the task; the task itself checks them."""
+    data: DataTable = DataTable()
+    privacy: PrivacyTable
+    deadlines: DeadlineTable = DeadlineTable()
+    server_optimizer: ServerOptimizerTable = ServerOptimizerTable()
+    coordinator: CoordinatorTable = CoordinatorTable()
+
+    def read_authority_public_key(self) -> bytes:
+        """The 32 bytes of the key that signs rosters.
+
+        Raises:
+            ConfigurationError: the file isn't 64 hexadecimal digits.
+        """
+        path = self.coordinator.authority_public_key
+        try:
+            key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        except (OSError, ValueError):
+            key = b""
+        if len(key) != 32:
+            raise ConfigurationError(
+                f"{path}: not an Ed25519 public key (64 hexadecimal digits). "
+                "Copy authority.pub from where the authority's key was made."
+            )
+        return key
+
+
+def load(path: Path) -> StudyConfiguration:
+    """Read a study's file, or the ``study.toml`` in a study's folder; all paths come back absolute.
+
+    Raises:
+        ConfigurationError: the file, a key in it, or a file that it names can't be used.
+    """
+    file = path / STUDY_FILE if path.is_dir() else path
+    configuration = read_settings(StudyConfiguration, file, hint=_HINT)
+    base = file.resolve().parent
+    table = configuration.coordinator
+    paths: dict[str, Any] = {
+        name: base / getattr(table, name)
+        for name in ("state", "tls_certificate", "tls_key", "roster", "authority_public_key")
+    }
+    readable = {f"coordinator.{name}": value for name, value in paths.items() if name != "state"}
+    check_files(file, readable, hint="Correct the path, or make the study again with `sordino init`.")
+    return configuration.model_copy(update={"coordinator": table.model_copy(update=paths)})
