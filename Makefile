@@ -1,0 +1,81 @@
+# Everything a checkout needs, with nothing but Python >= 3.11, its venv module and make. `make help` lists the targets.
+#
+# Three environments, each rebuilt only when a file it depends on changes:
+#   .venv-demo    the command and the coordinator's extras; no torch       make demo
+#   .venv         the same with torch and the development tools             make test, lint, types
+#   .venv-proto   the pinned protobuf compiler                              make proto, test
+PYTHON ?= python3
+PIP_ARGS ?=
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+, := ,
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types proto constraints clean distclean
+
+define CHECK_PYTHON =
+@"$(PYTHON)" -c pass 2>/dev/null || \
+	{ echo 'make: cannot run "$(PYTHON)". Install Python >= 3.11, or name one: $(NAME_ONE)' >&2; exit 1; }
+@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "make: Sordino needs Python >= 3.11; $$("$(PYTHON)" --version 2>&1) is too old. Name another: $(NAME_ONE)" >&2; exit 1; }
+@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || \
+	{ echo 'make: $(PYTHON) lacks its venv module. On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+endef
+NAME_ONE := make $(MAKECMDGOALS) PYTHON=python3.12
+
+# $(1): environment, $(2): what pip installs. An environment whose interpreter has gone is made anew.
+define BUILD_ENVIRONMENT =
+@echo 'make: building $(1)$(3)'
+@$(1)/bin/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv --clear $(1)
+@$(1)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) $(2)
+@touch $(1)/.stamp
+endef
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", PIP_ARGS (given to pip install)'
+
+demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
+	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
+
+test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
+	@SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.stamp ## ruff
+	@.venv/bin/python -m ruff check .
+
+types: .venv/.stamp ## strict mypy over the two cores
+	@.venv/bin/python -m mypy
+
+proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
+	@PYTHON=.venv-proto/bin/python wire/generate.sh
+
+constraints: ## resolve all extras anew and rewrite constraints.txt
+	$(CHECK_PYTHON)
+	@echo 'make: resolving the newest versions that pyproject.toml allows'
+	@rm -rf build/constraints && "$(PYTHON)" -m venv build/constraints
+	@build/constraints/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) '.[server,torch,dev]'
+	@{ sed -n '/^#/p' constraints.txt; \
+	   build/constraints/bin/python -m pip list --format=freeze --exclude pip --exclude sordino --disable-pip-version-check \
+	   | sed -e 's/+[A-Za-z0-9.]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton/d' | LC_ALL=C sort -f; } > build/constraints.txt
+	@mv build/constraints.txt constraints.txt && rm -rf build/constraints
+
+clean: ## remove caches and build outputs, keep the environments
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environments as well
+	@rm -rf .venv .venv-demo .venv-proto
+
+.venv-demo/.stamp: pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	$(call BUILD_ENVIRONMENT,.venv-demo,-c constraints.txt -e '.[server]')
+
+.venv/.stamp: pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	$(call BUILD_ENVIRONMENT,.venv,-c constraints.txt -e '.[server$(,)torch$(,)dev]', (with torch: this can take minutes))
+
+.venv-proto/.stamp: proto/requirements.txt
+	$(CHECK_PYTHON)
+	$(call BUILD_ENVIRONMENT,.venv-proto,-r proto/requirements.txt)
