@@ -1,0 +1,140 @@
+"""Checkpoints of a study's model: one .npz file that is there whole or not at all.
+
+Layout, fixed by ``FORMAT``: ``header`` (UTF-8 JSON as bytes: format, parameter names in order, optimizer
+array names in order, metadata), ``p0``, ``p1``, ... (parameters), ``o0``, ... (optimizer), ``digest``
+(SHA-256 over the header and every array's dtype, shape and bytes). Nothing in it is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.parameters import Parameters
+
+FORMAT: Final = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint file is damaged or not a checkpoint; the message names it."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The model after some round.
+
+    Attributes:
+        parameters: float32 arrays, in the order of the flat vector.
+        optimizer_state: what the server optimizer's ``state`` returned.
+        metadata: JSON values (round, study, task, ...); no NaN or infinity.
+    """
+
+    parameters: Parameters
+    optimizer_state: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
+    """Write a checkpoint and return its SHA-256 digest in hex.
+
+    The file is written beside ``path``, synced and renamed over it, and the folder synced: after a power cut
+    there is the old file or the new one, never a part. The same content makes the same bytes.
+
+    Raises:
+        CheckpointError: metadata that is not JSON.
+        OSError: the folder cannot be written; an older file at ``path`` stays.
+    """
+    try:
+        header = json.dumps(
+            {
+                "format": FORMAT,
+                "parameters": list(checkpoint.parameters),
+                "optimizer": list(checkpoint.optimizer_state),
+                "metadata": dict(checkpoint.metadata),
+            },
+            allow_nan=False,
+        ).encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the metadata of checkpoint {path} is not JSON: {error}") from error
+    arrays: dict[str, NDArray[Any]] = {}
+    for index, parameter in enumerate(checkpoint.parameters.values()):
+        arrays[f"p{index}"] = parameter.astype("<f4", order="C")
+    for index, state in enumerate(checkpoint.optimizer_state.values()):
+        arrays[f"o{index}"] = state.astype("<f8", order="C")
+    digest = _digest(header, arrays)
+    content = io.BytesIO()
+    arrays["header"] = np.frombuffer(header, dtype=np.uint8)
+    arrays["digest"] = np.frombuffer(digest, dtype=np.uint8)
+    np.savez(content, allow_pickle=False, **arrays)
+    _write_atomically(path, content.getvalue())
+    return digest.hex()
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint and check its digest.
+
+    Raises:
+        FileNotFoundError: there is none: a study that has completed no round.
+        CheckpointError: the file is damaged, of another format, or not a checkpoint.
+    """
+    content = path.read_bytes()
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            members = {name: archive[name] for name in archive.files}
+        header = members.pop("header").tobytes()
+        digest = members.pop("digest").tobytes()
+        if digest != _digest(header, members):
+            raise CheckpointError(f"checkpoint {path} is damaged: its digest does not match its content")
+        fields = json.loads(header)
+        if fields["format"] != FORMAT:
+            found = fields["format"]
+            raise CheckpointError(f"checkpoint {path} has format {found}; this release reads {FORMAT}")
+        parameters = {name: members.pop(f"p{index}") for index, name in enumerate(fields["parameters"])}
+        state = {name: members.pop(f"o{index}") for index, name in enumerate(fields["optimizer"])}
+        return Checkpoint(
+            {name: array.astype(np.float32) for name, array in parameters.items()},
+            {name: array.astype(np.float64) for name, array in state.items()},
+            dict(fields["metadata"]),
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:  # zipfile, numpy and json raise a dozen kinds over damaged bytes
+        raise CheckpointError(f"checkpoint {path} is damaged or not a checkpoint") from error
+
+
+def _digest(header: bytes, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    digest = hashlib.sha256(f"sordino checkpoint {FORMAT} {len(header)} ".encode())
+    digest.update(header)
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself must survive a power cut too
+    finally:
+        os.close(folder)

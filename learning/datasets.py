@@ -1,0 +1,228 @@
+"""Data sets, loaded without a network and a part at a time.
+
+Images stay uint8 until a task turns a batch of them into numbers: 60,000 of them are 47 MB that way and
+188 MB as float32. A participant's process asks ``load_partition`` for its own rows and holds only those.
+
+Two forms of Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, MIT licence): the whole of it in IDX files, as the
+Debian package ``dataset-fashion-mnist`` installs them, and a class-balanced subset of 6,000 training and
+2,000 test images that ships with Sordino (made by ``learning/make_fashion_mnist_subset.py``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Part: TypeAlias = Literal["train", "test"]
+
+DATASETS: Final = ("fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset")
+"""``fashion-mnist`` is the full set where it is installed, else the subset: see ``resolve_dataset``."""
+
+IMAGE_SIDE: Final = 28
+CLASSES: Final = 10
+
+SUBSET_FILE: Final = Path(__file__).parent / "data" / "fashion_mnist_subset.npz"
+SUBSET_SHA256: Final = "17f8369e96553b6410b9b42604e4d49875ca05f22fd822951ef8f980a7184108"
+
+FULL_FOLDER: Final = Path("/usr/share/datasets/fashion-mnist")
+_FULL_FILES: Final[Mapping[Part, tuple[str, str]]] = {
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+_FULL_COUNTS: Final[Mapping[Part, int]] = {"train": 60_000, "test": 10_000}
+_IDX_IMAGES: Final = b"\x00\x00\x08\x03"  # unsigned bytes, three dimensions
+_IDX_LABELS: Final = b"\x00\x00\x08\x01"  # unsigned bytes, one dimension
+_ROWS_A_BLOCK: Final = 1_000
+
+
+class DatasetError(ValueError):
+    """A data set is unknown, missing or damaged; the message names the file and what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples with their labels.
+
+    Attributes:
+        features: (n, ...) uint8 pixels in 0..255, or float32 (pixels in 0..1 for the image tasks).
+        labels: int64 (n,), class numbers from 0.
+    """
+
+    features: NDArray[np.uint8] | NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.features.dtype not in (np.uint8, np.float32):
+            raise DatasetError(f"features are {self.features.dtype}; expected uint8 or float32")
+        if self.labels.dtype != np.int64 or self.labels.ndim != 1:
+            raise DatasetError(f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64[n]")
+        if self.features.ndim < 1 or len(self.features) != len(self.labels):
+            raise DatasetError(f"{self.features.shape} features do not match {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: ArrayLike) -> Dataset:
+        """Return a copy of the rows at ``indices``, in that order.
+
+        Raises:
+            DatasetError: indices that are not whole numbers in [0, n).
+        """
+        rows = _checked_indices(indices, len(self))
+        return Dataset(self.features[rows], self.labels[rows])
+
+
+def resolve_dataset(name: str) -> str:
+    """Return the concrete data set behind a name, for a study file to record.
+
+    Indices of a partition mean nothing without it: ``fashion-mnist`` is another set on a machine that has
+    the full one installed than on a machine that hasn't.
+
+    Raises:
+        DatasetError: an unknown name.
+    """
+    if name not in DATASETS:
+        raise DatasetError(f"unknown data set {name!r}; known data sets: {', '.join(DATASETS)}")
+    if name != "fashion-mnist":
+        return name
+    files = [FULL_FOLDER / file for pair in _FULL_FILES.values() for file in pair]
+    return "fashion-mnist-full" if all(file.is_file() for file in files) else "fashion-mnist-subset"
+
+
+def load_dataset(name: str) -> tuple[Dataset, Dataset]:
+    """Return (train, test); images uint8 (n, 28, 28).
+
+    Raises:
+        DatasetError: unknown name, or a file that is missing or damaged.
+    """
+    concrete = resolve_dataset(name)
+    return load_part(concrete, "train"), load_part(concrete, "test")
+
+
+def load_part(name: str, part: Part) -> Dataset:
+    """Return one part, and read no more than that: the coordinator needs only ``test``."""
+    if resolve_dataset(name) == "fashion-mnist-subset":
+        members = _read_subset(f"{part}_images", f"{part}_labels")
+        return Dataset(members[f"{part}_images"], members[f"{part}_labels"].astype(np.int64))
+    return Dataset(_read_full_images(part, None), _read_full_labels(part))
+
+
+def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
+    """Return the labels alone, int64 (n,): all that ``partition`` looks at."""
+    if resolve_dataset(name) == "fashion-mnist-subset":
+        return _read_subset(f"{part}_labels")[f"{part}_labels"].astype(np.int64)
+    return _read_full_labels(part)
+
+
+def load_partition(name: str, indices: ArrayLike) -> Dataset:
+    """Return the training rows at ``indices``, in that order, holding no others.
+
+    The full set is read in blocks of 1,000 images, so memory is that of the rows asked for.
+
+    Raises:
+        DatasetError: as ``load_dataset``; also indices outside the training set.
+    """
+    if resolve_dataset(name) == "fashion-mnist-subset":
+        return load_part(name, "train").take(indices)
+    rows = _checked_indices(indices, _FULL_COUNTS["train"])
+    return Dataset(_read_full_images("train", rows), _read_full_labels("train")[rows])
+
+
+def _checked_indices(indices: ArrayLike, count: int) -> NDArray[np.int64]:
+    rows = np.asarray(indices)
+    if rows.size == 0:
+        rows = rows.astype(np.int64)
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        raise DatasetError(f"indices are {rows.dtype}{list(rows.shape)}; expected whole numbers in one row")
+    if rows.size and (int(rows.min()) < 0 or int(rows.max()) >= count):
+        raise DatasetError(f"indices run from {rows.min()} to {rows.max()}; the data set has {count} rows")
+    return rows.astype(np.int64)
+
+
+def _read_subset(*members: str) -> dict[str, NDArray[np.uint8]]:
+    """Read members of the shipped file after checking the whole file against the pinned digest."""
+    try:
+        content = SUBSET_FILE.read_bytes()
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise DatasetError(f"data set file {SUBSET_FILE}: {reason}; reinstall sordino") from error
+    if hashlib.sha256(content).hexdigest() != SUBSET_SHA256:
+        raise DatasetError(f"data set file {SUBSET_FILE} is damaged (wrong SHA-256); reinstall sordino")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return {member: archive[member] for member in members}
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        # Only a wrong pin can lead here: the bytes are those this release was made with.
+        raise DatasetError(f"data set file {SUBSET_FILE} is not the expected archive") from error
+
+
+class _IdxFile:
+    """A gzipped IDX file of unsigned bytes, read front to back; any defect is one ``DatasetError``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _damaged(self, why: str) -> DatasetError:
+        return DatasetError(
+            f"data set file {self.path} is {why}; reinstall the Debian package dataset-fashion-mnist, "
+            "or name the data set 'fashion-mnist-subset'"
+        )
+
+    def _read(self, stream: BinaryIO, size: int) -> bytes:
+        content = stream.read(size)
+        if len(content) != size:
+            raise self._damaged("too short")
+        return content
+
+    def rows(
+        self, magic: bytes, shape: tuple[int, ...], wanted: NDArray[np.int64] | None
+    ) -> NDArray[np.uint8]:
+        """Return rows ``wanted`` (None: all) of an array of exactly ``shape``, in the order wanted."""
+        count, row_shape = shape[0], shape[1:]
+        row_bytes = int(np.prod(row_shape, dtype=np.int64))
+        result = np.empty((count if wanted is None else len(wanted), *row_shape), dtype=np.uint8)
+        header = magic + b"".join(extent.to_bytes(4, "big") for extent in shape)
+        try:
+            with gzip.open(self.path, "rb") as opened:
+                stream = cast("BinaryIO", opened)
+                if self._read(stream, len(header)) != header:
+                    raise self._damaged(f"not an IDX file of shape {shape}")
+                for start in range(0, count, _ROWS_A_BLOCK):
+                    rows = min(_ROWS_A_BLOCK, count - start)
+                    block = np.frombuffer(self._read(stream, rows * row_bytes), dtype=np.uint8)
+                    block = block.reshape(rows, *row_shape)
+                    if wanted is None:
+                        result[start : start + rows] = block
+                    else:
+                        here = (wanted >= start) & (wanted < start + rows)
+                        result[here] = block[wanted[here] - start]
+                if stream.read(1):  # reading to the end also makes gzip compare its checksum
+                    raise self._damaged("too long")
+        except FileNotFoundError as error:
+            raise self._damaged("missing") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._damaged("damaged or unreadable") from error
+        return result
+
+
+def _read_full_images(part: Part, wanted: NDArray[np.int64] | None) -> NDArray[np.uint8]:
+    file = _IdxFile(FULL_FOLDER / _FULL_FILES[part][0])
+    return file.rows(_IDX_IMAGES, (_FULL_COUNTS[part], IMAGE_SIDE, IMAGE_SIDE), wanted)
+
+
+def _read_full_labels(part: Part) -> NDArray[np.int64]:
+    path = FULL_FOLDER / _FULL_FILES[part][1]
+    labels = _IdxFile(path).rows(_IDX_LABELS, (_FULL_COUNTS[part],), None).astype(np.int64)
+    if int(labels.max()) >= CLASSES:
+        raise DatasetError(f"data set file {path} holds labels above {CLASSES - 1}")
+    return labels

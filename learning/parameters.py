@@ -1,0 +1,87 @@
+"""Model parameters as named arrays, and as the one flat vector that is clipped, encoded and summed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Parameters: TypeAlias = dict[str, NDArray[np.float32]]
+"""Ordered: the order of the names is the order of the flat vector."""
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+def shapes_of(parameters: Parameters) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array, in the order of the flat vector."""
+    return {name: tuple(array.shape) for name, array in parameters.items()}
+
+
+def dimension(shapes: Shapes) -> int:
+    """Return d, the length of the flat vector."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def flatten(parameters: Parameters) -> NDArray[np.float32]:
+    """Concatenate all arrays, each in C order, into a new float32 vector (d,)."""
+    if not parameters:
+        return np.zeros(0, dtype=np.float32)
+    return np.concatenate([np.asarray(array, dtype=np.float32).reshape(-1) for array in parameters.values()])
+
+
+def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
+    """Cut a flat vector into named arrays; the inverse of ``flatten``.
+
+    Args:
+        vector: (d,), any real dtype; values pass through as they are, NaN and infinity included.
+        shapes: name to shape, as ``shapes_of`` gives them.
+
+    Returns:
+        New float32 arrays that share no memory with ``vector``.
+
+    Raises:
+        ValueError: the vector is not one-dimensional or its length is not the sum of the sizes.
+    """
+    flat = np.asarray(vector)
+    expected = dimension(shapes)
+    if flat.shape != (expected,):
+        raise ValueError(f"the vector has shape {flat.shape}; these parameters need ({expected},)")
+    parameters: Parameters = {}
+    start = 0
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is seen as such
+        for name, shape in shapes.items():
+            end = start + math.prod(shape)
+            parameters[name] = flat[start:end].astype(np.float32, copy=True).reshape(shape)
+            start = end
+    return parameters
+
+
+def check_shapes(parameters: Parameters, shapes: Shapes) -> None:
+    """Raise ``ValueError`` unless names, their order, shapes and dtype are exactly those expected."""
+    if list(parameters) != list(shapes):
+        raise ValueError(f"the model has parameters {list(parameters)}; expected {list(shapes)}")
+    for name, shape in shapes.items():
+        array = parameters[name]
+        if array.dtype != np.float32 or array.shape != tuple(shape):
+            raise ValueError(
+                f"parameter {name!r} is {array.dtype}{list(array.shape)}; expected float32{list(shape)}"
+            )
+
+
+def subtract(new: Parameters, old: Parameters) -> Parameters:
+    """Return new minus old, name by name, as float32."""
+    with np.errstate(invalid="ignore", over="ignore"):  # a diverged model is reported where it is encoded
+        return {name: new[name] - old[name] for name in old}
+
+
+def parameters_digest(parameters: Parameters) -> bytes:
+    """Return SHA-256 (32 bytes) over names, shapes and little-endian float32 values, in order."""
+    layout = json.dumps([[name, list(array.shape)] for name, array in parameters.items()])
+    digest = hashlib.sha256(f"sordino parameters 1 {len(layout)} {layout}".encode())
+    digest.update(flatten(parameters).astype("<f4", copy=False).tobytes())
+    return digest.digest()
