@@ -1,0 +1,361 @@
+"""Who may import whom: arrows only run downwards, the cores are sans-IO, the client's path stays light.
+
+Each rule is a function from a tree to the list of its violations, so that the tests can also plant a
+violation in a small tree of their own and see it found.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+CORES = {"secagg", "mechanisms"}
+ARROWS: dict[str, set[str]] = {
+    "secagg": set(),
+    "mechanisms": set(),
+    "wire": CORES,
+    "learning": CORES,
+    "server": CORES | {"wire", "learning"},
+    "client": CORES | {"wire", "learning"},
+    "sordino": CORES | {"wire", "learning", "server", "client"},
+}
+
+# A core computes: no network, no file, no clock, no event loop, no randomness of its own.
+CORE_PACKAGES = {"numpy", "cryptography"}
+OUTSIDE_WORLD = {
+    *("asyncio", "concurrent", "datetime", "ftplib", "glob", "http", "multiprocessing", "os", "pathlib"),
+    *("random", "secrets", "select", "selectors", "shutil", "signal", "smtplib", "socket", "socketserver"),
+    *("sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib", "uuid"),
+}
+# The source of entropy is the one place that may know the operating system's.
+EXEMPT = {("mechanisms/randomness.py", "os"), ("mechanisms/randomness.py", "secrets")}
+
+HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting"}
+SKIPPED_FOLDERS = re.compile(
+    r"\.git|\.venv.*|\..*_cache|\.hypothesis|__pycache__|build|dist|.*\.egg-info|\.?demo-.*"
+)
+# A place on one machine only: home and work folders at the root of a file system, drive letters.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.:~)}\]-])/(?:home|root|Users|work|mnt)(?![\w-])|\b[A-Z]:\\\w|\.\./shared\b"
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    file: str  # relative to the tree's root, with forward slashes
+    line: int
+    module: str  # absolute dotted name
+    lazy: bool  # inside a function, or for the type checker only
+
+    @property
+    def root(self) -> str:
+        return self.module.partition(".")[0]
+
+    @property
+    def room(self) -> str:
+        return self.file.partition("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def python_files(tree: Path, folders: Iterator[str] | list[str] | set[str]) -> Iterator[Path]:
+    for folder in sorted(folders):
+        yield from sorted((tree / folder).rglob("*.py"))
+
+
+def imports(tree: Path, path: Path) -> Iterator[Import]:
+    """Every import of a file: at any depth, relative ones resolved, ``import_module("...")`` included."""
+    file = path.relative_to(tree).as_posix()
+    package = list(path.relative_to(tree).parts[:-1])
+
+    def visit(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, line, alias.name, lazy)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module:
+                yield Import(file, line, module, lazy)
+            else:  # `from . import x` at the top of the tree
+                yield from (Import(file, line, alias.name, lazy) for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args:
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            first = node.args[0]
+            if name in {"import_module", "__import__"} and isinstance(first, ast.Constant):
+                yield Import(file, line, str(first.value).lstrip(".") or "?", lazy)
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, lazy or is_function or is_type_checking(node))
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8"), filename=file), lazy=False)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def all_imports(tree: Path) -> list[Import]:
+    return [found for path in python_files(tree, set(ARROWS)) for found in imports(tree, path)]
+
+
+# ------------------------------------------------------------------------------------------- the rules
+
+
+def upward_arrows(tree: Path) -> list[str]:
+    """Imports of a room that lies above or beside the importing one."""
+    return [
+        f"{found}: {found.room} may use only {sorted(ARROWS[found.room]) or 'itself'}"
+        for found in all_imports(tree)
+        if found.root in ARROWS and found.root not in ARROWS[found.room] | {found.room}
+    ]
+
+
+def impure_cores(tree: Path) -> list[str]:
+    """In a core: foreign libraries, the outside world, ``open``, numpy's own randomness."""
+    violations = []
+    for found in all_imports(tree):
+        if found.room not in CORES or found.root in ARROWS or (found.file, found.root) in EXEMPT:
+            continue
+        known = found.root in CORE_PACKAGES | sys.stdlib_module_names
+        if not known or found.root in OUTSIDE_WORLD or found.module.startswith("numpy.random"):
+            violations.append(str(found))
+    for path in python_files(tree, CORES):
+        file = path.relative_to(tree).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+                violations.append(f"{file}:{node.lineno} opens a file")
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in {"np.random", "numpy.random"}:
+                violations.append(f"{file}:{node.lineno} uses numpy's randomness")
+    return violations
+
+
+def misplaced_heavy_libraries(tree: Path) -> list[str]:
+    """torch outside learning; plotting or accounting below server and sordino; accounting loaded eagerly."""
+    violations = []
+    for found in all_imports(tree):
+        if found.root == "torch" and found.room != "learning":
+            violations.append(f"{found}: only learning may")
+        if found.root in HEAVY - {"torch"} and found.room not in {"server", "sordino"}:
+            violations.append(f"{found}: only server and sordino may")
+        if found.root in {"dp_accounting", "scipy"} and not found.lazy:
+            violations.append(f"{found} eagerly: it belongs inside the function that needs it")
+    return violations
+
+
+def undeclared_libraries(tree: Path) -> list[str]:
+    """Imports that pyproject.toml doesn't bring; what a client runs does without extras (torch apart)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    base = distributions(project["dependencies"])
+    allowed = {room: set(base) for room in ARROWS}
+    allowed["learning"] |= distributions(extras["torch"])
+    allowed["server"] |= distributions(extras["server"])
+    allowed["sordino"] |= distributions(extras["server"])
+    allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
+    homes = packages_distributions()
+    violations = []
+    for path in python_files(tree, set(allowed)):
+        for found in imports(tree, path):
+            if found.root in sys.stdlib_module_names or found.root in ARROWS:
+                continue
+            if not {normalised(name) for name in homes.get(found.root, [])} & allowed[found.room]:
+                violations.append(f"{found}: not a declared dependency of {found.room}")
+    return violations
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    names = (re.match(r"[\w.-]+", line) for line in requirements)
+    return {normalised(name.group()) for name in names if name}
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def machine_paths(tree: Path) -> list[str]:
+    """Lines of any text file that name a place on one particular machine."""
+    violations = []
+    for folder, folders, files in os.walk(tree):
+        folders[:] = sorted(name for name in folders if not SKIPPED_FOLDERS.fullmatch(name))
+        for name in sorted(files):
+            path = Path(folder, name)
+            try:
+                text = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue  # a picture or an archive of arrays
+            for number, line in enumerate(text.splitlines(), 1):
+                if MACHINE_PATH.search(line):
+                    violations.append(f"{path.relative_to(tree).as_posix()}:{number} {line.strip()[:120]}")
+    return violations
+
+
+RULES = [upward_arrows, impure_cores, misplaced_heavy_libraries, undeclared_libraries, machine_paths]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_tree_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
+    violations = rule(ROOT)
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def test_every_room_is_looked_at() -> None:
+    looked_at = {found.room for found in all_imports(ROOT)}
+    assert looked_at == set(ARROWS)
+
+
+PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
+    (upward_arrows, "secagg/x.py", "import mechanisms.plan"),
+    (upward_arrows, "mechanisms/x.py", "from secagg import shamir"),
+    (upward_arrows, "wire/x.py", "def f():\n    from learning.task import Task"),
+    (upward_arrows, "learning/tasks/x.py", "import wire.codec as codec"),
+    (upward_arrows, "server/x.py", "from client.policy import Policy"),
+    (upward_arrows, "client/x.py", "import importlib\nimportlib.import_module('server.journal')"),
+    (upward_arrows, "server/dashboard/x.py", "if True:\n    from sordino import progress"),
+    (upward_arrows, "secagg/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import wire"),
+    (impure_cores, "secagg/x.py", "import grpc"),
+    (impure_cores, "secagg/x.py", "def f():\n    import time"),
+    (impure_cores, "mechanisms/x.py", "from os import urandom"),
+    (impure_cores, "mechanisms/x.py", "import asyncio.subprocess"),
+    (impure_cores, "mechanisms/x.py", "import numpy as np\nnp.random.default_rng(0)"),
+    (impure_cores, "secagg/x.py", "from numpy.random import default_rng"),
+    (impure_cores, "secagg/x.py", "open('keys')"),
+    (impure_cores, "secagg/x.py", "import pydantic"),
+    (misplaced_heavy_libraries, "client/x.py", "def f():\n    import torch"),
+    (misplaced_heavy_libraries, "server/x.py", "import torch.nn"),
+    (misplaced_heavy_libraries, "server/x.py", "import dp_accounting"),
+    (misplaced_heavy_libraries, "mechanisms/x.py", "def f():\n    import scipy.stats"),
+    (misplaced_heavy_libraries, "learning/x.py", "import matplotlib"),
+    (undeclared_libraries, "client/x.py", "import matplotlib"),
+    (undeclared_libraries, "client/x.py", "import grpc_health.v1"),
+    (undeclared_libraries, "server/x.py", "import hypothesis"),
+    (undeclared_libraries, "tests/x.py", "import nothing_of_this_name"),
+    (machine_paths, "docs/x.md", "see " + "/ho" + "me/alice/sordino"),
+    (machine_paths, "deploy/run.sh", "cd " + "/wo" + "rk/main"),
+    (machine_paths, "Makefile", "P := " + "/ro" + "ot/.venv"),
+    (machine_paths, "docs/x.md", "[notes](.." + "/shared/notes.md)"),
+]
+
+
+@pytest.mark.parametrize(("rule", "file", "source"), PLANTED)
+def test_a_planted_violation_is_found(
+    rule: Callable[[Path], list[str]], file: str, source: str, tmp_path: Path
+) -> None:
+    write(tmp_path / file, source)
+    violations = rule(tmp_path)
+    assert violations
+    assert all(line.startswith(file) for line in violations)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_path: Path) -> None:
+    write(tmp_path / "secagg/a.py", "import hashlib\nimport numpy\nfrom . import b\nfrom secagg.b import c")
+    write(tmp_path / "mechanisms/randomness.py", "import os\nfrom cryptography import exceptions")
+    write(tmp_path / "learning/tasks/cnn.py", "import torch\nfrom ..task import Task\nimport mechanisms")
+    write(tmp_path / "client/a.py", "import grpc\nimport wire.codec\nfrom google.protobuf import message")
+    write(tmp_path / "server/a.py", "import secagg\ndef pld():\n    import dp_accounting")
+    write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
+    write(tmp_path / "docs/a.md", "a Merkle root/path, https://example.org/work/1, $(ROOT)/work, a/home/b")
+    assert rule(tmp_path) == []
+
+
+# ----------------------------------------------------------------------- the same, by really importing
+
+BLOCKING = """
+import importlib, sys
+blocked = set(sys.argv[1].split(","))
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"{name} is blocked by the test", name=name)
+for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Blocker())
+"""
+IMPORT_ALL = BLOCKING + "for name in sys.argv[2:]:\n    importlib.import_module(name)\n"
+RUN_COMMAND = BLOCKING + "sys.argv[:2] = ['sordino']\nfrom sordino.cli import main\nsys.exit(main())\n"
+
+
+def run_blocked(
+    script: str, blocked: set[str], *arguments: str, tree: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in the tree with some libraries made impossible to import."""
+    command = [sys.executable, "-c", script, ",".join(sorted(blocked)), *arguments]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=60)
+
+
+def modules(tree: Path, *rooms: str) -> list[str]:
+    """Dotted names of all modules of some rooms, but entry points, which run when imported."""
+    names = []
+    for path in python_files(tree, list(rooms)):
+        parts = path.relative_to(tree).with_suffix("").parts
+        if parts[-1] != "__main__":
+            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return names
+
+
+COORDINATORS = HEAVY | {"server", "grpc_health", "grpc_reflection"}
+SANS_IO = {"grpc", "google", "torch", "asyncio", "socket", "ssl", "selectors", "sqlite3", "pydantic"} | HEAVY
+
+
+@pytest.mark.parametrize("room", sorted(CORES))
+def test_core_imports_without_network_and_event_loop(room: str) -> None:
+    others = set(ARROWS) - {room}
+    done = run_blocked(IMPORT_ALL, SANS_IO | others, *modules(ROOT, room))
+    assert done.returncode == 0, done.stderr
+
+
+def test_client_imports_without_the_coordinators_libraries() -> None:
+    done = run_blocked(IMPORT_ALL, COORDINATORS, *modules(ROOT, "client", "wire"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_learning_imports_without_torch_but_for_torch_tasks() -> None:
+    eager = {found.file for found in all_imports(ROOT) if found.root == "torch" and not found.lazy}
+    assert all(file.startswith("learning/tasks/") for file in eager)
+    names = {file.removesuffix(".py").replace("/", ".") for file in eager}
+    done = run_blocked(IMPORT_ALL, HEAVY, *[name for name in modules(ROOT, "learning") if name not in names])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "blocked"),
+    [
+        (["--help"], HEAVY),
+        (["join", "--help"], COORDINATORS),
+        (["serve", "--help"], HEAVY),
+        (["demo", "--help"], HEAVY),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_help_needs_no_heavy_library(command: list[str], blocked: set[str]) -> None:
+    done = run_blocked(RUN_COMMAND, blocked, *command)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("source", ["import socket", "from asyncio import run", "import grpc.aio"])
+def test_a_planted_import_is_blocked(source: str, tmp_path: Path) -> None:
+    write(tmp_path / "secagg/__init__.py", source)
+    done = run_blocked(IMPORT_ALL, SANS_IO, *modules(tmp_path, "secagg"), tree=tmp_path)
+    assert done.returncode != 0
+    assert "blocked by the test" in done.stderr
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,138 @@
+"""The wheel is complete: built as a fresh clone builds it, installed apart, used outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+VERSION = PROJECT["project"]["version"]
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+ROOMS = sorted({name.partition(".")[0] for name in PACKAGES})
+# Files of a room that serve the checkout alone.
+CHECKOUT_ONLY = {"wire/generate.sh"}
+
+
+@dataclass(frozen=True)
+class Installed:
+    python: Path
+    site_packages: Path
+    outside: Path  # a folder that holds nothing of ours
+    wheel: Path
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a command of the installation in a folder outside the checkout."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        return subprocess.run(
+            command, cwd=self.outside, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    def evaluate(self, script: str) -> str:
+        done = self.run(self.python, "-c", script)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+def sources() -> list[str]:
+    """Files that a clone has: what git tracks or would track. Without git, everything but build outputs."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    done = subprocess.run(listing, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        names = [name for name in done.stdout.split("\0") if name]
+    else:
+        paths = [path for room in ROOMS for path in (ROOT / room).rglob("*")]
+        names = [path.relative_to(ROOT).as_posix() for path in paths]
+        names += ["pyproject.toml", "README.md", "LICENSE"]
+    return [name for name in names if (ROOT / name).is_file() and "__pycache__" not in name]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """A clean environment with the wheel; libraries come from the tests' own environment, by a path file."""
+    folder = tmp_path_factory.mktemp("packaging")
+    checkout, environment, outside = folder / "checkout", folder / "environment", folder / "outside"
+    outside.mkdir()
+    for name in sources():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, checkout / name)
+    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, checkout)
+    (wheel,) = folder.glob("*.whl")
+
+    call(sys.executable, "-m", "venv", "--without-pip", environment)
+    python = environment / "bin" / "python"
+    call(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel)
+    script = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site_packages = Path(subprocess.check_output([python, "-c", script], text=True).strip())
+    libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    (site_packages / "libraries-of-the-tests.pth").write_text("\n".join(libraries) + "\n", encoding="utf-8")
+    return Installed(python, site_packages, outside, wheel)
+
+
+def call(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_file_of_every_room_is_in_the_wheel(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        names = {name for name in archive.namelist() if not name.startswith(f"sordino-{VERSION}.dist-info/")}
+    expected = {name for name in sources() if name.partition("/")[0] in ROOMS} - CHECKOUT_ONLY
+    assert names == expected, "declare packages and data files in pyproject.toml"
+
+
+def test_licence_and_metadata_travel_with_it(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        licence = archive.read(f"sordino-{VERSION}.dist-info/licenses/LICENSE")
+        metadata = archive.read(f"sordino-{VERSION}.dist-info/METADATA").decode()
+    assert licence == (ROOT / "LICENSE").read_bytes()
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert "\nRequires-Python: >=3.11\n" in metadata
+    for extra in ("server", "torch", "dev"):
+        assert f"\nProvides-Extra: {extra}\n" in metadata
+
+
+def test_the_command_tells_its_version(installed: Installed) -> None:
+    done = installed.run(installed.python.with_name("sordino"), "--version")
+    assert done.returncode == 0, done.stderr
+    assert VERSION in done.stdout
+    assert installed.run(installed.python, "-m", "sordino", "--version").stdout == done.stdout
+
+
+def test_every_package_comes_from_the_installation(installed: Installed) -> None:
+    script = f"""
+import importlib, sys
+for name in {PACKAGES}:
+    print(importlib.import_module(name).__file__)
+"""
+    places = installed.evaluate(script).splitlines()
+    assert len(places) == len(PACKAGES)
+    assert all(Path(place).is_relative_to(installed.site_packages) for place in places), places
+
+
+def test_no_package_is_named_as_the_wire_contract(installed: Installed) -> None:
+    """A package named `proto` exists elsewhere: ours must not hide it, nor bring tests or documents along."""
+    record = next(installed.site_packages.glob("sordino-*.dist-info")) / "RECORD"
+    tops = {line.partition("/")[0] for line in record.read_text(encoding="utf-8").splitlines()}
+    assert {top for top in tops if not re.fullmatch(r"sordino-.*\.dist-info|\.\.", top)} == set(ROOMS)
+
+
+def test_the_shipped_images_load(installed: Installed) -> None:
+    script = """
+from learning.datasets import load_dataset
+train, test = load_dataset("fashion-mnist-subset")
+print(len(train.labels), len(test.labels), train.features.dtype, train.labels.dtype)
+"""
+    assert installed.evaluate(script) == "6000 2000 float32 int64"
