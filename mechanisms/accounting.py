@@ -1,0 +1,129 @@
+"""What happened, and what it costs: the coordinator's account of one study.
+
+Events are immutable facts (whose vectors were in a sum that was about to be opened); costs are computed from
+them. The stop is a Renyi filter at the order that the plan fixed ([FZ21] Theorem 4.3; survivors may be chosen
+adaptively): the guarantee to state is the plan's (epsilon, delta). `epsilon_coordinator` is the running
+figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mechanisms.plan import Plan
+from mechanisms.privacy_curves import curve, epsilon_with_sampler_error
+
+
+class UnknownEvent(ValueError):
+    """An event that this account cannot hold: another plan, a repetition, an impossible survivor set."""
+
+
+@dataclass(frozen=True)
+class RoundCharge:
+    """u3 of one attempt was frozen: from here on its cost stays, whether the sum is opened or not.
+
+    Attributes:
+        round, attempt: counted from 0 or 1 by the caller; each pair at most once.
+        survivors: u3, participants by roster position.
+        plan_identity: `Plan.identity` of the plan the vectors were encoded under.
+    """
+
+    round: int
+    attempt: int
+    survivors: frozenset[int]
+    plan_identity: str
+
+
+class Account:
+    """The composed unamplified cost of the rounds of one study, per participant.
+
+    Args:
+        plan: the study's plan.
+        events: charges already on record, for instance after a restart.
+    """
+
+    def __init__(self, plan: Plan, events: Iterable[RoundCharge] = ()) -> None:
+        self.plan = plan
+        self._events: dict[tuple[int, int], RoundCharge] = {}
+        self._rdp: dict[int, float] = {}
+        self._draws = 0
+        self._worst_round = curve(plan, plan.h_min)(plan.order)
+        for event in events:
+            self.charge(event)
+
+    @property
+    def events(self) -> tuple[RoundCharge, ...]:
+        """All charges, in the order they were made."""
+        return tuple(self._events.values())
+
+    def charge(self, event: RoundCharge) -> None:
+        """Record a charge. A retry of a round is a new attempt and a new charge.
+
+        Raises:
+            UnknownEvent: not a `RoundCharge`, made under another plan, already recorded, or with survivors
+                that are too few for the plan, too many, or no roster positions. The account is left as it
+                was.
+        """
+        if type(event) is not RoundCharge:
+            raise UnknownEvent(f"no charge: {type(event).__name__}")
+        if event.plan_identity != self.plan.identity:
+            raise UnknownEvent("the charge belongs to another plan")
+        if any(type(n) is not int or n < 0 for n in (event.round, event.attempt)):
+            raise UnknownEvent("round and attempt must be whole numbers from 0")
+        if (event.round, event.attempt) in self._events:
+            raise UnknownEvent(f"round {event.round} attempt {event.attempt} is already charged")
+        if type(event.survivors) is not frozenset or any(
+            type(p) is not int or p < 0 for p in event.survivors
+        ):
+            raise UnknownEvent("survivors must be a frozenset of roster positions")
+        if not self.plan.min_survivors <= len(event.survivors) <= self.plan.clients:
+            raise UnknownEvent(
+                f"{len(event.survivors)} survivors: the plan covers "
+                f"{self.plan.min_survivors} to {self.plan.clients}"
+            )
+        cost = self.cost_of_round(len(event.survivors))
+        self._events[event.round, event.attempt] = event
+        self._draws += len(event.survivors) * self.plan.padded_dim
+        for participant in event.survivors:
+            self._rdp[participant] = self._rdp.get(participant, 0.0) + cost
+
+    def cost_of_round(self, survivors: int) -> float:
+        """Renyi cost, at the filter's order, of one sum over ``survivors`` vectors of which A are known."""
+        return curve(self.plan, survivors - self.plan.colluders)(self.plan.order)
+
+    def rdp_of(self, participant: int) -> float:
+        """Composed Renyi cost at the filter's order, of one participant."""
+        return self._rdp.get(participant, 0.0)
+
+    def epsilon_of(self, participant: int) -> float:
+        """epsilon of one participant at the plan's delta; 0 if no charged sum held them."""
+        return self._epsilon(self.rdp_of(participant), self._draws) if participant in self._rdp else 0.0
+
+    def epsilon_coordinator(self) -> float:
+        """The largest `epsilon_of`: against the coordinator and every participant."""
+        return self._epsilon(max(self._rdp.values()), self._draws) if self._rdp else 0.0
+
+    def epsilon_released(self) -> float:
+        """Against readers of released models: `epsilon_coordinator`, since nothing is sampled."""
+        return self.epsilon_coordinator()
+
+    def would_exceed(self, survivors_at_most: int) -> bool:
+        """The Renyi filter: might one more attempt carry anyone past the target? Ask before every attempt.
+
+        The attempt is priced at h_min, the most it can cost, and at the participant who was charged most.
+
+        Args:
+            survivors_at_most: the largest |u3| that the attempt can have.
+
+        Raises:
+            ValueError: more than the plan's clients, or fewer than its min_survivors.
+        """
+        if not self.plan.min_survivors <= survivors_at_most <= self.plan.clients:
+            raise ValueError(f"survivors must lie in {self.plan.min_survivors} to {self.plan.clients}")
+        rdp = max(self._rdp.values(), default=0.0) + self._worst_round
+        draws = self._draws + survivors_at_most * self.plan.padded_dim
+        return not self._epsilon(rdp, draws) <= self.plan.epsilon
+
+    def _epsilon(self, rdp: float, draws: int) -> float:
+        return epsilon_with_sampler_error(self.plan.order, rdp, self.plan.delta, draws)

@@ -1,0 +1,201 @@
+"""What one sum reveals: Renyi curves of the distributed discrete Gaussian, and (epsilon, delta) from them.
+
+Adjacency throughout: one participant's update against zero, her noise share present; both directions (the
+noise is symmetric). Everything is in grid units: integers, after scaling by 1 / granularity.
+
+Every result is an upper bound and is rounded up by a hair, so that floating point cannot turn it into an
+underestimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.discrete_gaussian import SAMPLER_DISTANCE
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+Floats = NDArray[np.float64]
+
+SMALLEST_STDDEV: Final = Fraction(1, 2)
+"""[KLS21] Theorem 1 asks for at least half a grid step of local deviation."""
+
+# Relative allowance for floating point: each formula here is a few dozen operations of 2^-53.
+_HAIR: Final = 1e-12
+_EXACT_TAU_TERMS: Final = 4096
+
+
+def order_grid() -> Floats:
+    """Renyi orders to choose from: alpha - 1 from 0.01 to 10^6 in steps of half a percent."""
+    return 1.0 + np.geomspace(1e-2, 1e6, 3696)
+
+
+def rounded_l2_bound(l2_norm: float, dim: int, beta: float) -> float:
+    """Bound the L2 norm after conditional stochastic rounding.
+
+    Source: [KLS21] Theorem 1 Eq. (2) and Prop. 22, with granularity 1.
+
+    Args:
+        l2_norm: bound before rounding, grid units.
+        dim: vector length after padding.
+        beta: in [0, 1); 0 means the worst case over all roundings.
+
+    Returns:
+        A bound in grid units; never below ``l2_norm``.
+
+    Raises:
+        ValueError: an argument lies outside its range.
+    """
+    if not (0 <= l2_norm < math.inf) or dim < 1 or not 0 <= beta < 1:
+        raise ValueError("l2_norm >= 0, dim >= 1 and 0 <= beta < 1 must hold")
+    worst_case = l2_norm + math.sqrt(dim)
+    if beta == 0:
+        return worst_case * (1 + _HAIR)
+    spread = math.sqrt(2 * math.log(1 / beta)) * (l2_norm + math.sqrt(dim) / 2)
+    return min(worst_case, math.sqrt(l2_norm * l2_norm + dim / 4 + spread)) * (1 + _HAIR)
+
+
+def rounded_l1_bound(l2_bound: float, dim: int) -> float:
+    """Bound the L1 norm of an integer vector of length ``dim`` with L2 norm at most ``l2_bound``, grid units.
+
+    min(sqrt(d) D2, D2^2): Cauchy-Schwarz, and |x| <= x^2 on integers (so it holds on the integer grid only).
+    """
+    return min(math.sqrt(dim) * l2_bound, l2_bound * l2_bound) * (1 + _HAIR)
+
+
+def ddgauss_tau(local_variance: Fraction, shares: int) -> float:
+    """How far a sum of ``shares`` discrete Gaussians may be from one discrete Gaussian, per coordinate.
+
+    10 sum_{k=1}^{shares-1} exp(-2 pi^2 s^2 k / (k + 1)); s^2 is the variance of ONE share on the integer
+    grid. Source: [KLS21] Theorem 1. Terms beyond the 4,096th are bounded by the first of them (they
+    decrease).
+    """
+    if shares < 1 or local_variance <= 0:
+        raise ValueError("shares >= 1 and a positive variance must hold")
+    exponent = -2 * math.pi**2 * float(local_variance)
+    k = np.arange(1, min(shares - 1, _EXACT_TAU_TERMS) + 1, dtype=np.float64)
+    total = float(np.sum(np.exp(exponent * k / (k + 1))))
+    beyond = shares - 1 - k.size
+    if beyond > 0:
+        total += beyond * math.exp(exponent * (_EXACT_TAU_TERMS + 1) / (_EXACT_TAU_TERMS + 2))
+    return 10 * total * (1 + _HAIR)
+
+
+def ddgauss_rdp(
+    orders: Floats | float,
+    *,
+    l2_bound: float,
+    l1_bound: float,
+    dim: int,
+    local_variance: Fraction,
+    shares: int,
+) -> Floats:
+    """Renyi divergence of one noised sum, for every order > 1 (fractions included).
+
+    Source: [KLS21] Theorem 1 / Prop. 14 Eq. (17): the smallest of its three bounds. No sampling, no
+    amplification.
+
+    Args:
+        orders: scalar or array, each > 1.
+        l2_bound, l1_bound: norms of the rounded update, grid units.
+        dim: padded dimension.
+        local_variance: of one share, grid units squared.
+        shares: how many honest noise shares the sum carries, >= 1.
+
+    Returns:
+        An array of the shape of ``orders``.
+
+    Raises:
+        ValueError: an order <= 1, or less local deviation than half a grid step (the theorem does not hold
+            there).
+    """
+    alpha = np.asarray(orders, dtype=np.float64)
+    if not np.all(alpha > 1):
+        raise ValueError("Renyi orders must exceed 1")
+    if local_variance < SMALLEST_STDDEV**2:
+        raise ValueError("the bound needs at least half a grid step of local deviation")
+    tau = ddgauss_tau(local_variance, shares)
+    central = math.sqrt(shares * float(local_variance))
+    s2, s1 = l2_bound / central, l1_bound / central
+    per_coordinate = alpha * s2**2 / 2 + tau * dim
+    slope = min((s2**2 + 2 * s1 * tau + tau**2 * dim), (s2 + math.sqrt(dim) * tau) ** 2) / 2
+    return np.minimum(per_coordinate, alpha * slope) * (1 + _HAIR)
+
+
+def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) -> float:
+    """The smallest epsilon that Renyi bounds give at ``delta``.
+
+    Source: [CKS20] Prop. 12, solved for epsilon, at each order; the smallest is taken (only allowed for
+    schedules fixed in advance: give a single order otherwise). Zero if the total variation, at most sqrt(1 -
+    e^-R) by [BH79], is already below delta.
+
+    Raises:
+        ValueError: delta outside (0, 1), an order <= 1, or a negative Renyi bound.
+    """
+    alpha, bound = np.atleast_1d(orders).astype(np.float64), np.atleast_1d(rdp).astype(np.float64)
+    if not 0 < delta < 1 or not np.all(alpha > 1) or not np.all(bound >= 0) or alpha.shape != bound.shape:
+        raise ValueError("0 < delta < 1, orders > 1 and Renyi bounds >= 0 of the same shape must hold")
+    if np.any(-np.expm1(-bound) * (1 + _HAIR) < delta * delta):
+        return 0.0
+    gain = np.log1p(-1 / alpha)
+    price = -(math.log(delta) + np.log(alpha)) / (alpha - 1)
+    slack = _HAIR * (bound + np.abs(gain) + np.abs(price))
+    return max(0.0, float(np.min(bound + gain + price + slack)))
+
+
+def epsilon_with_sampler_error(
+    orders: Floats | float, rdp: Floats | float, delta: float, draws: int
+) -> float:
+    """Like `rdp_to_epsilon`, when ``draws`` noise coordinates came from the sampler instead of the exact law.
+
+    Each draw is within `SAMPLER_DISTANCE` in total variation; the hybrid argument over all of them costs
+    (1 + e^epsilon) draws SAMPLER_DISTANCE in delta. Infinite if that does not leave half of delta.
+    """
+    if draws < 0:
+        raise ValueError("draws must not be negative")
+    loose = rdp_to_epsilon(orders, rdp, delta / 2)  # at least the answer, so its e^epsilon is enough
+    if loose > 600:
+        return math.inf
+    cost = (1 + math.exp(loose)) * draws * SAMPLER_DISTANCE * (1 + _HAIR)
+    if cost > delta / 2:
+        return math.inf
+    return rdp_to_epsilon(orders, rdp, delta - cost)
+
+
+def curve(plan: Plan, honest: int) -> Callable[[float], float]:
+    """The Renyi curve of one round of ``plan`` whose sum carries ``honest`` = |u3| - A unknown noise shares.
+
+    The smaller of the bounds at ``honest`` and at ``plan.h_min``: more honest noise is post-processing, while
+    tau may make the formula itself worse.
+
+    Raises:
+        ValueError: fewer honest shares than ``plan.h_min``, or more than there can be.
+    """
+    if not plan.h_min <= honest <= plan.clients - plan.colluders:
+        raise ValueError(
+            f"{honest} honest shares: the plan covers {plan.h_min} to {plan.clients - plan.colluders}"
+        )
+
+    def at(order: float) -> float:
+        return min(
+            float(
+                ddgauss_rdp(
+                    order,
+                    l2_bound=plan.l2_bound_grid,
+                    l1_bound=plan.l1_bound_grid,
+                    dim=plan.padded_dim,
+                    local_variance=plan.local_variance,
+                    shares=shares,
+                )
+            )
+            for shares in {honest, plan.h_min}
+        )
+
+    return at

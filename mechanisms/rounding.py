@@ -1,0 +1,103 @@
+"""Conditional stochastic rounding to integers, with a norm bound that holds with probability 1.
+
+Every coordinate goes up or down at random so that its mean is exact; the whole vector is redrawn until its
+exact integer norm meets the bound that the accountant uses. Source: [KLS21] Algorithm 1 and Proposition 22.
+For beta = 0 the bound is the worst case; it is checked all the same, because the input's norm is only known
+in floating point.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.randomness import Keystream, RandomBytes, WordSource, fresh_keystream
+
+# A try succeeds with probability >= 1 - beta ([KLS21] Prop. 22); the plan keeps beta <= 0.9: 1000 tries fail
+# with probability below 2^-150, which then is a broken input and not bad luck.
+MOST_TRIES: Final = 1000
+# sqrt of the largest squared norm that is added up in int64 with room to spare.
+LARGEST_NORM: Final = 2.0**31
+_BLOCK: Final = 1 << 15
+_WORD: Final = 2.0**53
+
+
+class RoundingFailed(RuntimeError):
+    """No rounding met the norm bound. The vector must not be sent."""
+
+
+def _settle(excess: float, source: WordSource) -> bool:
+    """An exact Bernoulli(excess), 0 < excess < 1, for the draws that 53 bits leave open."""
+    raw = np.empty(8, np.uint8)
+    while 0.0 < excess < 1.0:
+        source.fill(raw)
+        word = int.from_bytes(raw.tobytes(), "little") >> 11
+        excess = excess * _WORD - word  # exact: a power of two, then neighbours of like size
+    return excess > 0.0
+
+
+def stochastic_round_block(values: NDArray[np.float64], source: WordSource) -> NDArray[np.int64]:
+    """Round each coordinate to one of its two integer neighbours, so that the mean is exactly the value.
+
+    Works on magnitudes: the fractional part of |value| is exact in floating point, that of a small negative
+    value is not. 53 random bits are compared with it as integers; the open case (chance 2^-53) draws on. No
+    float generator and no rounded probability anywhere.
+
+    Args:
+        values: (m,) finite, magnitudes below 2^31, grid units.
+
+    Returns:
+        (m,) int64. Integer inputs are returned unchanged.
+    """
+    magnitude = np.abs(values)
+    whole = np.floor(magnitude)
+    raw = np.empty(values.size, np.uint64)
+    source.fill(raw.view(np.uint8))
+    raw >>= np.uint64(11)
+    excess = (magnitude - whole) * _WORD
+    excess -= raw  # uint64 below 2^53: exact as a double
+    up = excess > 0.0
+    for i in np.flatnonzero(up & (excess < 1.0)):
+        up[i] = _settle(float(excess[i]), source)
+    whole += up
+    return np.copysign(whole, values).astype(np.int64)
+
+
+def squared_norm(vector: NDArray[np.int64]) -> int:
+    """The exact squared Euclidean norm; the caller makes sure that it fits int64."""
+    return int(np.dot(vector, vector))
+
+
+def conditional_round(
+    values: NDArray[np.float64], squared_limit: int, random_bytes: RandomBytes, most_tries: int = MOST_TRIES
+) -> NDArray[np.int64]:
+    """Round stochastically, redrawing the whole vector until its squared norm is at most ``squared_limit``.
+
+    Args:
+        values: (d,), grid units.
+        squared_limit: the accountant's bound on the squared norm of the result, grid units.
+        random_bytes: source of a fresh key; all tries draw on one stream.
+        most_tries: cap on the redraws.
+
+    Returns:
+        (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
+
+    Raises:
+        RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
+    """
+    length = float(np.sqrt(np.dot(values, values)))
+    if not length + float(np.sqrt(values.size)) < LARGEST_NORM:
+        raise RoundingFailed("the vector is too long for exact 64-bit norms")
+    source: Keystream = fresh_keystream(random_bytes)
+    rounded = np.empty(values.size, np.int64)
+    for _ in range(most_tries):
+        total = 0
+        for start in range(0, values.size, _BLOCK):
+            block = stochastic_round_block(values[start : start + _BLOCK], source)
+            rounded[start : start + _BLOCK] = block
+            total += squared_norm(block)
+        if total <= squared_limit:
+            return rounded
+    raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")
