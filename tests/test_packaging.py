@@ -32,6 +32,7 @@ class Installed:
     site_packages: Path
     outside: Path  # a folder that holds nothing of ours
     wheel: Path
+    sources: frozenset[str]  # what it was built from
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command of the installation in a folder outside the checkout."""
@@ -65,7 +66,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("packaging")
     checkout, environment, outside = folder / "checkout", folder / "environment", folder / "outside"
     outside.mkdir()
-    for name in sources():
+    names = sources()
+    for name in names:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, checkout / name)
     call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, checkout)
@@ -78,7 +80,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     site_packages = Path(subprocess.check_output([python, "-c", script], text=True).strip())
     libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     (site_packages / "libraries-of-the-tests.pth").write_text("\n".join(libraries) + "\n", encoding="utf-8")
-    return Installed(python, site_packages, outside, wheel)
+    return Installed(python, site_packages, outside, wheel, frozenset(names))
 
 
 def call(*command: str | Path) -> None:
@@ -89,7 +91,7 @@ def call(*command: str | Path) -> None:
 def test_every_file_of_every_room_is_in_the_wheel(installed: Installed) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith(f"sordino-{VERSION}.dist-info/")}
-    expected = {name for name in sources() if name.partition("/")[0] in ROOMS} - CHECKOUT_ONLY
+    expected = {name for name in installed.sources if name.partition("/")[0] in ROOMS} - CHECKOUT_ONLY
     assert names == expected, "declare packages and data files in pyproject.toml"
 
 

@@ -1,0 +1,72 @@
+"""Documents point at things that exist: links, files, names in files, make targets, papers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = ["secagg", "mechanisms", "wire", "learning", "server", "client", "sordino", "tests", "proto"]
+# [BIK+17], [KLS21]: letters, perhaps a plus, two digits; and standards by their numbers.
+TAG = re.compile(r"\[([A-Z][A-Za-z]*\+?\d{2}|RFC \d+|FIPS [\d-]+|SP 800-\w+)\]")
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Name and text of every document and every source file."""
+    for path in DOCUMENTS:
+        yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix in {".py", ".proto"} and "_pb2" not in path.name:
+                yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    local = [target for target in targets if "://" not in target]
+    assert not [target for target in local if not (document.parent / target).exists()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_named_files_exist(document: Path) -> None:
+    name = rf"`((?:{'|'.join(ROOMS)}|docs)/[\w./-]+\.\w+)`"
+    named = re.findall(name, document.read_text(encoding="utf-8"))
+    assert not sorted({name for name in named if not (ROOT / name).exists()})
+
+
+def test_the_paper_map_names_what_the_code_has() -> None:
+    """Behind a file's name stand names that the file defines."""
+    table = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    cells = re.findall(r"\|([^|\n]*`[\w/]+\.py` `[^|\n]*)\|", table)
+    assert cells
+    for cell in cells:
+        source = ""
+        for word in re.findall(r"`([^`]+)`", cell):
+            if word.endswith(".py"):
+                source = (ROOT / word).read_text(encoding="utf-8")
+            else:
+                assert re.search(rf"^\s*(?:class|def) {word}\b", source, re.MULTILINE), cell
+
+
+def test_every_paper_that_is_cited_is_listed_once() -> None:
+    table = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[([^\]]+)\] \|", table, flags=re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    for name, text in texts():
+        unknown = set(TAG.findall(text)) - set(listed)
+        assert not unknown, f"{name} cites {sorted(unknown)}, which docs/references.md does not list"
+
+
+def test_the_readme_names_make_targets_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
+    assert phony
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for words in re.findall(r"^make ((?:[a-z]+ ?)+)", readme, flags=re.MULTILINE):
+        assert set(words.split()) <= set(phony.group(1).split())
