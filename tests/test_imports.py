@@ -276,12 +276,21 @@ def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_
 # ----------------------------------------------------------------------- the same, by really importing
 
 BLOCKING = """
-import importlib, sys
+import importlib, importlib.machinery, sys
 blocked = set(sys.argv[1].split(","))
-class Blocker:
+class Refuse:
+    def create_module(self, spec):
+        raise ModuleNotFoundError(f"{spec.name} is blocked by the test", name=spec.name)
+    def exec_module(self, module):
+        pass
+class Blocker:  # a blocked module can be looked for, but not loaded
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in blocked:
-            raise ModuleNotFoundError(f"{name} is blocked by the test", name=name)
+        if name.partition(".")[0] not in blocked:
+            return None
+        machinery = importlib.machinery
+        spec = machinery.PathFinder.find_spec(name, path) or machinery.ModuleSpec(name, None)
+        spec.loader = Refuse()
+        return spec
 for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
     del sys.modules[name]
 sys.meta_path.insert(0, Blocker())
