@@ -1,0 +1,555 @@
+"""One participant's side of an attempt, as a chain of phases.
+
+    AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Answered
+
+Each phase holds what is known by then and no more; its method takes the coordinator's next message, checks it, and
+returns the next phase with the message to send. A phase can be left only once: every message of an attempt is produced
+once, and a second, different question has no one to answer it. What must be durable before a message is sent
+is named by each method; the shell writes it.
+
+A check that fails raises `CoordinatorMisbehaved`, and the shell drops the attempt: keys, shares and masks go with it.
+
+Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comments say where and why we leave it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg import shamir
+from secagg.commitments import MerkleTree, pair_node, share_leaf, verify_path
+from secagg.context import RoundConfig, cohort_context, digest
+from secagg.errors import CoordinatorMisbehaved, InvalidKey
+from secagg.graph import CompleteGraph
+from secagg.keys import (
+    KEY_BYTES,
+    AgreementKey,
+    IdentityKey,
+    RandomBytes,
+    ShareChannel,
+    advertisement_statement,
+    consistency_statement,
+    dealing_statement,
+    mask_private_key,
+    pairwise_mask_key,
+    secret_bytes,
+    seed_commitment,
+    self_mask_key,
+    self_mask_seed,
+    set_digest,
+    upload_statement,
+)
+from secagg.masking import apply_masks, word_dtype
+from secagg.messages import (
+    ADVERTISE_KEYS,
+    CIPHERTEXT_BYTES,
+    CONSISTENCY_CHECK,
+    KIND_LABELS,
+    MASK_KEY,
+    MASKED_INPUT,
+    SALT_BYTES,
+    SELF_MASK_SEED,
+    SHARE_BYTES,
+    SHARE_KEYS,
+    UNMASKING,
+    Advertisement,
+    CohortKeys,
+    ConsistencySignature,
+    DealtShare,
+    MaskedInput,
+    MaskKeyShare,
+    NeighbourShares,
+    SealedShares,
+    SelfMaskSeedShare,
+    SurvivorSets,
+    UnmaskingReply,
+    UnmaskingRequest,
+    from_bitmap,
+)
+from secagg.packing import pack
+
+@dataclass(frozen=True)
+class HeldShare:
+    """One dealer's pair of shares, as its holder keeps it until it reveals exactly one of them."""
+
+    mask_key: MaskKeyShare
+    self_mask_seed: SelfMaskSeedShare
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What a participant knows of u1 once it has checked it."""
+
+    config: RoundConfig
+    context: bytes  # cohort_context
+    graph: CompleteGraph
+    me: int
+    advertisements: dict[int, Advertisement] = field(repr=False)  # neighbours and oneself
+
+    @property
+    def u1(self) -> tuple[int, ...]:
+        """Members of u1, ascending."""
+        return self.graph.u1
+
+    def identity(self, participant: int) -> bytes:
+        """Ed25519 public key of a member."""
+        return self.config.roster.identity(participant)
+
+    def channel(self, shared: bytes, sender: int, receiver: int) -> ShareChannel:
+        """The sealed channel of one direction."""
+        ends = [(self.identity(who), self.advertisements[who].channel_key) for who in (sender, receiver)]
+        return ShareChannel(shared, ends[0], ends[1], self.context)
+
+
+class _Phase:
+    """A phase is left once, whether its checks pass or fail."""
+
+    _name: str
+    _left = False
+
+    def _leave(self) -> None:
+        if self._left:
+            raise CoordinatorMisbehaved(self._name, "this phase is over for this participant")
+        self._left = True
+
+
+class AdvertiseKeys(_Phase):
+    """Draw the attempt's keys and advertise them."""
+
+    _name = ADVERTISE_KEYS
+
+    def __init__(self, config: RoundConfig, identity: IdentityKey, random_bytes: RandomBytes) -> None:
+        """
+        Raises:
+            CoordinatorMisbehaved: this identity isn't on the roster.
+        """
+        me = config.roster.positions.get(identity.public)
+        if me is None:
+            raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant is not on the roster")
+        self._config, self._identity, self._random_bytes, self._me = config, identity, random_bytes, me
+
+    def advertise(self) -> tuple[ShareKeys, Advertisement]:
+        """Durable before the message is sent: that this identity joined this round and attempt."""
+        self._leave()
+        round_context = self._config.round_context()
+        symbols = shamir.random_symbols(shamir.SYMBOLS, self._random_bytes)
+        mask_key = AgreementKey(mask_private_key(symbols, round_context, self._identity.public))
+        channel_key = AgreementKey(self._random_bytes(KEY_BYTES))
+        statement = advertisement_statement(
+            round_context, self._identity.public, mask_key.public, channel_key.public
+        )
+        advertisement = Advertisement(mask_key.public, channel_key.public, self._identity.sign(statement))
+        secrets = _AttemptKeys(self._identity, self._random_bytes, round_context, symbols, mask_key, channel_key)
+        return ShareKeys(self._config, self._me, secrets, advertisement), advertisement
+
+
+@dataclass(frozen=True, repr=False)
+class _AttemptKeys:
+    """Secrets of AdvertiseKeys; hidden in repr."""
+
+    identity: IdentityKey
+    random_bytes: RandomBytes
+    round_context: bytes
+    mask_key_symbols: NDArray[np.uint16]
+    mask_key: AgreementKey
+    channel_key: AgreementKey
+
+
+class ShareKeys(_Phase):
+    """Check u1 and deal shares of both secrets to the holders."""
+
+    _name = SHARE_KEYS
+
+    def __init__(
+        self, config: RoundConfig, me: int, keys: _AttemptKeys, advertisement: Advertisement
+    ) -> None:
+        self._config, self._me, self._keys, self._advertisement = config, me, keys, advertisement
+
+    def receive(self, message: CohortKeys) -> tuple[MaskedInputCollection, SealedShares]:
+        """Check the cohort, derive its context, and deal.
+
+        Raises:
+            CoordinatorMisbehaved: u1 or an advertisement of a neighbour fails a check; no neighbour is ever skipped.
+        """
+        self._leave()
+        cohort = self._check(message)
+        keys, graph, me = self._keys, cohort.graph, self._me
+        agreements: dict[int, bytes] = {}
+        for neighbour in graph.neighbours(me):
+            try:
+                agreements[neighbour] = keys.channel_key.agree(cohort.advertisements[neighbour].channel_key)
+            except InvalidKey as error:
+                raise CoordinatorMisbehaved(SHARE_KEYS, f"channel key of {neighbour}: {error}") from error
+
+        seed_symbols = shamir.random_symbols(shamir.SYMBOLS, keys.random_bytes)
+        seed = self_mask_seed(seed_symbols, cohort.context, keys.identity.public)
+        commitment = seed_commitment(seed, cohort.context, keys.identity.public)
+        holders = graph.holders(me)
+        xs = [graph.x(holder) for holder in holders]
+        secrets = np.stack([keys.mask_key_symbols, seed_symbols])
+        shares = shamir.split(secrets, graph.threshold, xs, keys.random_bytes)  # (holders, 2, 16)
+        salts = keys.random_bytes(2 * SALT_BYTES * len(holders))
+
+        leaves: list[bytes] = []
+        ciphertexts: list[bytes] = []
+        held: dict[int, HeldShare | None] = {}
+        for row, (holder, x) in enumerate(zip(holders, xs, strict=True)):
+            at = 2 * SALT_BYTES * row
+            pair_salts = (salts[at : at + SALT_BYTES], salts[at + SALT_BYTES : at + 2 * SALT_BYTES])
+            leaves += _pair_of_leaves(cohort, me, holder, x, pair_salts, shares[row])
+            if holder == me:
+                held[me] = HeldShare(
+                    MaskKeyShare(shares[row, MASK_KEY], pair_salts[MASK_KEY]),
+                    SelfMaskSeedShare(shares[row, SELF_MASK_SEED], pair_salts[SELF_MASK_SEED]),
+                )
+                continue
+            plaintext = b"".join(
+                pair_salts[kind] + secret_bytes(shares[row, kind]) for kind in (MASK_KEY, SELF_MASK_SEED)
+            )
+            ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(plaintext))
+
+        root = MerkleTree(_pair_nodes(leaves)).root
+        signature = keys.identity.sign(
+            dealing_statement(cohort.context, keys.identity.public, root, commitment)
+        )
+        following = MaskedInputCollection(cohort, keys.identity, keys.mask_key, seed, agreements, held)
+        return following, SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
+
+    def _check(self, message: CohortKeys) -> Cohort:
+        config, roster, parameters = self._config, self._config.roster, self._config.parameters
+        u1 = tuple(participant for participant, _ in message.members)
+        if any(a >= b for a, b in zip(u1, u1[1:], strict=False)):
+            raise CoordinatorMisbehaved(SHARE_KEYS, "u1 is not strictly ascending")
+        if not u1 or u1[0] < 0 or u1[-1] >= len(roster):
+            raise CoordinatorMisbehaved(SHARE_KEYS, "u1 names somebody who is not on the roster")
+        if not parameters.quorum <= len(u1) <= parameters.cohort:
+            raise CoordinatorMisbehaved(
+                SHARE_KEYS, f"u1 has {len(u1)} members, outside {parameters.quorum}..{parameters.cohort}"
+            )
+        graph = CompleteGraph(u1, parameters)
+        wanted = set(graph.neighbours(self._me)) | {self._me}
+        advertisements: dict[int, Advertisement] = {}
+        listed: list[tuple[bytes, bytes]] = []
+        for participant, entry in message.members:
+            if isinstance(entry, Advertisement):
+                advertisements[participant] = entry
+                listed.append((roster.identity(participant), entry.digest()))
+            else:
+                listed.append((roster.identity(participant), entry))
+        if self._me not in u1 or advertisements.get(self._me) != self._advertisement:
+            raise CoordinatorMisbehaved(SHARE_KEYS, "u1 doesn't hold this participant's own keys unaltered")
+        if not wanted <= advertisements.keys():
+            raise CoordinatorMisbehaved(SHARE_KEYS, "an advertisement of a neighbour is missing")
+        seen: set[bytes] = set()
+        for participant, advertisement in advertisements.items():
+            for key in (advertisement.mask_key, advertisement.channel_key):
+                if len(key) != KEY_BYTES:
+                    raise CoordinatorMisbehaved(SHARE_KEYS, f"a key of {participant} is not 32 bytes long")
+                if key in seen:
+                    raise CoordinatorMisbehaved(SHARE_KEYS, "the same public key is advertised twice")
+                seen.add(key)
+            statement = advertisement_statement(
+                self._keys.round_context,
+                roster.identity(participant),
+                advertisement.mask_key,
+                advertisement.channel_key,
+            )
+            if participant != self._me and not roster.verify(participant, advertisement.signature, statement):
+                raise CoordinatorMisbehaved(SHARE_KEYS, f"the keys of {participant} are not signed by it")
+        context = cohort_context(self._keys.round_context, listed)
+        return Cohort(config, context, graph, self._me, advertisements)
+
+
+def _pair_of_leaves(
+    cohort: Cohort, dealer: int, holder: int, x: int, salts: tuple[bytes, bytes], shares: NDArray[np.uint16]
+) -> list[bytes]:
+    identities = (cohort.identity(dealer), cohort.identity(holder))
+    return [
+        share_leaf(KIND_LABELS[kind], cohort.context, *identities, x, salts[kind], shares[kind])
+        for kind in (MASK_KEY, SELF_MASK_SEED)
+    ]
+
+
+def _pair_nodes(leaves: list[bytes]) -> list[bytes]:
+    return [pair_node(leaves[i], leaves[i + 1]) for i in range(0, len(leaves), 2)]
+
+
+class MaskedInputCollection(_Phase):
+    """Open the shares dealt by u2, then mask one vector with exactly those neighbours."""
+
+    _name = MASKED_INPUT
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        identity: IdentityKey,
+        mask_key: AgreementKey,
+        seed: bytes,
+        agreements: dict[int, bytes],
+        held: dict[int, HeldShare | None],
+    ) -> None:
+        self._cohort, self._identity, self._mask_key, self._seed = cohort, identity, mask_key, seed
+        self._agreements, self._held = agreements, held
+
+    @property
+    def cohort(self) -> Cohort:
+        """For the encoder, whose rotation is seeded by `Cohort.context`."""
+        return self._cohort
+
+    def receive(self, message: NeighbourShares) -> Masking:
+        """Check who shared keys and open their shares.
+
+        A ciphertext or share that fails its check does not abort: the dealer stays in u2 and is masked, and this
+        participant will report "no share" for it.
+
+        Raises:
+            CoordinatorMisbehaved: dealers that are no neighbours, repeated or too few.
+        """
+        self._leave()
+        cohort, graph = self._cohort, self._cohort.graph
+        neighbours = set(graph.neighbours(cohort.me))
+        dealers = tuple(dealt.dealer for dealt in message.shares)
+        if any(a >= b for a, b in zip(dealers, dealers[1:], strict=False)) or not neighbours.issuperset(dealers):
+            raise CoordinatorMisbehaved(MASKED_INPUT, "u2 is not an ascending list of neighbours")
+        # On the complete graph u2 is the dealers and oneself, so the quorum of the whole set can be checked here.
+        if len(dealers) + 1 < max(graph.threshold, cohort.config.parameters.quorum):
+            raise CoordinatorMisbehaved(
+                MASKED_INPUT, f"u2 has {len(dealers) + 1} members, {cohort.config.parameters.quorum} needed"
+            )
+        held = dict(self._held)
+        for dealt in message.shares:
+            held[dealt.dealer] = self._open(dealt)
+        try:
+            masks = [
+                (self._pairwise_key(dealer), 1 if cohort.me < dealer else -1) for dealer in dealers
+            ]
+        except InvalidKey as error:
+            raise CoordinatorMisbehaved(MASKED_INPUT, f"a mask key of u2: {error}") from error
+        parameters = cohort.config.parameters
+        own = self_mask_key(
+            self._seed, self._identity.public, parameters.bits, parameters.dim, cohort.context
+        )
+        return Masking(cohort, self._identity, frozenset(dealers), [(own, 1), *masks], held)
+
+    def _pairwise_key(self, dealer: int) -> bytes:
+        cohort, parameters = self._cohort, self._cohort.config.parameters
+        low, high = sorted((cohort.me, dealer))
+        return pairwise_mask_key(
+            self._mask_key.agree(cohort.advertisements[dealer].mask_key),
+            (cohort.identity(low), cohort.advertisements[low].mask_key),
+            (cohort.identity(high), cohort.advertisements[high].mask_key),
+            parameters.bits,
+            parameters.dim,
+            cohort.context,
+        )
+
+    def _open(self, dealt: DealtShare) -> HeldShare | None:
+        cohort, me = self._cohort, self._cohort.me
+        holders = cohort.graph.holders(dealt.dealer)
+        statement = dealing_statement(
+            cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
+        )
+        if len(dealt.ciphertext) != CIPHERTEXT_BYTES:
+            return None
+        if not cohort.config.roster.verify(dealt.dealer, dealt.signature, statement):
+            return None
+        plaintext = cohort.channel(self._agreements[dealt.dealer], dealt.dealer, me).open(dealt.ciphertext)
+        if plaintext is None:
+            return None
+        width = SALT_BYTES + SHARE_BYTES
+        halves = [plaintext[kind * width : (kind + 1) * width] for kind in (MASK_KEY, SELF_MASK_SEED)]
+        salts = (halves[0][:SALT_BYTES], halves[1][:SALT_BYTES])
+        shares = np.stack([np.frombuffer(half[SALT_BYTES:], dtype="<u2") for half in halves]).astype(np.uint16)
+        if (shares >= shamir.PRIME).any():
+            return None
+        leaves = _pair_of_leaves(cohort, dealt.dealer, me, cohort.graph.x(me), salts, shares)
+        if not verify_path(
+            dealt.root, pair_node(*leaves), holders.index(me), len(holders), dealt.path
+        ):
+            return None
+        return HeldShare(
+            MaskKeyShare(shares[MASK_KEY], salts[MASK_KEY]),
+            SelfMaskSeedShare(shares[SELF_MASK_SEED], salts[SELF_MASK_SEED]),
+        )
+
+
+class Masking(_Phase):
+    """u2 is fixed: one vector may be masked with it, once."""
+
+    _name = MASKED_INPUT
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        identity: IdentityKey,
+        masked_with: frozenset[int],
+        masks: list[tuple[bytes, int]],
+        held: dict[int, HeldShare | None],
+    ) -> None:
+        self._cohort, self._identity, self._masked_with = cohort, identity, masked_with
+        self._masks, self._held = masks, held
+
+    @property
+    def cohort(self) -> Cohort:
+        """For the encoder, whose rotation is seeded by `Cohort.context`."""
+        return self._cohort
+
+    def mask(self, vector: NDArray[np.unsignedinteger]) -> tuple[ConsistencyCheck, MaskedInput]:
+        """Mask and pack one vector; the mask keys are gone afterwards.
+
+        Durable before the first byte is sent: that this participant is charged for the attempt.
+
+        Args:
+            vector: shape (dim,), dtype the smallest unsigned word for B bits, entries below 2^B; not modified.
+
+        Raises:
+            ValueError: the vector has another shape, dtype or range.
+        """
+        parameters = self._cohort.config.parameters
+        dtype = word_dtype(parameters.bits)
+        if vector.shape != (parameters.dim,) or vector.dtype != dtype:
+            raise ValueError(f"the vector must have shape ({parameters.dim},) and dtype {dtype}")
+        if int(vector.max()) >> parameters.bits:
+            raise ValueError(f"an entry of the vector is not below 2^{parameters.bits}")
+        self._leave()  # the same masks must never cover a second vector
+        masked = vector.copy()
+        apply_masks(masked, self._masks, parameters.bits)
+        self._masks.clear()
+        packed = pack(masked, parameters.bits)
+        sha256 = hashlib.sha256(packed).digest()
+        signature = self._identity.sign(upload_statement(self._cohort.context, self._identity.public, sha256))
+        following = ConsistencyCheck(self._cohort, self._identity, self._masked_with, self._held)
+        return following, MaskedInput(packed, sha256, signature)
+
+
+class ConsistencyCheck(_Phase):
+    """Hold the survivor sets against what this participant did, and sign them."""
+
+    _name = CONSISTENCY_CHECK
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        identity: IdentityKey,
+        masked_with: frozenset[int],
+        held: dict[int, HeldShare | None],
+    ) -> None:
+        self._cohort, self._identity, self._masked_with, self._held = cohort, identity, masked_with, held
+
+    def receive(self, message: SurvivorSets) -> tuple[Unmasking, ConsistencySignature]:
+        """Durable before the signature is sent: the statement that was signed (`Unmasking.statement`).
+
+        Raises:
+            CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
+                set it masked with (else two halves could each be told that the other missed u2, and two sums open).
+        """
+        self._leave()
+        cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
+        try:
+            u2, u3 = from_bitmap(message.u2, cohort.u1), from_bitmap(message.u3, cohort.u1)
+        except ValueError as error:
+            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
+        if not u3 <= u2:
+            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 is not a subset of u2")
+        if me not in u3:
+            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "this participant's upload was left out of u3")
+        if len(u2) < parameters.quorum:
+            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, f"u2 has {len(u2)}, {parameters.quorum} needed")
+        if len(u3) < parameters.min_survivors:
+            raise CoordinatorMisbehaved(
+                CONSISTENCY_CHECK, f"u3 has {len(u3)}, {parameters.min_survivors} needed"
+            )
+        if u2 & frozenset(cohort.graph.neighbours(me)) != self._masked_with:
+            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u2 is not the set this participant masked with")
+        statement = survivor_statement(cohort.config, cohort.context, u2, u3)
+        following = Unmasking(cohort, statement, u2, u3, self._held)
+        return following, ConsistencySignature(self._identity.sign(statement))
+
+
+def survivor_statement(
+    config: RoundConfig, context: bytes, u2: frozenset[int], u3: frozenset[int]
+) -> bytes:
+    """The bytes every member of u3 signs in ConsistencyCheck."""
+    digests = [
+        set_digest(name, context, [config.roster.identity(member) for member in sorted(members)])
+        for name, members in (("u2", u2), ("u3", u3))
+    ]
+    return consistency_statement(context, *digests)
+
+
+class Unmasking(_Phase):
+    """Reveal exactly one kind of share of each dealer, once enough others signed the same sets."""
+
+    _name = UNMASKING
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        statement: bytes,
+        u2: frozenset[int],
+        u3: frozenset[int],
+        held: dict[int, HeldShare | None],
+    ) -> None:
+        self._cohort, self.statement, self._u2, self._u3, self._held = cohort, statement, u2, u3, held
+
+    @property
+    def survivors(self) -> frozenset[int]:
+        """u3, as signed."""
+        return self._u3
+
+    def receive(self, message: UnmaskingRequest) -> tuple[Answered, UnmaskingReply]:
+        """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
+
+        Raises:
+            CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
+        """
+        self._leave()
+        cohort, u1 = self._cohort, self._cohort.u1
+        signers = tuple(signer for signer, _ in message.signatures)
+        if any(a >= b for a, b in zip(signers, signers[1:], strict=False)) or not self._u3.issuperset(signers):
+            raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
+        # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
+        # and it holds whatever graph the shares travel on.
+        needed = cohort.config.parameters.signatures_needed(len(u1))
+        if len(signers) < needed:
+            raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
+        for signer, signature in message.signatures:
+            if not cohort.config.roster.verify(signer, signature, self.statement):
+                raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
+        shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
+        for dealer in sorted(self._u2):
+            pair = self._held.get(dealer)
+            if pair is None:
+                shares.append(None)
+            else:
+                shares.append(pair.self_mask_seed if dealer in self._u3 else pair.mask_key)
+        reply = UnmaskingReply(tuple(shares))
+        self._held.clear()
+        return Answered(request_digest(message), reply), reply
+
+
+def request_digest(message: UnmaskingRequest) -> bytes:
+    """SHA-256 of an unmasking request: 32 bytes."""
+    fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
+    return digest("sordino/v1/unmasking-request", *fields)
+
+
+class Answered:
+    """The request was answered; only its exact repetition gets the reply again."""
+
+    def __init__(self, request: bytes, reply: UnmaskingReply) -> None:
+        self.request_digest, self._reply = request, reply
+
+    def receive(self, message: UnmaskingRequest) -> UnmaskingReply:
+        """The same bytes for the same question.
+
+        Raises:
+            CoordinatorMisbehaved: another question.
+        """
+        if request_digest(message) != self.request_digest:
+            raise CoordinatorMisbehaved(UNMASKING, "a second, different unmasking request")
+        return self._reply

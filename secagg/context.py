@@ -1,0 +1,95 @@
+"""What every signature, key and mask of an attempt is bound to.
+
+    round_context  = H(version, study, round, attempt, public plan, model and configuration, roster)
+    cohort_context = H(round_context, u1 with everybody's signed keys)
+
+Two participants whose contexts differ in anything share no key: their masks don't cancel and their signatures don't
+verify, so a coordinator cannot show different rounds to different participants and still open a sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from secagg.errors import InvalidParameters
+from secagg.parameters import RoundParameters
+from secagg.roster import Roster
+
+PROTOCOL_VERSION = 1
+
+
+def encode(label: str, *fields: bytes) -> bytes:
+    """Join a domain label and fields so that no two different inputs give the same bytes.
+
+    Args:
+        label: ASCII name of the purpose, ``sordino/v1/...``.
+        fields: any byte strings.
+
+    Returns:
+        The label, the number of fields and the fields, each preceded by its length (8 bytes, little-endian).
+    """
+    name = label.encode("ascii")
+    parts = [len(name).to_bytes(8, "little"), name, len(fields).to_bytes(8, "little")]
+    for field in fields:
+        parts += (len(field).to_bytes(8, "little"), field)
+    return b"".join(parts)
+
+
+def digest(label: str, *fields: bytes) -> bytes:
+    """SHA-256 of `encode`: 32 bytes."""
+    return hashlib.sha256(encode(label, *fields)).digest()
+
+
+def number(value: int) -> bytes:
+    """A counter as a field: 8 bytes, little-endian."""
+    return value.to_bytes(8, "little")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundConfig:
+    """Everything both sides must agree on before an attempt starts."""
+
+    roster: Roster
+    round: int  # from 1, only grows
+    attempt: int  # from 1 within its round
+    study_digest: bytes  # SHA-256 of the study document: public plan, task and configuration
+    model_digest: bytes  # SHA-256 of the model that is trained in this round
+    parameters: RoundParameters
+
+    def __post_init__(self) -> None:
+        if self.round < 1 or self.attempt < 1:
+            raise InvalidParameters("round and attempt are counted from 1")
+        if len(self.study_digest) != 32 or len(self.model_digest) != 32:
+            raise InvalidParameters("study_digest and model_digest must be SHA-256 digests of 32 bytes")
+        if self.parameters.cohort > len(self.roster.entries):
+            raise InvalidParameters(
+                f"the cohort of {self.parameters.cohort} is larger than the roster of {len(self.roster.entries)}"
+            )
+
+    def round_context(self) -> bytes:
+        """32 bytes that name this attempt and all it depends on."""
+        return digest(
+            "sordino/v1/round-context",
+            number(PROTOCOL_VERSION),
+            self.roster.study.encode(),
+            number(self.round),
+            number(self.attempt),
+            self.study_digest,
+            self.parameters.to_bytes(),
+            self.model_digest,
+            number(self.roster.version),
+            self.roster.digest(),
+        )
+
+
+def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """32 bytes that name the cohort of an attempt.
+
+    Args:
+        round_context: of `RoundConfig.round_context`.
+        members: (identity, SHA-256 of its signed advertisement) of every member of u1 in ascending order.
+    """
+    listed = [part for identity, advertised in members for part in (identity, advertised)]
+    return digest("sordino/v1/cohort-context", round_context, *listed)

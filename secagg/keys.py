@@ -1,0 +1,222 @@
+"""Keys: identities (Ed25519), agreements (X25519) and everything that is derived or signed with them.
+
+Each derived key is bound to its purpose, to both parties in their roles and to the context of the attempt; each
+signed statement starts with a label of its own, so that a signature given for one purpose is worth nothing for
+another.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+from secagg.context import digest, encode, number
+from secagg.errors import InvalidKey
+
+RandomBytes = Callable[[int], bytes]
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+TAG_BYTES: Final = 16
+# Every channel key encrypts exactly one message, so the nonce may be constant.
+ZERO_NONCE: Final = bytes(12)
+
+
+class IdentityKey:
+    """A participant's long-lived Ed25519 key. Hides itself in repr."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+        self.public = private.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls, random_bytes: RandomBytes) -> IdentityKey:
+        """A fresh identity from 32 random bytes."""
+        return cls(Ed25519PrivateKey.from_private_bytes(random_bytes(KEY_BYTES)))
+
+    def sign(self, message: bytes) -> bytes:
+        """Ed25519 signature, 64 bytes."""
+        return self._private.sign(message)
+
+    def __repr__(self) -> str:
+        return f"IdentityKey({self.public.hex()[:12]}…)"
+
+
+class AgreementKey:
+    """An X25519 key of one attempt. Hides itself in repr."""
+
+    def __init__(self, private: bytes) -> None:
+        self._private = X25519PrivateKey.from_private_bytes(private)
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def agree(self, public: bytes) -> bytes:
+        """The X25519 shared secret, 32 bytes.
+
+        Raises:
+            InvalidKey: wrong length, or a low-order point, whose result is all zero whatever our key is.
+        """
+        try:
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise InvalidKey("the public key is of low order or not 32 bytes long") from error
+        if not any(shared):
+            raise InvalidKey("the agreement is all zero")
+        return shared
+
+    def __repr__(self) -> str:
+        return f"AgreementKey({self.public.hex()[:12]}…)"
+
+
+_PROBE: Final = AgreementKey(bytes(range(KEY_BYTES)))
+
+
+def is_low_order(public: bytes) -> bool:
+    """Whether agreements with this X25519 key are all zero: honest neighbours would abort on it.
+
+    Any private key tells, since X25519 clears the cofactor; the probe's is no secret.
+    """
+    try:
+        _PROBE.agree(public)
+    except InvalidKey:
+        return True
+    return False
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """HKDF-SHA256 (RFC 5869) for at most 32 bytes of output."""
+    if not 1 <= length <= 32:
+        raise ValueError("at most 32 bytes")
+    pseudorandom_key = hmac.digest(salt, secret, "sha256")
+    return hmac.digest(pseudorandom_key, info + b"\x01", "sha256")[:length]
+
+
+# ---------------------------------------------------------------- the two Shamir secrets
+
+
+def secret_bytes(symbols: NDArray[np.uint16]) -> bytes:
+    """Symbols of a secret or share as bytes: two each, little-endian."""
+    return symbols.astype("<u2", copy=False).tobytes()
+
+
+def mask_private_key(symbols: NDArray[np.uint16], round_context: bytes, identity: bytes) -> bytes:
+    """X25519 private key from the shared secret: 32 bytes.
+
+    The secret is drawn as 16 uniform symbols below 65521 (255.99 bits), which Shamir shares exactly, and hashed.
+    """
+    return digest("sordino/v1/mask-private-key", round_context, identity, secret_bytes(symbols))
+
+
+def self_mask_seed(symbols: NDArray[np.uint16], cohort_context: bytes, identity: bytes) -> bytes:
+    """Seed of the self mask from the shared secret: 32 bytes."""
+    return digest("sordino/v1/self-mask-seed", cohort_context, identity, secret_bytes(symbols))
+
+
+def seed_commitment(seed: bytes, cohort_context: bytes, identity: bytes) -> bytes:
+    """What the dealer publishes about its self-mask seed: 32 bytes; hiding, since the seed has 256 bits of entropy."""
+    return digest("sordino/v1/self-mask-seed-commitment", cohort_context, identity, seed)
+
+
+# ---------------------------------------------------------------- masks
+
+
+def pairwise_mask_key(
+    shared: bytes,
+    low: tuple[bytes, bytes],
+    high: tuple[bytes, bytes],
+    bits: int,
+    dim: int,
+    cohort_context: bytes,
+    vector: str = "input",
+) -> bytes:
+    """AES-128 key of the mask that two participants share.
+
+    Args:
+        shared: their X25519 agreement.
+        low, high: (identity, public mask key) of the one with the smaller and with the larger identity.
+        vector: name of the vector, so that several vectors of one attempt never share a stream.
+    """
+    info = encode(
+        "sordino/v1/pairwise-mask", vector.encode(), *low, *high, number(bits), number(dim), cohort_context
+    )
+    return hkdf(shared, cohort_context, info, 16)
+
+
+def self_mask_key(
+    seed: bytes, identity: bytes, bits: int, dim: int, cohort_context: bytes, vector: str = "input"
+) -> bytes:
+    """AES-128 key of a participant's self mask."""
+    info = encode("sordino/v1/self-mask", vector.encode(), identity, number(bits), number(dim), cohort_context)
+    return hkdf(seed, cohort_context, info, 16)
+
+
+# ---------------------------------------------------------------- sealed shares
+
+
+class ShareChannel:
+    """Seals and opens the one message that travels in each direction between two neighbours."""
+
+    def __init__(
+        self,
+        shared: bytes,
+        sender: tuple[bytes, bytes],
+        receiver: tuple[bytes, bytes],
+        cohort_context: bytes,
+    ) -> None:
+        """Args: the agreement of the channel keys; (identity, public channel key) of sender and receiver."""
+        info = encode("sordino/v1/share-channel", *sender, *receiver, cohort_context)
+        self._key = hkdf(shared, cohort_context, info, 32)
+        self._associated = encode("sordino/v1/sealed-share", cohort_context, sender[0], receiver[0])
+
+    def seal(self, plaintext: bytes) -> bytes:
+        """AES-256-GCM ciphertext with its tag. To be called once."""
+        return AESGCM(self._key).encrypt(ZERO_NONCE, plaintext, self._associated)
+
+    def open(self, ciphertext: bytes) -> bytes | None:
+        """The plaintext, or None when the ciphertext is not what the sender sealed for this receiver."""
+        try:
+            return AESGCM(self._key).decrypt(ZERO_NONCE, ciphertext, self._associated)
+        except InvalidTag:
+            return None
+
+
+# ---------------------------------------------------------------- signed statements
+
+
+def session_statement(study: str, identity: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    """What a participant signs to open its stream."""
+    return encode("sordino/v1/session", study.encode(), identity, client_nonce, server_nonce)
+
+
+def advertisement_statement(round_context: bytes, identity: bytes, mask_key: bytes, channel_key: bytes) -> bytes:
+    """AdvertiseKeys: both keys in their roles."""
+    return encode("sordino/v1/advertise-keys", round_context, identity, b"mask", mask_key, b"channel", channel_key)
+
+
+def dealing_statement(cohort_context: bytes, identity: bytes, root: bytes, commitment: bytes) -> bytes:
+    """ShareKeys: what a dealer stands for."""
+    return encode("sordino/v1/share-keys", cohort_context, identity, root, commitment)
+
+
+def upload_statement(cohort_context: bytes, identity: bytes, sha256: bytes) -> bytes:
+    """MaskedInputCollection: the digest of the packed vector."""
+    return encode("sordino/v1/masked-input", cohort_context, identity, sha256)
+
+
+def consistency_statement(cohort_context: bytes, u2: bytes, u3: bytes) -> bytes:
+    """ConsistencyCheck: digests of both sets, the same bytes for every signer."""
+    return encode("sordino/v1/consistency-check", cohort_context, u2, u3)
+
+
+def set_digest(name: str, cohort_context: bytes, identities: list[bytes]) -> bytes:
+    """SHA-256 of a set of participants, given in ascending order of identity."""
+    return digest("sordino/v1/set", name.encode(), cohort_context, *identities)
+
+

@@ -1,0 +1,162 @@
+"""The messages of the five phases, as the core sees them; wire/codec.py maps them to protobuf.
+
+A participant is an int: its position in the roster. Every type is immutable and holds no secret but `RevealedShare`,
+whose content is hidden in repr.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg.context import digest
+from secagg.shamir import SYMBOLS
+
+SALT_BYTES: Final = 16
+SHARE_BYTES: Final = 2 * SYMBOLS
+# salt and share of the mask key, salt and share of the self-mask seed, and the AES-GCM tag
+CIPHERTEXT_BYTES: Final = 2 * (SALT_BYTES + SHARE_BYTES) + 16
+
+# The two kinds of share: rows of a dealer's pair of secrets, and of every pair of commitments.
+MASK_KEY: Final = 0
+SELF_MASK_SEED: Final = 1
+KIND_LABELS: Final = (b"mask key", b"self-mask seed")
+
+ADVERTISE_KEYS: Final = "AdvertiseKeys"
+SHARE_KEYS: Final = "ShareKeys"
+MASKED_INPUT: Final = "MaskedInputCollection"
+CONSISTENCY_CHECK: Final = "ConsistencyCheck"
+UNMASKING: Final = "Unmasking"
+PHASES: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASKING)
+
+
+@dataclass(frozen=True)
+class Advertisement:
+    """AdvertiseKeys, participant to coordinator and on to its neighbours."""
+
+    mask_key: bytes
+    channel_key: bytes
+    signature: bytes
+
+    def digest(self) -> bytes:
+        """SHA-256 by which the whole cohort is told of this advertisement."""
+        return digest("sordino/v1/advertisement", self.mask_key, self.channel_key, self.signature)
+
+
+@dataclass(frozen=True)
+class CohortKeys:
+    """ShareKeys, coordinator to participant: u1 ascending, with the advertisement of neighbours and oneself."""
+
+    members: tuple[tuple[int, Advertisement | bytes], ...]
+
+
+@dataclass(frozen=True)
+class SealedShares:
+    """ShareKeys, participant to coordinator."""
+
+    ciphertexts: tuple[bytes, ...]  # one a neighbour, ascending
+    leaves: tuple[bytes, ...]  # two a holder, ascending: mask key, then self-mask seed
+    seed_commitment: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class DealtShare:
+    """What one dealer sealed for one receiver, with the commitments it stands for."""
+
+    dealer: int
+    ciphertext: bytes
+    root: bytes
+    path: tuple[bytes, ...]
+    seed_commitment: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class NeighbourShares:
+    """MaskedInputCollection, coordinator to participant: from its neighbours in u2, ascending."""
+
+    shares: tuple[DealtShare, ...]
+
+
+@dataclass(frozen=True)
+class MaskedInput:
+    """MaskedInputCollection, participant to coordinator: the packed vector and a signature over its SHA-256."""
+
+    packed: bytes = field(repr=False)
+    sha256: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class SurvivorSets:
+    """ConsistencyCheck, coordinator to participant: bitmaps over u1."""
+
+    u2: bytes
+    u3: bytes
+
+
+@dataclass(frozen=True)
+class ConsistencySignature:
+    """ConsistencyCheck, participant to coordinator."""
+
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class UnmaskingRequest:
+    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer."""
+
+    signatures: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True)
+class RevealedShare:
+    """A share and the salt of its commitment."""
+
+    share: NDArray[np.uint16] = field(repr=False)
+    salt: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SelfMaskSeedShare(RevealedShare):
+    """For a dealer in u3."""
+
+
+@dataclass(frozen=True)
+class MaskKeyShare(RevealedShare):
+    """For a dealer in u2 that is not in u3."""
+
+
+@dataclass(frozen=True)
+class UnmaskingReply:
+    """Unmasking, participant to coordinator: one entry for each dealer of u2 it holds from, ascending.
+
+    The position names the dealer, so there is no way to write two shares of one dealer into a reply. None says that
+    what the dealer sent failed its check.
+    """
+
+    shares: tuple[SelfMaskSeedShare | MaskKeyShare | None, ...]
+
+
+def to_bitmap(members: frozenset[int], u1: tuple[int, ...]) -> bytes:
+    """A subset of u1 as bits in the order of u1, least significant first, unused bits zero."""
+    bits = np.fromiter((member in members for member in u1), dtype=np.uint8, count=len(u1))
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def from_bitmap(data: bytes, u1: tuple[int, ...]) -> frozenset[int]:
+    """Inverse of `to_bitmap`.
+
+    Raises:
+        ValueError: wrong length, or unused bits set.
+    """
+    if len(data) != (len(u1) + 7) // 8:
+        raise ValueError("the bitmap doesn't have one bit for each member of u1")
+    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
+    if bits[len(u1) :].any():
+        raise ValueError("unused bits of the bitmap are set")
+    return frozenset(member for member, bit in zip(u1, bits, strict=False) if bit)

@@ -1,0 +1,148 @@
+"""Thresholds: how many must take part, hold, sign and survive.
+
+Both sides compute these numbers from the size of u1 and the public plan; they are never taken from a message.
+
+Sources: [BIK+17] Theorem 6.5 (threshold against a coordinator that colludes with participants); the general rule is
+2 x threshold > holders + corrupt holders: otherwise two disjoint sets of honest holders could be made to open both
+secrets of one participant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from secagg.errors import InvalidParameters
+from secagg.masking import word_dtype
+from secagg.shamir import PRIME
+
+# Below this size the rules for sparse graphs prove nothing, and "0 of 10 collude" is no assumption to rest on.
+SMALL_COHORT: Final = 64
+FEWEST_COLLUDERS: Final = 2
+# AES-CTR with a 96-bit nonce and a counter that starts at 2 (see secagg/masking.py).
+LARGEST_STREAM_BYTES: Final = (2**32 - 2) * 16
+LARGEST_BITS: Final = 62
+
+
+def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
+    """A: how many participants are assumed to collude with the coordinator.
+
+    floor(adversarial x roster), at least 2 for small rosters. With ``adversarial`` and ``dropout`` both 0 the caller
+    asks for the published calibration without adversaries: then A is 0 for the noise (`sharing_colluders` keeps the
+    floor for the threshold).
+    """
+    if roster < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
+        raise InvalidParameters("adversarial and dropout are shares in [0, 1) of a roster of at least 1")
+    # The decimal that was written down: in binary floating point 0.29 x 100 is a hair below 29.
+    colluders = math.floor(Fraction(repr(float(adversarial))) * roster)
+    if roster < SMALL_COHORT and (adversarial > 0 or dropout > 0):
+        colluders = max(colluders, FEWEST_COLLUDERS)
+    return colluders
+
+
+def sharing_colluders(cohort: int, colluders: int) -> int:
+    """A as the threshold rule uses it: never below 2 in a small cohort."""
+    return max(colluders, FEWEST_COLLUDERS) if cohort < SMALL_COHORT else colluders
+
+
+def complete_graph_threshold(u1: int, colluders: int) -> int:
+    """Shares needed to rebuild a secret on the complete graph: floor((|u1| + A) / 2) + 1."""
+    return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
+
+
+def signatures_needed(u1: int, colluders: int) -> int:
+    """Signatures over u2 and u3 that a participant wants to see: more than (|u1| + A) / 2.
+
+    Two sets of that many signers share more than A members, hence an honest one, and an honest one signs once.
+    """
+    return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
+
+
+def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_probability: float = 1e-3) -> int:
+    """The largest number of survivors that independent dropouts miss with at most ``abort_probability``.
+
+    Never below the threshold at the full cohort (a plan that asks for less is infeasible).
+    """
+    threshold = complete_graph_threshold(cohort, colluders)
+    survivors = cohort
+    while survivors > threshold and probability_below(cohort, dropout, survivors) > abort_probability:
+        survivors -= 1
+    return survivors
+
+
+def probability_below(cohort: int, dropout: float, survivors: int) -> float:
+    """Pr[Binomial(cohort, 1 - dropout) < survivors]: how often independent dropouts abort an attempt."""
+    if dropout == 0:
+        return 0.0 if survivors <= cohort else 1.0
+    log_p, log_q = math.log1p(-dropout), math.log(dropout)
+    terms = (
+        math.lgamma(cohort + 1) - math.lgamma(k + 1) - math.lgamma(cohort - k + 1) + k * log_p + (cohort - k) * log_q
+        for k in range(min(survivors, cohort + 1))
+    )
+    return min(1.0, math.fsum(math.exp(term) for term in terms))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundParameters:
+    """The numbers of the public plan that the protocol itself rests on.
+
+    Raises:
+        InvalidParameters: a combination under which a promise would not hold, with what to change.
+    """
+
+    cohort: int  # participants invited: the largest |u1|
+    colluders: int  # A
+    min_survivors: int  # lower bound of |u3|
+    quorum: int  # lower bound of |u1| and |u2|
+    bits: int  # B: sums are taken modulo 2^B
+    dim: int  # entries of a vector, after padding
+
+    def __post_init__(self) -> None:
+        for name in ("cohort", "colluders", "min_survivors", "quorum", "bits", "dim"):
+            if type(getattr(self, name)) is not int:
+                raise InvalidParameters(f"{name} must be a whole number")
+        if not 2 <= self.cohort < PRIME:
+            raise InvalidParameters(f"the cohort must have 2 to {PRIME - 1} participants, not {self.cohort}")
+        if not 0 <= self.colluders < self.cohort:
+            raise InvalidParameters(f"colluders must lie in [0, {self.cohort - 1}], not {self.colluders}")
+        if not 1 <= self.bits <= LARGEST_BITS:
+            raise InvalidParameters(f"bits must lie in 1..{LARGEST_BITS}, not {self.bits}")
+        if self.dim < 1 or self.dim * word_dtype(self.bits).itemsize > LARGEST_STREAM_BYTES:
+            raise InvalidParameters(f"dim must be at least 1 and one mask at most {LARGEST_STREAM_BYTES} bytes")
+        threshold = self.threshold(self.cohort)
+        if threshold > self.cohort:
+            raise InvalidParameters(
+                f"threshold {threshold} for {self.cohort} participants of whom {self.sharing_colluders} may collude "
+                f"cannot be met: invite at least {self.sharing_colluders + 1} participants"
+            )
+        if self.min_survivors < threshold:
+            raise InvalidParameters(
+                f"min_survivors {self.min_survivors} is below the threshold {threshold} "
+                f"(cohort {self.cohort}, {self.sharing_colluders} colluders): raise min_survivors to {threshold}"
+            )
+        if not self.min_survivors <= self.quorum <= self.cohort:
+            raise InvalidParameters(
+                f"min_survivors <= quorum <= cohort must hold, not {self.min_survivors} <= {self.quorum} <= {self.cohort}"
+            )
+        if self.min_survivors - self.colluders < 1:
+            raise InvalidParameters("min_survivors must exceed the number of colluders")
+
+    @property
+    def sharing_colluders(self) -> int:
+        """A with the floor for small cohorts."""
+        return sharing_colluders(self.cohort, self.colluders)
+
+    def threshold(self, u1: int) -> int:
+        """Shares that rebuild a secret when u1 has ``u1`` members."""
+        return (u1 + self.sharing_colluders) // 2 + 1
+
+    def signatures_needed(self, u1: int) -> int:
+        """Signatures over the survivor sets that a participant wants before it reveals a share."""
+        return (u1 + self.sharing_colluders) // 2 + 1
+
+    def to_bytes(self) -> bytes:
+        """Fixed order, 8 bytes each, little-endian: part of round_context."""
+        values = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
+        return b"".join(value.to_bytes(8, "little") for value in values)

@@ -1,0 +1,149 @@
+"""The roster: who may take part, signed by the study's authority.
+
+Entries are sorted by identity, so a participant is named by its position, and the order of positions is the order of
+identities everywhere in the protocol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+FORMAT = "sordino-roster-1"
+LARGEST_ROSTER = 1_000_000
+
+
+class InvalidRoster(ValueError):
+    """The roster file is malformed, inconsistent or not signed by the authority."""
+
+
+@dataclass(frozen=True)
+class RosterEntry:
+    """One participant: its Ed25519 public key (32 bytes) and the name of the process or machine that hosts it."""
+
+    identity: bytes
+    host: str
+
+
+@dataclass(frozen=True)
+class Roster:
+    """A closed version of the list of participants.
+
+    Raises:
+        InvalidRoster: entries not strictly sorted by identity, a bad name, version or key length.
+    """
+
+    study: str
+    version: int
+    entries: tuple[RosterEntry, ...]
+
+    def __post_init__(self) -> None:
+        if not (0 < len(self.study) <= 64 and self.study.isascii() and self.study.isprintable()):
+            raise InvalidRoster("the study's name must be 1 to 64 printable ASCII characters")
+        if not 1 <= self.version < 2**63:
+            raise InvalidRoster("the roster's version must be a positive number")
+        if not 1 <= len(self.entries) <= LARGEST_ROSTER:
+            raise InvalidRoster(f"a roster has between 1 and {LARGEST_ROSTER} participants")
+        if any(len(entry.identity) != 32 for entry in self.entries):
+            raise InvalidRoster("an identity is an Ed25519 public key of 32 bytes")
+        identities = [entry.identity for entry in self.entries]
+        if any(a >= b for a, b in zip(identities, identities[1:], strict=False)):
+            raise InvalidRoster("participants must be sorted by identity, each listed once")
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @cached_property
+    def positions(self) -> dict[bytes, int]:
+        """Identity -> position."""
+        return {entry.identity: position for position, entry in enumerate(self.entries)}
+
+    def identity(self, participant: int) -> bytes:
+        """The Ed25519 public key at a position."""
+        return self.entries[participant].identity
+
+    def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
+        """Whether `signature` (64 bytes) is that of the participant's identity over `message`."""
+        return verify_signature(self.identity(participant), signature, message)
+
+    def largest_host(self) -> int:
+        """How many participants the fullest host process holds: they fall together."""
+        return max(Counter(entry.host for entry in self.entries).values())
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return hashlib.sha256(_signed_bytes(self)).digest()
+
+    def digest(self) -> bytes:
+        """SHA-256 of the signed content."""
+        return self._digest
+
+
+def verify_signature(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Ed25519 verification; False for anything malformed as well."""
+    if len(signature) != 64 or len(public_key) != 32:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _signed_bytes(roster: Roster) -> bytes:
+    """Length-prefixed, so that no two rosters have the same bytes."""
+    parts = [b"sordino/v1/roster"]
+    fields = [roster.study.encode(), roster.version.to_bytes(8, "little")]
+    for entry in roster.entries:
+        fields += (entry.identity, entry.host.encode())
+    for field in fields:
+        parts += (len(field).to_bytes(8, "little"), field)
+    return b"".join(parts)
+
+
+def sign_roster(roster: Roster, authority: Ed25519PrivateKey) -> bytes:
+    """The roster file: JSON with the authority's signature over the content (not over the JSON text)."""
+    document = {
+        "format": FORMAT,
+        "study": roster.study,
+        "version": roster.version,
+        "participants": [{"identity": entry.identity.hex(), "host": entry.host} for entry in roster.entries],
+        "signature": authority.sign(_signed_bytes(roster)).hex(),
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def verify_roster(data: bytes, authority_public: bytes) -> Roster:
+    """Read a roster file and check its signature.
+
+    Args:
+        data: the file's bytes.
+        authority_public: the authority's Ed25519 public key, 32 bytes, known beforehand.
+
+    Raises:
+        InvalidRoster: unreadable, inconsistent, or signed by somebody else.
+    """
+    try:
+        document = json.loads(data)
+        if document["format"] != FORMAT:
+            raise InvalidRoster(f"unknown roster format {document['format']!r}; this version reads {FORMAT}")
+        entries = tuple(
+            RosterEntry(bytes.fromhex(entry["identity"]), str(entry["host"])) for entry in document["participants"]
+        )
+        if type(document["version"]) is not int or type(document["study"]) is not str:
+            raise InvalidRoster("the roster's study must be a string and its version a whole number")
+        roster = Roster(document["study"], document["version"], entries)
+        signature = bytes.fromhex(document["signature"])
+    except InvalidRoster:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRoster(f"not a roster file: {type(error).__name__}") from error
+    if not verify_signature(authority_public, signature, _signed_bytes(roster)):
+        raise InvalidRoster("the roster is not signed by this study's authority")
+    return roster
