@@ -42,7 +42,7 @@ TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is
 class HostTable(Table):
     """[host]: this client process."""
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The host's name in the roster."""
     journal: Path = Path("journal.sqlite")
     """What must survive a restart: attempts joined, budgets spent. Never share it between processes."""
@@ -51,7 +51,7 @@ class HostTable(Table):
 class StudyTable(Table):
     """[study]: the one study that this host takes part in."""
 
-    name: str = Field(min_length=1, max_length=100)
+    name: str = Field(min_length=1, max_length=64)
     authority_public_key: str = Field(pattern=r"^[0-9a-fA-F]{64}$")
     """The Ed25519 key that signs rosters, 64 hexadecimal digits.
 
@@ -93,7 +93,7 @@ class PolicyTable(Table):
 class DataTable(Table):
     """[data]: the data set, and how it is cut into ``parts``; each participant holds one of them."""
 
-    dataset: Literal["fashion-mnist", "fashion-mnist-subset"] = "fashion-mnist-subset"
+    dataset: Literal["fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset"] = "fashion-mnist-subset"
     partition: Literal["iid", "dirichlet"] = "dirichlet"
     alpha: float = Field(default=1.0, gt=0, le=1e6)
     seed: int = Field(default=1, ge=0, lt=2**63)

@@ -44,7 +44,7 @@ TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is
 class StudyTable(Table):
     """[study]: the name, the length and the task."""
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The study's name; part of every key and signature, so both sides must hold the same."""
     rounds: int = Field(ge=1, le=1_000_000)
     """Rounds to run; the privacy budget is spread over exactly these."""
@@ -55,7 +55,7 @@ class StudyTable(Table):
 class DataTable(Table):
     """[data]: where the examples come from and how they are cut into one part per participant."""
 
-    dataset: Literal["fashion-mnist", "fashion-mnist-subset"] = "fashion-mnist-subset"
+    dataset: Literal["fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset"] = "fashion-mnist-subset"
     """``fashion-mnist`` is the full set where this machine has it, else the subset that ships here."""
     partition: Literal["iid", "dirichlet"] = "dirichlet"
     """``iid``: the same mixture of classes for all. ``dirichlet``: a mixture drawn for each participant."""

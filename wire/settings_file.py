@@ -1,8 +1,8 @@
 """Read one TOML settings file into a frozen pydantic model, with the environment on top.
 
 Both shells read a file of their own (``study.toml``, ``host.toml``) by the same rules: unknown keys are
-refused, every key can be overridden by ``SORDINO_TABLE__KEY``, and every mistake is told as one line that names
-the file (or the variable), the key, what was found and what is expected. Nothing here knows a particular file.
+refused, every key can be overridden by ``SORDINO_TABLE__KEY``, and every mistake is told as one line that
+names the file (or the variable), the key, what was found and what is expected. It knows no particular file.
 """
 
 from __future__ import annotations

@@ -1,0 +1,156 @@
+"""The command ``sordino``: one verb a file, and one place where every ending becomes a sentence and a number.
+
+Verbs import what they need when they run: ``sordino --help`` loads no numpy, ``sordino join`` nothing of the
+server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+import sordino
+from sordino.cli import demo, init, join, plan, report, serve
+from sordino.exit_codes import ExitCode, Failure
+
+app = typer.Typer(
+    name="sordino",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help=(
+        "Federated learning in which the coordinator learns one noisy sum a round and nothing else.\n\n"
+        "Try it: [bold]sordino demo[/bold]. By hand: [bold]sordino init my-study[/bold], then "
+        "[bold]sordino serve my-study[/bold] in one terminal and "
+        "[bold]sordino join --home my-study/hosts/host-01[/bold] in another."
+    ),
+    epilog="Every verb takes --json and --help, and its help lists its exit codes.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sordino {sordino.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and end."
+    ),
+) -> None:
+    pass
+
+
+for _verb in (demo, init, plan, serve, join, report):
+    app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process. No ending shows a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sordino.check_rooms()
+        code = _invoke(given)
+    except Exception as error:
+        failure = explain(error)
+        if failure.code is ExitCode.INTERNAL and os.environ.get("SORDINO_TRACEBACK"):
+            raise
+        _tell(failure, given)
+        code = int(failure.code)
+    except KeyboardInterrupt:
+        code = int(ExitCode.INTERRUPTED)
+    sys.exit(code)
+
+
+def _invoke(arguments: list[str]) -> int:
+    command: Any = typer.main.get_command(app)
+    result = command.main(args=arguments, prog_name="sordino", standalone_mode=False)
+    return int(result) if isinstance(result, int) else 0
+
+
+def explain(error: Exception) -> Failure:
+    """The failure behind an exception of any room.
+
+    Classes are found by name, so that telling an error never imports the room that it didn't come from.
+    """
+    if isinstance(error, Failure):
+        return error
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    message = str(error).strip() or type(error).__name__
+    if isinstance(error, typer.Abort):
+        return Failure(ExitCode.INTERRUPTED, "interrupted")
+    if hasattr(error, "format_message"):  # what typer raises for a wrong command line
+        return Failure(ExitCode.INPUT, _usage(error))
+    if any(kind.__qualname__ == "InfeasiblePlan" for kind in type(error).__mro__):
+        return Failure(
+            ExitCode.INFEASIBLE,
+            str(getattr(error, "reason", message)),
+            getattr(error, "suggestion", None),
+        )
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int) and code in set(ExitCode) and code:  # the shells' StartError and JoinError
+        return Failure(ExitCode(code), message)
+    if names & _INPUT_ERRORS:
+        return Failure(ExitCode.INPUT, message)
+    if isinstance(error, PermissionError | FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return Failure(ExitCode.INPUT, f"{error.filename}: {error.strerror}. Check the path and its mode.")
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        return Failure(ExitCode.NETWORK, message)
+    if isinstance(error, OSError):
+        return Failure(ExitCode.INPUT, f"{error.filename or ''}: {error.strerror or message}".lstrip(": "))
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.split(".")[0] in _EXTRAS:
+        extra = _EXTRAS[error.name.split(".")[0]]
+        return Failure(ExitCode.INPUT, f"{error.name} isn't installed. Run: pip install 'sordino[{extra}]'")
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        return Failure(ExitCode.INPUT, message)
+    return Failure(
+        ExitCode.INTERNAL,
+        f"a fault in sordino: {type(error).__name__}: {message}. SORDINO_TRACEBACK=1 shows where.",
+    )
+
+
+_INPUT_ERRORS = {
+    "wire.settings_file.ConfigurationError",
+    "secagg.roster.InvalidRoster",
+    "secagg.errors.InvalidParameters",
+    "learning.options.OptionError",
+    "learning.datasets.DatasetError",
+    "learning.task.TaskUnavailable",
+}
+
+
+# Third-party packages that only some verbs need -> the extra that brings them.
+_EXTRAS = {
+    "grpc_health": "server",
+    "grpc_reflection": "server",
+    "matplotlib": "server",
+    "dp_accounting": "server",
+    "torch": "torch",
+}
+
+
+def _usage(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    where = f" See `{context.command_path} --help`." if context is not None else ""
+    return str(error.format_message()).rstrip(".") + "." + where
+
+
+def _tell(failure: Failure, arguments: Sequence[str]) -> None:
+    """One plain sentence on stderr; with --json also one object on stdout."""
+    verb = next((part for part in arguments if not part.startswith("-")), "")
+    if failure.code is not ExitCode.INTERRUPTED:
+        print(f"sordino {verb}".rstrip() + f": {failure.message}", file=sys.stderr)
+        if failure.suggestion:
+            print(f"Nearest that works: {failure.suggestion}", file=sys.stderr)
+    if "--json" in arguments:
+        body = {"error": failure.message, "suggestion": failure.suggestion, "exit_code": int(failure.code)}
+        print(json.dumps(body), flush=True)

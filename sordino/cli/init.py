@@ -1,0 +1,181 @@
+"""``sordino init``: make a study that can be served and joined at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sordino.exit_codes import ExitCode, listing
+from sordino.local_study import ONE_MACHINE, StudyOptions
+
+NAME = "init"
+HELP = (
+    "Make a study: its file, the authority and the signed roster, TLS certificates, and a folder for each "
+    "host.\n\n"
+    "DIR must be new or empty. The privacy plan is made first; when no plan keeps the budget, nothing is "
+    "written "
+    "and the nearest setting that works is named. A host's folder is complete: copy it to the machine that "
+    "holds "
+    "the data. Keep DIR/authority/authority.key away from the coordinator when the study is more than a "
+    "trial."
+)
+EPILOG = (
+    "Example: [bold]sordino init my-study --participants 20 --hosts 4 --epsilon 6 --rounds 30[/bold]\n\n"
+    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
+)
+_D = StudyOptions()
+_STUDY, _DATA, _PRIVACY, _NETWORK = "Study", "Data", "Privacy", "Network"
+
+
+def run(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the study.", rich_help_panel=_STUDY, show_default="the folder's name"),
+    ] = None,
+    participants: Annotated[
+        int, typer.Option(min=2, help="Participants in all.", rich_help_panel=_STUDY)
+    ] = _D.participants,
+    hosts: Annotated[
+        int, typer.Option(min=1, help="Client processes they are spread over.", rich_help_panel=_STUDY)
+    ] = _D.hosts,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=_STUDY)] = _D.rounds,
+    task: Annotated[
+        str, typer.Option(help="softmax-regression, or cnn (needs torch).", rich_help_panel=_STUDY)
+    ] = _D.task,
+    client_rate: Annotated[float, typer.Option(help="Step size of local training.", rich_help_panel=_STUDY)] = 0.5,
+    batch_size: Annotated[int, typer.Option(help="Examples in one step.", rich_help_panel=_STUDY)] = 20,
+    local_epochs: Annotated[
+        int, typer.Option(help="Passes over one's own data in a round.", rich_help_panel=_STUDY)
+    ] = 3,
+    server_rate: Annotated[
+        float, typer.Option(help="Step along the mean update.", rich_help_panel=_STUDY)
+    ] = _D.server_rate,
+    server_momentum: Annotated[
+        float, typer.Option(help="Momentum of the coordinator; 0 is plain averaging.", rich_help_panel=_STUDY)
+    ] = _D.server_momentum,
+    dataset: Annotated[
+        str, typer.Option(help="fashion-mnist-subset or fashion-mnist.", rich_help_panel=_DATA)
+    ] = _D.dataset,
+    partition: Annotated[
+        str, typer.Option(help="dirichlet (uneven classes) or iid.", rich_help_panel=_DATA)
+    ] = _D.partition,
+    alpha: Annotated[float, typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA)] = _D.alpha,
+    seed: Annotated[int, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA)] = _D.seed,
+    epsilon: Annotated[float, typer.Option(help="Budget of the whole study.", rich_help_panel=_PRIVACY)] = _D.epsilon,
+    delta: Annotated[float, typer.Option(help="Chance that the guarantee fails.", rich_help_panel=_PRIVACY)] = _D.delta,
+    clip: Annotated[float, typer.Option(help="Largest L2 norm of one update.", rich_help_panel=_PRIVACY)] = _D.clip,
+    bits: Annotated[
+        int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_PRIVACY)
+    ] = _D.bits,
+    max_dropout: Annotated[
+        float, typer.Option(help="Share that may leave in a round.", rich_help_panel=_PRIVACY)
+    ] = _D.max_dropout,
+    adversarial: Annotated[
+        float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PRIVACY)
+    ] = _D.adversarial,
+    min_survivors: Annotated[
+        int | None,
+        typer.Option(
+            help="Fewest participants in a sum.",
+            rich_help_panel=_PRIVACY,
+            show_default="participants x (1 - max-dropout)",
+        ),
+    ] = None,
+    quorum: Annotated[
+        int | None,
+        typer.Option(
+            help="Fewest that begin a round.",
+            rich_help_panel=_PRIVACY,
+            show_default="min-survivors plus the colluders",
+        ),
+    ] = None,
+    beta: Annotated[
+        float,
+        typer.Option(help="Level of the conditional rounding.", rich_help_panel=_PRIVACY, show_default="e^-0.5"),
+    ] = _D.beta,
+    k_stddevs: Annotated[
+        float, typer.Option(help="Room before the sum could wrap.", rich_help_panel=_PRIVACY)
+    ] = _D.k_stddevs,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where the coordinator listens.", rich_help_panel=_NETWORK),
+    ] = _D.listen,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name or address by which clients reach it; repeatable. The first is put into host.toml.",
+            rich_help_panel=_NETWORK,
+            show_default=False,
+        ),
+    ] = None,
+    one_machine: Annotated[
+        bool,
+        typer.Option(
+            "--one-machine/--separate-machines",
+            help="One machine plays all parts: hosts may hold more participants than are assumed to collude.",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = _D.one_machine,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    from sordino.local_study import make_local_study
+    from sordino.plan_text import figures_of, plan_lines
+
+    options = StudyOptions(
+        name=name if name is not None else directory.resolve().name,
+        rounds=rounds,
+        task=task,
+        task_options={"client_rate": client_rate, "batch_size": batch_size, "local_epochs": local_epochs},
+        dataset=dataset,
+        partition=partition,
+        alpha=alpha,
+        seed=seed,
+        participants=participants,
+        hosts=hosts,
+        epsilon=epsilon,
+        delta=delta,
+        clip=clip,
+        bits=bits,
+        max_dropout=max_dropout,
+        adversarial=adversarial,
+        min_survivors=min_survivors,
+        quorum=quorum,
+        beta=beta,
+        k_stddevs=k_stddevs,
+        server_rate=server_rate,
+        server_momentum=server_momentum,
+        listen=listen,
+        names=tuple(host or ()),
+        one_machine=one_machine,
+    )
+    study = make_local_study(directory, options)
+    figures = figures_of(study.plan)
+    if as_json:
+        body = {
+            "study": study.options.name,
+            "directory": str(study.directory.resolve()),
+            "address": study.options.client_address,
+            "hosts": [str(path.resolve()) for path in study.hosts],
+            "plan": figures,
+        }
+        typer.echo(json.dumps(body))
+        return int(ExitCode.OK)
+    typer.echo(
+        f"Made the study {study.options.name} in {study.directory}: "
+        f"{participants} participants on {hosts} {'host' if hosts == 1 else 'hosts'}.\n"
+    )
+    for line in plan_lines(figures):
+        typer.echo(f"  {line}")
+    typer.echo(
+        f"\nServe it:  sordino serve {study.directory}"
+        f"\nJoin it:   sordino join --home {study.hosts[0]}"
+        + (f"   (and so on to {study.hosts[-1].name}, each in a terminal of its own)" if hosts > 1 else "")
+    )
+    if one_machine:
+        typer.echo(f"\n{ONE_MACHINE}")
+    return int(ExitCode.OK)

@@ -1,0 +1,262 @@
+"""The report's figures as inline SVG: text stays text, colours are the page's, so dark mode and print just
+work.
+
+matplotlib draws with placeholder colours, which are then replaced by the page's CSS variables. matplotlib is
+imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from sordino.progress import PHASES, StudyView
+
+# Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
+INK, MUTED, GRID, ACCENT, WARN, QUIET = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+PHASE_COLOURS: Final = dict(zip(PHASES, ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05"), strict=True))
+_VARIABLES: Final = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    ACCENT: "--accent",
+    WARN: "--warn",
+    QUIET: "--quiet",
+    **{colour: f"--phase-{index}" for index, colour in enumerate(PHASE_COLOURS.values(), start=1)},
+}
+_HALF: Final = (6.1, 3.3)  # inches at 72 units each: half the page's width, and nearly all of it
+_WIDE: Final = 12.7
+_HOST_ROWS: Final = 24
+_SIZE: Final = 11.5
+
+_RC: Final = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": _SIZE,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 1.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "ytick.major.size": 0,
+    "xtick.major.size": 3,
+    "lines.solid_capstyle": "round",
+    "lines.solid_joinstyle": "round",
+}
+
+
+def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
+    """Accuracy on held-out data after each round, beside the same training without noise."""
+    rounds = [done.round for done in view.rounds]
+    reached = [done.accuracy for done in view.rounds]
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(*_HALF)
+        last = max([*rounds, 1])
+        if without_noise:
+            count = min(len(without_noise), max(last, len(without_noise)))
+            xs = list(range(1, count + 1))
+            axes.plot(xs, list(without_noise[:count]), color=MUTED, linewidth=1.6, dashes=(4, 2.5))
+            last = max(last, count)
+        axes.plot(
+            rounds,
+            reached,
+            color=ACCENT,
+            linewidth=2.4,
+            marker="o" if len(rounds) < 40 else None,
+            markersize=4,
+        )
+        ends = [(reached[-1], f"{reached[-1]:.3f} with noise", ACCENT)] if reached else []
+        if without_noise:
+            ends.append((without_noise[-1], f"{without_noise[-1]:.3f} without", MUTED))
+        lowest = min([*reached, *without_noise, 0.5])
+        axes.set_ylim(max(0.0, lowest - 0.05), min(1.0, max([*reached, *without_noise, 0.6]) + 0.08))
+        _label_ends(axes, last, ends)
+        _round_axis(axes, last)
+        axes.set_ylabel("accuracy")
+        return _svg(figure, "accuracy", "Accuracy on held-out data after each round")
+
+
+def epsilon_figure(view: StudyView) -> str:
+    """Both epsilons after each round, under the budget."""
+    rounds = [done.round for done in view.rounds]
+    coordinator = [done.epsilon_coordinator for done in view.rounds]
+    released = [done.epsilon_released for done in view.rounds]
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(*_HALF)
+        last = max([view.planned_rounds, *rounds, 1])
+        budget = view.epsilon_target
+        if budget:
+            axes.axhline(budget, color=WARN, linewidth=1.4, dashes=(4, 2.5))
+        same = all(abs(a - b) < 5e-3 for a, b in zip(coordinator, released, strict=True))
+        ends: list[tuple[float, str, str]] = []
+        if budget:
+            ends.append((budget, f"{budget:g} budget", WARN))
+        if rounds:
+            axes.plot([0, *rounds], [0, *coordinator], color=ACCENT, linewidth=2.4)
+            ends.append((coordinator[-1], f"{coordinator[-1]:.2f} " + ("both" if same else "coordinator"), ACCENT))
+            if not same:
+                axes.plot([0, *rounds], [0, *released], color=MUTED, linewidth=1.8)
+                ends.append((released[-1], f"{released[-1]:.2f} released", MUTED))
+        axes.set_ylim(0, max([budget, *coordinator, *released, 1e-9]) * 1.12)
+        _label_ends(axes, last, ends)
+        _round_axis(axes, last, first=0)
+        axes.set_ylabel("epsilon")
+        return _svg(figure, "epsilon", "Privacy spent after each round, and the budget")
+
+
+def dropout_figure(view: StudyView) -> str:
+    """Which host lost participants in which round and phase, and who was away: one row a host."""
+    hosts = view.hosts_in_order()
+    last = max([view.planned_rounds, view.round, 1])
+    by_host = 0 < len(hosts) <= _HOST_ROWS
+    rows = hosts if by_host else ["all"]
+    with matplotlib.rc_context(_RC | {"axes.grid": False, "axes.spines.bottom": False, "xtick.major.size": 0}):
+        figure, axes = _figure(_WIDE, max(1.7, 0.235 * len(rows) + 0.95))
+        for index, row in enumerate(rows):
+            members = set(view.members(row)) if by_host else set(view.hosts)
+            for number in range(1, view.round + 1):
+                _dropout_cell(axes, view, members, number, index)
+        axes.set_xlim(0.45, last + 0.55)
+        axes.set_ylim(len(rows) - 0.45, -0.55)
+        axes.set_yticks(range(len(rows)), rows)
+        _round_axis(axes, last, limits=False)
+        used = [phase for phase in PHASES if any(dropout.phase == phase for dropout in view.dropouts)]
+        keys = [(QUIET, "took part"), *((PHASE_COLOURS[phase], f"left in {phase}") for phase in used)]
+        if any(view.absent.values()):
+            keys.append((GRID, "away"))
+        _legend(figure, axes, keys)
+        return _svg(figure, "dropouts", "Dropouts by round, host and phase")
+
+
+def phase_figure(view: StudyView) -> str:
+    """Seconds of each phase, stacked, round by round."""
+    rounds = [done.round for done in view.rounds]
+    last = max([view.planned_rounds, *rounds, 1])
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(_WIDE, 3.1)
+        floor = [0.0] * len(rounds)
+        for phase in PHASES:
+            seconds = [done.phase_seconds.get(phase, 0.0) for done in view.rounds]
+            axes.bar(rounds, seconds, bottom=floor, width=0.62, color=PHASE_COLOURS[phase], linewidth=0)
+            floor = [low + more for low, more in zip(floor, seconds, strict=True)]
+        rest = [max(0.0, done.seconds - sum(done.phase_seconds.values())) for done in view.rounds]
+        axes.bar(rounds, rest, bottom=floor, width=0.62, color=QUIET, linewidth=0)
+        axes.set_xlim(0.45, last + 0.55)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        _round_axis(axes, last, limits=False)
+        axes.set_ylabel("seconds")
+        keys = [(PHASE_COLOURS[phase], phase) for phase in PHASES]
+        _legend(figure, axes, [*keys, (QUIET, "between phases, evaluation")])
+        return _svg(figure, "phases", "Seconds of each phase in each round")
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03)  # type: ignore[union-attr]
+    return figure, figure.add_subplot()
+
+
+def _round_axis(axes: Any, last: int, *, first: int = 1, limits: bool = True) -> None:
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, 10**6) if last / step <= (10 if limits else 20))
+    axes.set_xticks([number for number in range(first, last + 1) if number % step == 0] or [last])
+    if limits:
+        axes.set_xlim(first - 0.3, last + 0.3)
+    axes.set_xlabel("round")
+
+
+def _label_ends(axes: Any, last: int, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names at the right end of their lines, moved apart where they would overlap."""
+    low, high = axes.get_ylim()
+    gap = (high - low) * 0.085
+    placed: list[float] = []
+    for value, text, colour in sorted(ends):
+        at = value if not placed else max(value, placed[-1] + gap)
+        placed.append(at)
+        axes.annotate(
+            text,
+            (last, at),
+            xytext=(9, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def _dropout_cell(axes: Any, view: StudyView, members: set[int], number: int, row: int) -> None:
+    left = [dropout for dropout in view.dropouts_of(number) if dropout.participant in members]
+    away = len(members & view.absent.get(number, frozenset()))
+    colour = GRID if members and away == len(members) else QUIET
+    if left:
+        phases = [dropout.phase for dropout in left]
+        colour = PHASE_COLOURS.get(max(phases, key=phases.count), WARN)
+    height = 0.78
+    if colour == GRID:
+        axes.plot([number - 0.2, number + 0.2], [row, row], color=MUTED, linewidth=1.2)
+        return
+    axes.add_patch(Rectangle((number - 0.45, row - height / 2), 0.9, height, facecolor=colour, linewidth=0))
+    if left:
+        gone = len({dropout.participant for dropout in left})
+        axes.text(number, row, str(gone), ha="center", va="center_baseline", color="#ffffff", fontsize=10)
+
+
+def _legend(figure: Any, axes: Any, keys: Sequence[tuple[str, str]]) -> None:
+    handles: list[Any] = []
+    for colour, _ in keys:
+        if colour == GRID:
+            handles.append(matplotlib.lines.Line2D([], [], color=MUTED, linewidth=1.2))
+        else:
+            handles.append(Rectangle((0, 0), 1, 1, facecolor=colour, linewidth=0))
+    axes.legend(
+        handles,
+        [text for _, text in keys],
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=len(keys),
+        frameon=False,
+        handlelength=0.9,
+        handleheight=0.9,
+        handletextpad=0.5,
+        columnspacing=1.6,
+        borderaxespad=0.0,
+        borderpad=0.4,
+        labelcolor=MUTED,
+    )
+
+
+def _svg(figure: Figure, name: str, title: str) -> str:
+    """The figure as an ``<svg>`` element for an HTML page, the same bytes for the same data."""
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    # Ids are per file; the page holds several files.
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    for placeholder, variable in _VARIABLES.items():
+        text = text.replace(placeholder, f"var({variable})")
+    text = re.sub(r"font: ([0-9.]+px)[^;\"]*", r"font-size: \1", text)
+    text = re.sub(r"font-family: [^;\"]*;?", "", text)
+    text = re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{title}">', text)
+    return text.replace("<title></title>", "").strip()

@@ -1,0 +1,267 @@
+"""Make a study that runs on one machine: its file, the authority, the roster, certificates, and the hosts.
+
+Used by ``sordino init`` and by the demo. The plan is made first, so an infeasible study leaves nothing
+behind, and the folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.exit_codes import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+
+ONE_MACHINE = (
+    "One machine plays all parts here, so the guarantee is the honest-but-curious one: whoever controls this "
+    "machine controls coordinator, authority and participants alike."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What a study owner chooses. The defaults are the demo's setting.
+
+    Attributes:
+        participants, hosts: participants are spread evenly over the client processes.
+        min_survivors: fewest in a sum; None takes ``participants x (1 - max_dropout)``, rounded up.
+        quorum: fewest that begin a round; None takes ``min_survivors`` and the colluders on top.
+        listen: HOST:PORT of the coordinator.
+        names: host names and addresses that its certificate holds besides the local ones.
+        one_machine: see ``server.configuration``.
+    """
+
+    name: str = "demo"
+    rounds: int = 15
+    task: str = "softmax-regression"
+    task_options: Mapping[str, object] = field(
+        default_factory=lambda: {"client_rate": 0.5, "batch_size": 20, "local_epochs": 3}
+    )
+    dataset: str = "fashion-mnist-subset"
+    partition: str = "dirichlet"
+    alpha: float = 1.0
+    seed: int = 1
+    participants: int = 100
+    hosts: int = 10
+    mechanism: str = "ddgauss"
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    clip: float = 1.0
+    bits: int = 16
+    max_dropout: float = 0.3
+    adversarial: float = 0.05
+    min_survivors: int | None = None
+    quorum: int | None = None
+    beta: float = math.exp(-0.5)
+    k_stddevs: float = 4.0
+    server_rate: float = 1.0
+    server_momentum: float = 0.9
+    listen: str = "127.0.0.1:8443"
+    names: tuple[str, ...] = ()
+    one_machine: bool = True
+
+    @property
+    def client_address(self) -> str:
+        """What the hosts connect to: a name that the certificate holds."""
+        host, _, port = self.listen.rpartition(":")
+        if self.names:
+            name = self.names[0]
+            return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        return f"localhost:{port}" if host in ("0.0.0.0", "[::]", "127.0.0.1") else self.listen
+
+    def settled(self) -> StudyOptions:
+        """With ``min_survivors`` and ``quorum`` as numbers."""
+        survivors = self.min_survivors
+        if survivors is None:
+            survivors = math.ceil(self.participants * (1 - self.max_dropout) - 1e-9)
+        quorum = self.quorum
+        if quorum is None:
+            colluders = math.floor(self.adversarial * self.participants + 1e-9)
+            quorum = max(survivors, min(self.participants, survivors + colluders))
+        return replace(self, min_survivors=survivors, quorum=quorum)
+
+
+@dataclass(frozen=True)
+class LocalStudy:
+    """A study as made."""
+
+    directory: Path
+    options: StudyOptions
+    plan: Plan
+    hosts: tuple[Path, ...]
+
+
+def plan_for(options: StudyOptions) -> Plan:
+    """The plan of these options.
+
+    Raises:
+        mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
+    """
+    from learning.task import make_task
+    from wire.study import plan_study
+
+    chosen = options.settled()
+    return plan_study(
+        mechanism=chosen.mechanism,
+        clients=chosen.participants,
+        dim=make_task(chosen.task, dict(chosen.task_options)).dim,
+        bits=chosen.bits,
+        clip=chosen.clip,
+        epsilon=chosen.epsilon,
+        delta=chosen.delta,
+        rounds=chosen.rounds,
+        max_dropout=chosen.max_dropout,
+        adversarial=chosen.adversarial,
+        min_survivors=chosen.min_survivors,
+        quorum=chosen.quorum,
+        beta=chosen.beta,
+        k_stddevs=chosen.k_stddevs,
+    )
+
+
+def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
+    """Write a whole study into ``directory``, which must be new or empty.
+
+    Raises:
+        Failure: the folder isn't empty, or an option can't be used.
+        mechanisms.plan.InfeasiblePlan: as ``plan_for``.
+    """
+    _check_place(directory)
+    if not 1 <= options.hosts <= options.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{options.hosts} hosts can't share {options.participants} participants. "
+            "Give each host at least one: lower --hosts or raise --participants.",
+        )
+    chosen = options.settled()
+    plan = plan_for(chosen)
+    largest = math.ceil(chosen.participants / chosen.hosts)
+    if not chosen.one_machine and plan.colluders < largest:
+        raise Failure(
+            ExitCode.INFEASIBLE,
+            f"the largest host holds {largest} participants, but only A = {plan.colluders} are assumed to collude",
+            f"--adversarial {math.ceil(largest / chosen.participants * 1000) / 1000:g}, or --hosts "
+            f"{math.ceil(chosen.participants / max(plan.colluders, 1))}, or --one-machine to say that one "
+            "machine "
+            "plays all parts",
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        names = _write(work, chosen, plan)
+        _check_files(work, names)
+        work.chmod(0o755)
+        os.replace(work, directory)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return LocalStudy(directory, chosen, plan, tuple(directory / "hosts" / name for name in names))
+
+
+def _check_place(directory: Path) -> None:
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise Failure(ExitCode.INPUT, f"{directory} is not a folder. Name one that is new or empty.")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise Failure(ExitCode.INPUT, f"{directory} is not empty. Name a folder that is new or empty.")
+
+
+def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
+    """Fill ``work``; returns the hosts' names."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from learning.datasets import resolve_dataset
+    from learning.task import make_task
+    from secagg.roster import Roster, RosterEntry, sign_roster
+    from sordino.certificates import make_server_certificate
+    from sordino.study_files import host_toml, study_toml
+
+    authority = Ed25519PrivateKey.generate()
+    public = authority.public_key().public_bytes_raw().hex()
+    dataset = resolve_dataset(options.dataset)
+    task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
+    try:
+        tls = make_server_certificate(options.name, options.names, datetime.datetime.now(datetime.UTC))
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
+
+    width = max(2, len(str(options.hosts)))
+    digits = max(3, len(str(options.participants)))
+    names = [f"host-{number:0{width}d}" for number in range(1, options.hosts + 1)]
+    entries: list[RosterEntry] = []
+    for index, name in enumerate(names):
+        # Part p belongs to host p * hosts // participants: runs of equal length, give or take one.
+        parts = [p for p in range(options.participants) if p * options.hosts // options.participants == index]
+        participants: list[tuple[str, int]] = []
+        for part in parts:
+            key = Ed25519PrivateKey.generate()
+            file = f"keys/participant-{part + 1:0{digits}d}.key"
+            _write_secret(work / "hosts" / name / file, _private_pem(key))
+            participants.append((file, part))
+            entries.append(RosterEntry(key.public_key().public_bytes_raw(), name))
+        text = host_toml(
+            options,
+            host=name,
+            authority_public_key=public,
+            dataset=dataset,
+            task=task,
+            participants=participants,
+            h_min=plan.h_min,
+        )
+        _write_public(work / "hosts" / name / "host.toml", text.encode())
+        _write_public(work / "hosts" / name / "ca.pem", tls.ca)
+    roster = Roster(options.name, 1, tuple(sorted(entries, key=lambda entry: entry.identity)))
+    _write_secret(work / "authority" / "authority.key", _private_pem(authority))
+    _write_public(work / "authority" / "authority.pub", f"{public}\n".encode())
+    _write_public(work / "roster.json", sign_roster(roster, authority))
+    _write_public(work / "coordinator" / "tls" / "server.pem", tls.certificate)
+    _write_secret(work / "coordinator" / "tls" / "server.key", tls.key)
+    _write_public(work / "tls" / "ca.pem", tls.ca)
+    _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())
+    return names
+
+
+def _check_files(work: Path, names: list[str]) -> None:
+    """Read back what was written: an option that the files can't hold is refused now, not at the first start.
+    Read back what was written: an option that the files can't hold is refused now, not at the first start.
+    """
+    import client.configuration
+    import server.configuration
+    from wire.settings_file import ConfigurationError
+
+    try:
+        server.configuration.load(work)
+        client.configuration.load(work / "hosts" / names[0])
+    except ConfigurationError as error:
+        told = str(error).replace(f"{work}/", "")
+        raise Failure(ExitCode.INPUT, f"the study can't be written. {told}") from None
+
+
+def _private_pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
+def _write_public(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """Readable by the owner alone from the first moment."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

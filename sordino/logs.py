@@ -1,0 +1,34 @@
+"""Logs of the shells: on standard error, never on standard output, which belongs to the verb's answer."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logs(*, lowest: int = logging.INFO) -> None:
+    """One line a message: for people on a terminal, as JSON elsewhere.
+
+    Args:
+        lowest: the least severe level that is written; where a panel is on the terminal, warnings.
+    """
+    terminal = sys.stderr.isatty()
+    renderer: structlog.types.Processor = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if terminal
+        else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if terminal else "iso", utc=not terminal),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(lowest),
+        # Looked up for each message: a live panel redirects sys.stderr while it is shown.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,307 @@
+"""The live panel of ``demo`` and ``serve`` on a terminal, and plain lines elsewhere. Fits 100 x 30."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from sordino.progress import PHASES, StudyView, log_lines, people
+
+_HOST_ROWS: Final = 10
+_CELLS: Final = 24
+_DROPOUT_ROWS: Final = 5
+_SPARKS: Final = "▁▂▃▄▅▆▇█"
+_STYLE: Final = {"connected": "cyan", "dropped": "yellow", "lost": "red", "unseen": "bright_black"}
+_DIM: Final = "bright_black"
+
+
+class StudyPanel:
+    """A study as one screen. Thread-safe: events may come from another thread than the one that draws.
+
+    Args:
+        without_noise: accuracy of the same training without noise, round by round; may grow while it is
+        shown. clock: unix seconds; tests and recordings hand in their own.
+    """
+
+    def __init__(
+        self,
+        view: StudyView | None = None,
+        *,
+        without_noise: list[float] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.view = view if view is not None else StudyView()
+        self.without_noise = without_noise if without_noise is not None else []
+        self.remark = ""
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Fold one event in."""
+        with self._lock:
+            self.view.apply(event)
+
+    def __rich__(self) -> RenderableType:
+        with self._lock:
+            return self._draw(self._clock())
+
+    def _draw(self, now: float) -> RenderableType:
+        view = self.view
+        body = Group(
+            self._rounds(now),
+            Text(),
+            self._phases(),
+            self._waiting(now),
+            Text(),
+            self._columns(),
+            Text(),
+            *self._dropouts(),
+        )
+        title = Text.assemble((f" {view.study or 'sordino'} ", "bold"), (f"· {view.task} " if view.task else "", ""))
+        foot = Text(f" {view.address} " if view.address else "", style=_DIM)
+        return Panel(
+            body,
+            title=title,
+            title_align="left",
+            subtitle=foot,
+            subtitle_align="right",
+            box=box.ROUNDED,
+            border_style=_DIM,
+            padding=(1, 2),
+        )
+
+    def _rounds(self, now: float) -> RenderableType:
+        view = self.view
+        done, planned = len(view.rounds), max(view.planned_rounds, 1)
+        line = Table.grid(expand=True)
+        line.add_column(width=20)
+        line.add_column(ratio=1)
+        line.add_column(width=8, justify="right")
+        elapsed = _clock_text(now - view.started_at) if view.started_at is not None else ""
+        shown = f"Round {view.round} of {view.planned_rounds}" if view.round else "Before round 1"
+        line.add_row(
+            Text(shown if view.planned_rounds else "Starting", style="bold"),
+            _bar(done / planned, 64, "cyan"),
+            Text(elapsed, style=_DIM),
+        )
+        return line
+
+    def _phases(self) -> RenderableType:
+        """The five phases side by side, and under each how long it took."""
+        view = self.view
+        grid = Table.grid(padding=(0, 5, 0, 0))
+        names: list[Text] = []
+        times: list[Text] = []
+        for name in PHASES:
+            grid.add_column(no_wrap=True)
+            running = view.phase is not None and view.phase.name == name
+            done = name in view.phases_done
+            names.append(Text(name, style="bold cyan" if running else "" if done else _DIM))
+            times.append(Text(f"{view.phases_done[name]:.1f} s" if done else "now" if running else "", style=_DIM))
+        grid.add_row(*names)
+        grid.add_row(*times)
+        return grid
+
+    def _waiting(self, now: float) -> RenderableType:
+        phase = self.view.phase
+        text = Text(self.view.waiting_at(now))
+        if phase is not None and phase.needed:
+            text.append(f"   {phase.received} answered, {phase.needed} needed", style=_DIM)
+        return text
+
+    def _columns(self) -> RenderableType:
+        columns = Table.grid(expand=True, padding=(0, 4, 0, 0), pad_edge=False)
+        columns.add_column(width=37)
+        columns.add_column(ratio=1)
+        columns.add_row(Group(*self._participants()), Group(*self._figures()))
+        return columns
+
+    def _participants(self) -> list[RenderableType]:
+        view = self.view
+        states = {number: view.state_of(number) for number in view.hosts}
+        unseen = max(0, view.participants - len(states))
+        counts = {name: sum(1 for state in states.values() if state == name) for name in _STYLE}
+        counts["unseen"] = unseen
+        summary = Text()
+        words = {"connected": "connected", "dropped": "dropped", "lost": "lost", "unseen": "not seen yet"}
+        for state, style in _STYLE.items():
+            if counts[state] or state == "connected":
+                summary.append("   " if summary else "")
+                summary.append(f"{counts[state]}", style=style)
+                summary.append(f" {words[state]}")
+        lines: list[RenderableType] = [Text("Participants", style="bold"), summary]
+        hosts = view.hosts_in_order()
+        if not hosts:
+            return lines
+        largest = max(len(view.members(host)) for host in hosts)
+        if len(hosts) <= _HOST_ROWS and largest <= _CELLS:
+            width = min(12, max(len(host) for host in hosts))
+            for host in hosts:
+                row = Text(f"{host[:width]:<{width}}  ")
+                for number in view.members(host):
+                    row.append("■", style=_STYLE[states[number]])
+                lines.append(row)
+        else:
+            numbers = sorted(states)[: _HOST_ROWS * 36]
+            for start in range(0, len(numbers), 36):
+                row = Text()
+                for number in numbers[start : start + 36]:
+                    row.append("■", style=_STYLE[states[number]])
+                lines.append(row)
+            if len(states) > len(numbers):
+                lines[-1] = Text(f"and {len(states) - len(numbers) + 36} more", style=_DIM)
+        return lines
+
+    def _figures(self) -> list[RenderableType]:
+        view = self.view
+        last = view.rounds[-1] if view.rounds else None
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=19)
+        grid.add_column(width=12)
+        grid.add_column()
+        target = view.epsilon_target
+        for name, value in (
+            ("epsilon_coordinator", view.epsilon_coordinator),
+            ("epsilon_released", view.epsilon_released),
+        ):
+            share = value / target if target else 0.0
+            style = "red" if share > 0.95 else "cyan"
+            grid.add_row(name, f"{value:.2f} of {target:.2f}", _bar(share, 15, style))
+        grid.add_row("")
+        accuracies = [done.accuracy for done in view.rounds]
+        grid.add_row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
+        if self.without_noise:
+            reached = min(len(accuracies), len(self.without_noise))
+            shown = self.without_noise[reached - 1] if reached else None
+            grid.add_row("  without noise", "" if shown is None else f"{shown:.3f}", "")
+        grid.add_row("")
+        if last is not None:
+            grid.add_row("last round", f"{last.seconds:.1f} s", Text(f"sum of {last.survivors}", style=_DIM))
+            grid.add_row("key to sum", f"{last.key_to_sum_s:.1f} s", "")
+            grid.add_row("upload", size_text(last.upload_bytes), Text("a participant", style=_DIM))
+            grid.add_row("download", size_text(last.download_bytes), Text("a participant", style=_DIM))
+        heading = Text.assemble(("Privacy and progress", "bold"), (f"   delta {view.delta:g}", _DIM))
+        return [heading, grid]
+
+    def _dropouts(self) -> list[RenderableType]:
+        view = self.view
+        entries: list[tuple[int, str, str, str]] = [
+            (number, phase, people(members), reason) for number, phase, reason, members in view.dropout_groups()
+        ]
+        entries += [(end.round, end.phase, f"attempt {end.attempt} aborted", end.reason) for end in view.aborted]
+        entries.sort(key=lambda entry: entry[0])
+        lines: list[RenderableType] = [Text("Dropouts", style="bold")]
+        if self.remark:
+            lines[0] = Text.assemble(("Dropouts", "bold"), (f"   {self.remark}", _DIM))
+        # Always as many lines, so that the panel never changes its height.
+        blank = [Text()] * (_DROPOUT_ROWS - max(1, min(len(entries), _DROPOUT_ROWS)))
+        if not entries:
+            return [*lines, Text("none so far", style=_DIM), *blank]
+        grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        grid.add_column(width=8)
+        grid.add_column(width=21)
+        grid.add_column(width=34, no_wrap=True, overflow="ellipsis")
+        grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        for number, phase, who, reason in entries[-_DROPOUT_ROWS:]:
+            grid.add_row(f"round {number}", phase, Text(who, style="yellow"), Text(reason, style=_DIM))
+        return [*lines, grid, *blank]
+
+
+def _bar(share: float, width: int, style: str) -> Text:
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return Text.assemble(("━" * filled, style), ("━" * (width - filled), _DIM))
+
+
+def _spark(values: Sequence[float], width: int = 15) -> str:
+    """Accuracies as a line of blocks, scaled from their least to their greatest."""
+    shown = list(values[-width:])
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    if high - low < 1e-9:
+        return _SPARKS[0] * len(shown)
+    return "".join(_SPARKS[round((value - low) / (high - low) * (len(_SPARKS) - 1))] for value in shown)
+
+
+def _clock_text(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    return (
+        f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+        if whole >= 3600
+        else f"{whole // 60}:{whole % 60:02d}"
+    )
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: ``812 B``, ``3.1 kB``, ``1.20 MB``."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.2f} MB"
+
+
+class Display:
+    """Shows a study while it runs: a live panel on a terminal, and else one plain line for each thing that
+    matters.
+
+    A context manager; ``show`` takes events from any thread.
+
+    Args:
+        plain: plain lines on a terminal too.
+        quiet: nothing at all.
+        stream: where to write; standard error by default, since standard output is the verb's answer.
+    """
+
+    def __init__(
+        self, panel: StudyPanel, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
+        self.panel = panel
+        self._quiet = quiet
+        self._stream = stream if stream is not None else sys.stderr
+        self._console = Console(file=self._stream)
+        self._live: Live | None = None
+        if self._console.is_terminal and not quiet and not plain:
+            self._live = Live(panel, console=self._console, refresh_per_second=4, vertical_overflow="crop")
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Take in one event and tell it."""
+        self.panel.apply(event)
+        if self._live is None and not self._quiet:
+            for line in log_lines(event, self.panel.view):
+                self.say(line)
+
+    @property
+    def live(self) -> bool:
+        """Whether a panel is on the terminal."""
+        return self._live is not None
+
+    def remark(self, text: str) -> None:
+        """A word of the demo itself, such as which processes it has just killed."""
+        self.panel.remark = text
+        if self._live is None and not self._quiet:
+            self.say(text)
+
+    def say(self, line: str) -> None:
+        """One plain line with the time."""
+        print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._stream, flush=True)

@@ -1,0 +1,102 @@
+"""A plan in plain words, for ``init``, ``plan`` and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+
+def figures_of(plan: Plan) -> dict[str, Any]:
+    """The plan's numbers under their stable JSON names.
+
+    Nobody is sampled: every participant is invited to every round, so whoever reads the released models only
+    learns as much as the coordinator does, and both epsilons are the same. There is no conditional figure
+    either.
+    """
+    from wire.study import plan_figures
+
+    epsilon = plan.planned_epsilon
+    figures = plan_figures(plan, epsilon, epsilon)
+    figures.setdefault("epsilon_conditional", None)
+    figures["warnings"] = list(plan.warnings)
+    return figures
+
+
+def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Rows of (what, how much, what it means), the privacy first.
+
+    Args:
+        figures: as ``figures_of`` gives them.
+    """
+    clients, dim = figures["clients"], figures["dim"]
+    abort = figures["abort_probability"]
+    return [
+        (
+            "epsilon_coordinator",
+            f"{figures['epsilon_coordinator']:.3f} at delta {figures['delta']:g}",
+            f"after {figures['rounds']} rounds, each with the fewest survivors; what the coordinator may learn",
+        ),
+        (
+            "epsilon_released",
+            f"{figures['epsilon_released']:.3f}",
+            "what a reader of the models may learn; nobody is sampled, so the same",
+        ),
+        (
+            "noise multiplier",
+            f"{figures['noise_multiplier']:.3f}",
+            f"noise of the smallest sum over the clip {figures['clip']:g}; "
+            f"{figures['full_stddev'] / figures['clip']:.3f} if all {clients} survive",
+        ),
+        (
+            "noise of one share",
+            f"{figures['local_stddev']:.4g}",
+            "standard deviation, in the units of the update",
+        ),
+        (
+            "min_survivors",
+            f"{figures['min_survivors']} of {clients}",
+            "fewest participants in a sum; below it a round reveals nothing",
+        ),
+        ("quorum", f"{figures['quorum']}", "fewest that may begin a round"),
+        ("A", f"{figures['A']}", "assumed to collude with the coordinator; their noise doesn't count"),
+        (
+            "h_min",
+            f"{figures['h_min']}",
+            "honest participants in the smallest sum; the noise is sized for them",
+        ),
+        ("threshold", f"{figures['threshold']}", "shares that open a secret when all advertise keys"),
+        (
+            "aborted rounds",
+            _percent(abort),
+            "if everyone leaves independently with the assumed dropout",
+        ),
+        (
+            "upload",
+            f"{figures['upload_bytes']:,} bytes".replace(",", " "),
+            f"a participant a round; the vector alone is {figures['padded_dim']} x {figures['bits']} bits "
+            f"({dim} values, padded)",
+        ),
+        (
+            "grid step",
+            f"{figures['granularity']:.4g}",
+            f"rounding inflates the clip to {figures['inflated_clip']:.4g}",
+        ),
+    ]
+
+
+def plan_lines(figures: Mapping[str, Any]) -> list[str]:
+    """``plan_table`` as aligned text, warnings last."""
+    rows = plan_table(figures)
+    first = max(len(row[0]) for row in rows)
+    second = max(len(row[1]) for row in rows)
+    lines = [f"{what:<{first}}  {much:<{second}}  {meaning}" for what, much, meaning in rows]
+    return [*lines, *(f"Note: {warning}." for warning in figures.get("warnings", ()))]
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 1e-4:
+        return f"{share:.1e}"
+    return f"{100 * share:.2g} %"

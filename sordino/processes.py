@@ -1,0 +1,81 @@
+"""Small facts about processes that the standard library doesn't tell: memory, free ports, ending with the
+parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_POLL_S: Final = 1.0
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process ended (SIGTERM) when the one that started it ends, even when that one is killed.
+
+    On Linux the kernel does it; elsewhere a thread notices that the parent has changed.
+
+    Args:
+        parent: process id of the one that started this one, as it told itself: it may have ended already.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before the call
+            os.kill(os.getpid(), signal.SIGTERM)
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def resident_mb(pid: int) -> float | None:
+    """Resident memory of a process in megabytes (10^6 bytes); None when it is gone or the system doesn't
+    tell. Resident memory of a process in megabytes (10^6 bytes); None when it is gone or the system doesn't
+    tell.
+    """
+    return _status_mb(pid, "VmRSS")
+
+
+def peak_resident_mb(pid: int) -> float | None:
+    """The most resident memory that a process ever had, in megabytes; None as above."""
+    return _status_mb(pid, "VmHWM")
+
+
+def _status_mb(pid: int, field: str) -> float | None:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,160 @@
+"""The text of ``study.toml`` and ``host.toml``, every key with a comment that says what it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sordino.local_study import StudyOptions
+
+_COLUMN = 34  # where comments begin
+
+
+def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object]) -> str:
+    """The study's file, read back by ``server.configuration.load``.
+
+    Args:
+        options: as chosen; ``min_survivors`` and ``quorum`` settled.
+        dataset: the concrete data set.
+        task: every option of the task with its value.
+    """
+    return "\n".join(
+        [
+            "# A Sordino study. `sordino serve` reads this file; SORDINO_PRIVACY__EPSILON=4 and the like override",
+            "# single keys. What is marked (fixed) is part of what participants sign: change it only before the",
+            "# first round, and make the hosts' files anew.",
+            "",
+            "[study]",
+            _line("name", options.name, "(fixed) letters, digits, . _ -"),
+            _line("rounds", options.rounds, "(fixed) rounds that share the privacy budget"),
+            _line("task", options.task, "(fixed) softmax-regression, or cnn (needs the extra torch)"),
+            "",
+            "[task]                            # (fixed) how each participant trains in a round",
+            *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
+            "",
+            "[data]                            # (fixed)",
+            _line("dataset", dataset, "fashion-mnist-subset, or fashion-mnist-full where installed"),
+            _line("partition", options.partition, "dirichlet: uneven classes; iid: the same mixture for all"),
+            _line("alpha", options.alpha, "dirichlet only: small is uneven"),
+            _line("seed", options.seed, "of the partition; public"),
+            "",
+            "[privacy]                         # (fixed)",
+            _line("mechanism", options.mechanism, "discrete Gaussian noise, added by the participants"),
+            _line("epsilon", options.epsilon, "budget of the whole study; the noise follows from it"),
+            _line("delta", options.delta, "chance that the guarantee fails; far below 1/participants"),
+            _line("clip", options.clip, "largest L2 norm of one update"),
+            _line("bits", options.bits, "of one value on the wire, 1 to 62"),
+            _line("max_dropout", options.max_dropout, "share of participants that may leave in a round"),
+            _line("adversarial", options.adversarial, "share assumed to collude with the coordinator"),
+            _line("min_survivors", _settled(options.min_survivors), "fewest in a sum; the noise is sized for it"),
+            _line("quorum", _settled(options.quorum), "fewest that may begin a round"),
+            _line("beta", options.beta, "rounding is repeated above the norm bound of this level"),
+            _line("k_stddevs", options.k_stddevs, "room before the sum could wrap, in standard deviations"),
+            "",
+            "[deadlines]                       # longest wait in seconds; a phase ends early when all have answered",
+            _line("connect_s", 60, "for the roster to connect, then go on with the quorum"),
+            _line("advertise_keys_s", 15, "fresh keys"),
+            _line("share_keys_s", 20, "encrypted shares of the secrets"),
+            _line("masked_input_s", 60, "local training and the masked update"),
+            _line("consistency_check_s", 15, "signatures over who is in the sum"),
+            _line("unmasking_s", 15, "the shares that open the sum"),
+            "",
+            "[server_optimizer]",
+            _line("rate", options.server_rate, "step along the mean update"),
+            _line("momentum", options.server_momentum, "0 is plain averaging"),
+            "",
+            "[coordinator]                     # paths are relative to this file",
+            _line("listen", options.listen, "HOST:PORT; 0.0.0.0:PORT for all interfaces"),
+            _line("state", "coordinator/state.sqlite", "journal, budget and events; keep it"),
+            _line("tls_certificate", "coordinator/tls/server.pem", ""),
+            _line("tls_key", "coordinator/tls/server.key", "secret"),
+            _line("roster", "roster.json", "signed by the authority"),
+            _line("authority_public_key", "authority/authority.pub", "the private half need not be here"),
+            _line("max_attempts", 3, "at one round; each attempt that unmasks costs budget"),
+            _line("upload_credits", 64, "uploads held in memory at once"),
+            _line("one_machine", options.one_machine, "all parts on one machine: honest-but-curious only"),
+            "",
+        ]
+    )
+
+
+def host_toml(
+    options: StudyOptions,
+    *,
+    host: str,
+    authority_public_key: str,
+    dataset: str,
+    task: Mapping[str, object],
+    participants: Sequence[tuple[str, int]],
+    h_min: int,
+) -> str:
+    """A host's file, read back by ``client.configuration.load``.
+
+    Args:
+        participants: for each one its key file, relative to the host's folder, and its part of the data.
+        h_min: fewest honest participants in a sum under the study's plan.
+    """
+    lines = [
+        "# One client process of a Sordino study. `sordino join --home` reads this file. The folder is complete:",
+        "# copy it whole to the machine that holds the data, and change [coordinator] address.",
+        "",
+        "[host]",
+        _line("name", host, "as the roster has it"),
+        _line("journal", "journal.sqlite", "attempts and budget; keep it, never share it"),
+        "",
+        "[study]",
+        _line("name", options.name, ""),
+        _line("task", options.task, ""),
+        "# The key that signs rosters. It must come from the authority, not from the coordinator.",
+        _line("authority_public_key", authority_public_key, ""),
+        "",
+        "[coordinator]",
+        _line("address", options.client_address, "HOST:PORT"),
+        _line("ca", "ca.pem", "what its TLS certificate must chain to"),
+        _line("give_up_s", 60, "keep trying this long while it is away; 0: for ever"),
+        "",
+        "[policy]                          # a round that breaks it is refused",
+        _line("max_epsilon", options.epsilon, "most that one participant may spend in this study"),
+        _line("max_delta", options.delta, ""),
+        _line("min_honest_survivors", h_min, "fewest honest participants in a sum"),
+        "",
+        "[task]                            # as in the study's file",
+        *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
+        "",
+        "[data]                            # the data set, cut into parts; each participant holds one",
+        _line("dataset", dataset, ""),
+        _line("partition", options.partition, ""),
+        _line("alpha", options.alpha, ""),
+        _line("seed", options.seed, ""),
+        _line("parts", options.participants, ""),
+    ]
+    for key, part in participants:
+        lines += ["", "[[participants]]", _line("key", key, "secret"), _line("part", part, "")]
+    return "\n".join([*lines, ""])
+
+
+_TASK_COMMENTS = {
+    "client_rate": "step size of local training",
+    "batch_size": "examples in one step",
+    "local_epochs": "passes over one's own data in a round",
+}
+
+
+def _line(key: str, value: object, comment: str) -> str:
+    text = f"{key} = {_toml(value)}"
+    return f"{text:<{_COLUMN - 2}}  # {comment}" if comment else text
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(str(value))  # for the strings used here a JSON string is a TOML basic string
+
+
+def _settled(value: int | None) -> int:
+    assert value is not None  # noqa: S101  # settled before a file is written
+    return value
