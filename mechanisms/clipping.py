@@ -42,4 +42,4 @@ def clip_l2(vector: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
         return vector
     if norm == math.inf:  # entries near the largest double: bring them into range first
         return clip_l2(vector * 2.0**-600, clip)
-    return vector * (clip * _HAIR / norm)
+    return vector / norm * (clip * _HAIR)  # in this order: clip / norm may be too small for full precision

@@ -253,7 +253,7 @@ def make_plan(
         mechanism=mechanism,
         clients=clients,
         dim=dim,
-        padded_dim=padded_dimension(dim),
+        padded_dim=padded_dimension(dim) if type(dim) is int and dim > 0 else 1,  # refused by Statement
         bits=bits,
         clip=float(clip),
         epsilon=float(epsilon),

@@ -8,6 +8,7 @@ in floating point.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -87,8 +88,10 @@ def conditional_round(
     Raises:
         RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
     """
-    length = float(np.sqrt(np.dot(values, values)))
-    if not length + float(np.sqrt(values.size)) < LARGEST_NORM:
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if not (
+        largest < LARGEST_NORM and math.sqrt(np.dot(values, values)) + math.sqrt(values.size) < LARGEST_NORM
+    ):
         raise RoundingFailed("the vector is too long for exact 64-bit norms")
     source: Keystream = fresh_keystream(random_bytes)
     rounded = np.empty(values.size, np.int64)

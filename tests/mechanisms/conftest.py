@@ -1,0 +1,56 @@
+"""A deterministic stand-in for the operating system's randomness, for tests only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mechanisms.plan import Plan, make_plan
+from mechanisms.randomness import Keystream, RandomBytes
+
+
+def keyed_source(name: str) -> RandomBytes:
+    stream = Keystream(hashlib.sha256(b"test randomness " + name.encode()).digest())
+
+    def random_bytes(n: int) -> bytes:
+        out = np.empty(n, np.uint8)
+        stream.fill(out)
+        return out.tobytes()
+
+    return random_bytes
+
+
+@pytest.fixture(scope="session")
+def keyed() -> Callable[[str], RandomBytes]:
+    """keyed("name") -> a RandomBytes that is the same in every run."""
+    return keyed_source
+
+
+DEMO = {
+    "clients": 100,
+    "dim": 500,
+    "bits": 16,
+    "clip": 1.0,
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "rounds": 15,
+    "colluders": 5,
+    "min_survivors": 70,
+    "quorum": 75,
+    "max_dropout": 0.3,
+    "adversarial": 0.05,
+}
+
+
+@pytest.fixture(scope="session")
+def demo() -> dict[str, object]:
+    """The arguments of the demonstration's plan; copy before changing."""
+    return dict(DEMO)
+
+
+@pytest.fixture(scope="session")
+def demo_plan() -> Plan:
+    return make_plan(**DEMO)

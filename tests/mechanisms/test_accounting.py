@@ -1,0 +1,134 @@
+"""What the account charges, what it refuses, and when the filter stops the study."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mechanisms.accounting import Account, RoundCharge, UnknownEvent
+from mechanisms.plan import Plan
+from mechanisms.privacy_curves import curve, rdp_to_epsilon
+
+EVERYBODY = frozenset(range(100))
+FEWEST = frozenset(range(70))
+
+
+def charge(plan: Plan, number: int, survivors: frozenset[int], attempt: int = 0) -> RoundCharge:
+    return RoundCharge(number, attempt, survivors, plan.identity)
+
+
+def test_an_empty_account_is_free(demo_plan: Plan) -> None:
+    account = Account(demo_plan)
+    assert account.epsilon_coordinator() == account.epsilon_of(3) == 0.0
+    assert not account.would_exceed(100)
+
+
+def test_full_participation_of_the_demonstration(demo_plan: Plan) -> None:
+    account = Account(demo_plan, [charge(demo_plan, r, EVERYBODY) for r in range(15)])
+    assert account.epsilon_coordinator() == pytest.approx(6.49, abs=0.02)
+    assert account.epsilon_released() == account.epsilon_coordinator()
+    assert len(account.events) == 15
+
+
+def test_the_filter_allows_exactly_the_planned_rounds_at_the_minimum(demo_plan: Plan) -> None:
+    account = Account(demo_plan)
+    for r in range(15):
+        assert not account.would_exceed(100)
+        account.charge(charge(demo_plan, r, FEWEST))
+        assert account.epsilon_coordinator() <= demo_plan.epsilon
+    assert account.epsilon_coordinator() > 7.99
+    assert account.would_exceed(70)
+    # A truthful event is recorded even past the target: it happened.
+    account.charge(charge(demo_plan, 15, FEWEST))
+    assert account.epsilon_coordinator() > demo_plan.epsilon
+
+
+def test_the_filter_prices_the_next_round_at_the_minimum(demo_plan: Plan) -> None:
+    """Full rounds leave room for more than 15, but each is only started if its worst case fits."""
+    account, done = Account(demo_plan), 0
+    while not account.would_exceed(100):
+        account.charge(charge(demo_plan, done, EVERYBODY))
+        done += 1
+        assert account.epsilon_coordinator() <= demo_plan.epsilon
+    assert 15 < done <= 22
+
+
+def test_each_participant_pays_for_the_sums_that_held_them(demo_plan: Plan) -> None:
+    account = Account(demo_plan)
+    account.charge(charge(demo_plan, 0, EVERYBODY))
+    account.charge(charge(demo_plan, 1, frozenset(range(75))))
+    account.charge(charge(demo_plan, 2, frozenset(range(25, 100))))
+    order = demo_plan.order
+    cost = {n: curve(demo_plan, n - 5)(order) for n in (75, 100)}
+    assert cost[75] > cost[100]
+    assert account.rdp_of(0) == pytest.approx(cost[100] + cost[75])
+    assert account.rdp_of(50) == pytest.approx(cost[100] + 2 * cost[75])
+    assert account.rdp_of(99) == pytest.approx(cost[100] + cost[75])
+    assert account.epsilon_of(50) == account.epsilon_coordinator() > account.epsilon_of(0) > 0
+    assert account.epsilon_of(500) == 0.0
+
+
+def test_counting_all_survivors_as_honest_would_undercount(demo_plan: Plan) -> None:
+    """A of the surviving shares are known: the naive accountant divides by |u3| instead of |u3| - A."""
+    account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
+    assert account.cost_of_round(70) == curve(demo_plan, 65)(demo_plan.order)
+    naive = curve(demo_plan, 70)(demo_plan.order)
+    assert naive < account.cost_of_round(70)
+    assert account.cost_of_round(75) == naive
+
+
+def test_a_retry_is_a_new_charge(demo_plan: Plan) -> None:
+    account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
+    once = account.rdp_of(0)
+    account.charge(charge(demo_plan, 0, EVERYBODY, attempt=1))
+    assert account.rdp_of(0) == pytest.approx(2 * once)
+
+
+def test_a_restart_gives_the_same_account(demo_plan: Plan) -> None:
+    account = Account(demo_plan, [charge(demo_plan, r, frozenset(range(r, 80 + r))) for r in range(6)])
+    again = Account(demo_plan, account.events)
+    assert again.epsilon_coordinator() == account.epsilon_coordinator()
+    assert again.events == account.events
+
+
+def test_unknown_events_are_refused_and_change_nothing(demo_plan: Plan) -> None:
+    account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
+    before = account.epsilon_coordinator(), account.events
+    other = replace(demo_plan, epsilon=9.0)
+    bad = [
+        charge(demo_plan, 0, EVERYBODY),
+        charge(demo_plan, 0, FEWEST),
+        charge(other, 1, EVERYBODY),
+        charge(demo_plan, 1, frozenset(range(69))),
+        charge(demo_plan, 1, frozenset(range(101))),
+        charge(demo_plan, 1, frozenset(range(-1, 80))),
+        charge(demo_plan, 1, frozenset(map(str, range(80)))),  # type: ignore[arg-type]
+        charge(demo_plan, 1, list(range(80))),  # type: ignore[arg-type]
+        charge(demo_plan, -1, EVERYBODY),
+        charge(demo_plan, 1.0, EVERYBODY),  # type: ignore[arg-type]
+        RoundCharge(1, 0, EVERYBODY, ""),
+        "round 1",
+        None,
+    ]
+    for event in bad:
+        with pytest.raises(UnknownEvent):
+            account.charge(event)  # type: ignore[arg-type]
+        assert (account.epsilon_coordinator(), account.events) == before
+    with pytest.raises(AttributeError):
+        account.events[0].round = 5  # type: ignore[misc]
+
+
+def test_would_exceed_wants_a_possible_count(demo_plan: Plan) -> None:
+    for count in (69, 101):
+        with pytest.raises(ValueError):
+            Account(demo_plan).would_exceed(count)
+
+
+def test_the_running_figure_is_that_of_the_fixed_order(demo_plan: Plan) -> None:
+    """Survivors are chosen adaptively: the best order in hindsight is not used."""
+    account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
+    at_order = rdp_to_epsilon(demo_plan.order, curve(demo_plan, 95)(demo_plan.order), demo_plan.delta)
+    assert account.epsilon_coordinator() == pytest.approx(at_order, rel=1e-9)
+    in_hindsight = rdp_to_epsilon(12.0, curve(demo_plan, 95)(12.0), demo_plan.delta)
+    assert in_hindsight < account.epsilon_coordinator()

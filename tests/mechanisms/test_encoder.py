@@ -1,0 +1,232 @@
+"""The whole pipeline: encode, add modulo 2^B, decode."""
+
+from __future__ import annotations
+
+import math
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.encoder import Encoder, InvalidUpdate, word_dtype
+from mechanisms.plan import Plan, make_plan
+from mechanisms.randomness import RandomBytes, RandomnessFailed
+
+SEED = bytes(range(32))
+
+
+def modular_sum(vectors: list[np.ndarray], bits: int) -> np.ndarray:
+    total = np.zeros(vectors[0].size, object)
+    for vector in vectors:
+        total += vector.astype(object)
+    return np.array([int(v) % (1 << bits) for v in total], word_dtype(bits))
+
+
+def small_plan(**change: Any) -> Plan:
+    arguments: dict[str, Any] = {
+        "clients": 10,
+        "dim": 100,
+        "bits": 20,
+        "clip": 1.0,
+        "epsilon": 20.0,
+        "delta": 1e-5,
+        "rounds": 1,
+        "colluders": 0,
+        "min_survivors": 7,
+        "quorum": 8,
+        "max_dropout": 0.2,
+        "adversarial": 0.0,
+    }
+    return make_plan(**arguments | change)
+
+
+def test_words_are_the_smallest_that_fit() -> None:
+    assert [word_dtype(b).str for b in (1, 8, 9, 16, 17, 32, 33, 62)] == [
+        "|u1", "|u1", "<u2", "<u2", "<u4", "<u4", "<u8", "<u8",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [12, 16, 17, 24])
+def test_the_mean_comes_back_with_the_planned_noise(bits: int, keyed: Callable[[str], RandomBytes]) -> None:
+    """Errors of 10 x 128 coordinates: their deviation within 4.9 standard errors of the plan's; fixed key."""
+    plan = small_plan(bits=bits, dim=128)
+    source = keyed(f"mean {bits}")
+    errors = []
+    for trial in range(10):
+        encoder = Encoder(plan, bytes([trial]) * 32)
+        updates = np.random.default_rng(trial).normal(size=(10, 128)).astype(np.float32)
+        updates *= 0.999 / np.linalg.norm(updates, axis=1, keepdims=True).max()
+        encoded = [encoder.encode(u, source) for u in updates]
+        assert all(
+            e.dtype == word_dtype(bits) and e.shape == (128,) and int(e.max()) < 1 << bits for e in encoded
+        )
+        errors.append(encoder.decode_sum(modular_sum(encoded, bits), 10) - updates.mean(axis=0))
+    error = np.concatenate(errors) * 10
+    # Rounding adds at most a quarter of a squared grid step a client.
+    lowest, highest = plan.full_stddev, math.sqrt(plan.full_stddev**2 + 10 * plan.granularity**2 / 4)
+    spread = 4.9 / math.sqrt(2 * error.size)
+    assert lowest * (1 - spread) < error.std() < highest * (1 + spread)
+    assert abs(error.mean()) < 4.9 * highest / math.sqrt(error.size)
+
+
+def test_encoding_is_unbiased(keyed: Callable[[str], RandomBytes]) -> None:
+    """2,000 sums of one client's update; every coordinate within 5.5 standard errors, fixed key.
+
+    Over 100 coordinates a fresh key would fail with probability 4e-6. beta = 0: the conditioning itself is a
+    bias.
+    """
+    plan = small_plan(beta=0.0, clients=2, min_survivors=1, quorum=1, epsilon=50.0)
+    source, encoder = keyed("unbiased encoder"), Encoder(plan, SEED)
+    update = np.linspace(-0.1, 0.1, 100)
+    total = np.zeros(100)
+    for _ in range(2000):
+        total += encoder.decode_sum(encoder.encode(update, source), 1)
+    error = total / 2000 - update
+    deviation = math.sqrt(plan.local_stddev**2 + plan.granularity**2 / 4) / math.sqrt(2000)
+    assert np.max(np.abs(error)) < 5.5 * deviation
+
+
+def test_two_encodings_of_an_update_differ(keyed: Callable[[str], RandomBytes]) -> None:
+    encoder, source = Encoder(small_plan(), SEED), keyed("differ")
+    update = np.full(100, 0.05)
+    first, second = encoder.encode(update, source), encoder.encode(update, source)
+    assert np.mean(first == second) < 0.1
+    assert np.array_equal(Encoder(small_plan(), SEED).encode(update, keyed("differ")), first)
+
+
+def test_long_updates_are_clipped_and_short_ones_are_not(keyed: Callable[[str], RandomBytes]) -> None:
+    plan = small_plan(bits=24, epsilon=60.0)
+    encoder, source = Encoder(plan, SEED), keyed("clip")
+    direction = np.ones(100) / 10
+
+    def decoded(update: np.ndarray) -> np.ndarray:
+        vectors = [encoder.encode(update, source) for _ in range(10)]
+        return encoder.decode_sum(modular_sum(vectors, 24), 10)
+
+    for length, expected in ((0.5, 0.5), (1.0, 1.0), (7.0, 1.0), (1e30, 1.0), (1e300, 1.0)):
+        assert np.dot(decoded(direction * length), direction) == pytest.approx(expected, abs=0.2)
+
+
+def test_what_is_noised_never_exceeds_the_accountants_norm(
+    demo_plan: Plan, monkeypatch: pytest.MonkeyPatch, keyed: Callable[[str], RandomBytes]
+) -> None:
+    seen: list[int] = []
+    encoder = Encoder(demo_plan, SEED)
+
+    class Spy:
+        def add(self, x: np.ndarray, random_bytes: RandomBytes) -> None:
+            seen.append(sum(int(v) ** 2 for v in x))
+
+    monkeypatch.setattr(encoder, "_noise", Spy())
+    generator, source = np.random.default_rng(5), keyed("norm")
+    for _ in range(50):
+        encoder.encode(generator.normal(size=500) * 10.0 ** generator.integers(-3, 6), source)
+    encoder.encode(np.zeros(500), source)
+    assert max(seen) <= demo_plan.squared_norm_limit <= demo_plan.l2_bound_grid**2
+    assert seen[-1] == 0
+    # Without the inflated bound, that is at the clip itself, the check would be broken by ordinary updates.
+    assert max(seen) > (demo_plan.clip / demo_plan.granularity) ** 2
+
+
+def test_residues_are_centred_exactly() -> None:
+    plan = small_plan(dim=4, bits=12, min_survivors=10, quorum=10)
+    encoder = Encoder(plan, SEED)
+    half = 1 << 11
+    residues = np.array([0, half - 1, half, (1 << 12) - 1], np.uint16)
+    centred = np.array([0, half - 1, -half, -1])
+    back = encoder.decode_sum(residues, 10)
+    again = encoder._rotation.forward(back) * 10 / plan.granularity
+    assert np.allclose(again, centred, atol=1e-9)
+
+
+def test_the_sum_wraps_where_python_wraps(keyed: Callable[[str], RandomBytes]) -> None:
+    """Word sums that overflow 2^B give the same mean as sums of integers."""
+    plan = small_plan(bits=16)
+    encoder, source = Encoder(plan, SEED), keyed("wrap")
+    vectors = [encoder.encode(np.full(100, 0.01 * i), source) for i in range(10)]
+    words = np.zeros(128, np.uint16)
+    for vector in vectors:
+        words += vector
+    assert np.array_equal(encoder.decode_sum(words, 10), encoder.decode_sum(modular_sum(vectors, 16), 10))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        np.zeros(99),
+        np.zeros(101),
+        np.zeros((100, 1)),
+        np.zeros(100, np.int64),
+        np.zeros(100, np.complex128),
+        np.zeros(100, np.longdouble),
+        np.zeros(100, bool),
+        np.zeros(100, object),
+        np.full(100, np.nan),
+        np.r_[np.zeros(99), np.inf],
+        np.r_[np.zeros(99), -np.inf].astype(np.float32),
+        [0.0] * 100,
+        None,
+    ],
+    ids=lambda u: f"{type(u).__name__} {getattr(u, 'dtype', '')} {getattr(u, 'shape', '')}",
+)
+def test_invalid_updates_are_refused(update: Any, keyed: Callable[[str], RandomBytes]) -> None:
+    with pytest.raises(InvalidUpdate):
+        Encoder(small_plan(), SEED).encode(update, keyed("invalid"))
+
+
+def test_the_update_is_left_alone(keyed: Callable[[str], RandomBytes]) -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        update = np.full(100, 3.0, dtype)
+        Encoder(small_plan(), SEED).encode(update, keyed("alone"))
+        assert np.all(update == 3.0)
+
+
+def test_bad_sums_are_refused() -> None:
+    plan = small_plan()
+    encoder = Encoder(plan, SEED)
+    good = np.zeros(128, np.uint32)
+    for survivors in (6, 11, 0, -1):
+        with pytest.raises(ValueError, match="survivors"):
+            encoder.decode_sum(good, survivors)
+    for total in (good[:100], good.astype(np.int64), good.astype(float), np.full(128, 1 << 20, np.uint32)):
+        with pytest.raises(ValueError, match="sum"):
+            encoder.decode_sum(total, 10)
+    with pytest.raises(ValueError, match="seed"):
+        Encoder(plan, bytes(16))
+
+
+def test_a_broken_source_sends_nothing() -> None:
+    with pytest.raises(RandomnessFailed):
+        Encoder(small_plan(), SEED).encode(np.zeros(100), lambda n: b"")
+
+
+def test_encoders_share_a_sampler_between_threads(keyed: Callable[[str], RandomBytes]) -> None:
+    plan = small_plan(dim=20_000, bits=20)
+    update = np.full(20_000, 1e-3)
+    expected = [Encoder(plan, SEED).encode(update, keyed(f"thread {i}")) for i in range(4)]
+    found: dict[int, np.ndarray] = {}
+
+    def work(i: int) -> None:
+        found[i] = Encoder(plan, SEED).encode(update, keyed(f"thread {i}"))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(found[i], expected[i]) for i in range(4))
+
+
+def test_encoding_takes_a_few_vectors_of_memory(keyed: Callable[[str], RandomBytes]) -> None:
+    """A client with 10^5 parameters must fit 100 MB with everything else: at most 10 MB here."""
+    plan = small_plan(dim=100_000)
+    encoder, source = Encoder(plan, SEED), keyed("memory")
+    update = np.ones(100_000, np.float32)
+    tracemalloc.start()
+    encoder.encode(update, source)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * 2**20

@@ -1,0 +1,202 @@
+"""The table's law, read off its arrays and run over all inputs, is exactly w / sum(w)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+
+from mechanisms.discrete_gaussian import gaussian_weights
+from mechanisms.noise_table import CELLS, NoiseTable
+from mechanisms.randomness import Keystream, RandomBytes, RandomnessFailed, fresh_keystream, uniform_below
+
+
+class Script:
+    """A source that plays given bytes and then stops the test."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.left = b"".join(parts)
+
+    def fill(self, out: np.ndarray) -> None:
+        assert len(self.left) >= out.size, "the sampler drew more than the script holds"
+        out[:] = np.frombuffer(self.left[: out.size], np.uint8)
+        self.left = self.left[out.size :]
+
+
+def law_of(table: NoiseTable) -> dict[int, Fraction]:
+    """The output law that the arrays imply, given uniform words."""
+    law: Counter[int] = Counter()
+    mass = Fraction(1)
+    for cells, full in table.lookups:
+        for value, count in Counter(cells[:full].tolist()).items():
+            law[value] += mass * Fraction(count, CELLS)
+        mass *= Fraction(CELLS - full, CELLS)
+    if mass:
+        for value, (before, after) in zip(
+            table.values.tolist(), pairwise([0, *table.cumulative]), strict=True
+        ):
+            law[value] += mass * Fraction(after - before, table.cumulative[-1])
+    return {value: p for value, p in law.items() if p}
+
+
+def exact_law(half: list[int], step: int) -> dict[int, Fraction]:
+    total = 2 * sum(half) - half[0]
+    return {
+        sign * y * step: Fraction(w, total)
+        for y, w in enumerate(half)
+        for sign in ((1, -1) if y else (1,))
+        if w
+    }
+
+
+CASES = [
+    ([5, 3, 1], 1),
+    ([1], 3),
+    ([1, 0, 7], 4),
+    ([32768, 16384], 1),  # fills the first table exactly: nothing is left for another
+    (gaussian_weights(Fraction(1, 4), 1), 1),
+    (gaussian_weights(Fraction(1), 1), 1),
+    (gaussian_weights(Fraction(314159, 65536), 1), 1),
+    (gaussian_weights(Fraction(100**2), 1), 1),
+    (gaussian_weights(Fraction(10**6), 7), 7),
+]
+
+
+@pytest.mark.parametrize(("half", "step"), CASES, ids=range(len(CASES)))
+def test_the_law_read_off_the_arrays_equals_the_integer_weights(half: list[int], step: int) -> None:
+    assert law_of(NoiseTable(half, step)) == exact_law(half, step)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_any_depth_has_the_same_law(depth: int) -> None:
+    half = gaussian_weights(Fraction(9), 1)
+    assert law_of(NoiseTable(half, 1, depth)) == exact_law(half, 1)
+
+
+def test_wrong_tables_fail_the_same_check() -> None:
+    half = gaussian_weights(Fraction(9), 1)
+    one_cell = NoiseTable(half, 1)
+    one_cell.lookups[0][0][100] += 1
+    assert law_of(one_cell) != exact_law(half, 1)
+
+    last_unit = NoiseTable(half, 1)
+    last_unit.cumulative = [c + (i == 0) for i, c in enumerate(last_unit.cumulative)]
+    assert law_of(last_unit) != exact_law(half, 1)
+
+    # The naive sampler: probabilities as doubles.
+    rounded = [int(w / half[0] * 2.0**53) for w in half]
+    assert law_of(NoiseTable(rounded, 1)) != exact_law(half, 1)
+
+    # Inversion that stops after the first table, its remainder given to the last value.
+    cut = NoiseTable(half, 1, depth=1)
+    cut.cumulative = list(accumulate([0] * (len(cut.values) - 1) + [1]))
+    assert law_of(cut) != exact_law(half, 1)
+
+
+def test_exhaustive_run_reaches_every_stage_and_gives_the_exact_fractions() -> None:
+    """All first words, all second words behind an open one, and every integer of the bisection."""
+    half = [5, 3, 1]
+    table = NoiseTable(half, 1, depth=2)
+    full = [count for _, count in table.lookups]
+    assert full[0] < CELLS
+    assert full[1] < CELLS
+    every_word = np.arange(CELLS, dtype="<u2").tobytes()
+    words, index = np.empty(CELLS, np.uint16), np.empty(CELLS, np.intp)
+
+    first = np.zeros(CELLS, np.int64)
+    open_words = CELLS - full[0]
+    # The open words of the first table all go to full cells of the second here; they are counted apart below.
+    table.add(first, Script(every_word, bytes(2 * open_words)), words, index)
+    counts = {v: Fraction(int(np.sum(first[: full[0]] == v)), CELLS) for v in range(-2, 3)}
+
+    second = np.zeros(CELLS, np.int64)
+    last = table.cumulative[-1]
+    bits = (last - 1).bit_length()
+    settled = (CELLS - full[1]) * bytes((bits + 7) // 8)
+    # Every first word open, every second word once: the open ones bisect at 0, and are counted apart below.
+    all_open = np.full(CELLS, full[0], dtype="<u2").tobytes()
+    table.add(second, Script(all_open, every_word, settled), words, index)
+    share = Fraction(open_words, CELLS)
+    for v in counts:
+        counts[v] += share * Fraction(int(np.sum(second[: full[1]] == v)), CELLS)
+
+    share *= Fraction(CELLS - full[1], CELLS)
+    behind = full[1].to_bytes(2, "little")
+    sample = (
+        range(last)
+        if last <= 4096
+        else sorted({0, last - 1, *(c + s for c in table.cumulative for s in (-1, 0))})
+    )
+    hits: Counter[int] = Counter()
+    for target in sample:
+        if not 0 <= target < last:
+            continue
+        x = np.zeros(1, np.int64)
+        script = Script(full[0].to_bytes(2, "little"), behind, target.to_bytes((bits + 7) // 8, "little"))
+        table.add(x, script, words, index)
+        hits[int(x[0])] += 1
+        lower = [0, *table.cumulative][int(x[0]) + 2]
+        assert lower <= target < table.cumulative[int(x[0]) + 2]
+    for v in counts:
+        weight = table.cumulative[v + 2] - [0, *table.cumulative][v + 2]
+        counts[v] += share * Fraction(weight, last)
+    assert counts == {
+        -2: Fraction(1, 13),
+        -1: Fraction(3, 13),
+        0: Fraction(5, 13),
+        1: Fraction(3, 13),
+        2: Fraction(1, 13),
+    }
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 5, 13, 200, 256, 257, 1000])
+def test_uniform_below_is_uniform(bound: int) -> None:
+    """Every masked candidate once: below the bound it is the answer, above it is drawn again."""
+    bits = (bound - 1).bit_length()
+    size = (bits + 7) // 8
+    answers = Counter()
+    for candidate in range(1 << bits):
+        noise = (
+            (candidate | (1 << bits)) % (1 << 8 * size) if bits % 8 else candidate
+        )  # bits above the mask are ignored
+        script = Script(noise.to_bytes(size, "little"), (0).to_bytes(size, "little"))
+        answer = uniform_below(bound, script)
+        if candidate < bound:
+            assert answer == candidate
+            assert len(script.left) == size
+            answers[answer] += 1
+        else:
+            assert answer == 0
+            assert not script.left
+    assert set(answers.values()) == {1}
+    assert len(answers) == bound
+    with pytest.raises(ValueError):
+        uniform_below(0, Script())
+
+
+def test_bad_tables_are_refused() -> None:
+    for half, step in (([], 1), ([0, 1], 1), ([1, -1], 1), ([1, 1], 0), ([1, 1], 1 << 31)):
+        with pytest.raises(ValueError):
+            NoiseTable(half, step)
+    with pytest.raises(ValueError):
+        NoiseTable([1, 1], 1, depth=0)
+
+
+def test_keystreams_need_a_whole_key_and_hide_it(keyed: Callable[[str], RandomBytes]) -> None:
+    with pytest.raises(RandomnessFailed):
+        Keystream(bytes(31))
+    with pytest.raises(RandomnessFailed):
+        fresh_keystream(lambda n: b"short")
+    assert "secret" in repr(fresh_keystream(keyed("repr")))
+    whole, parts = np.empty(200_001, np.uint8), np.empty(200_001, np.uint8)
+    Keystream(bytes(32)).fill(whole)
+    stream = Keystream(bytes(32))
+    stream.fill(parts[:77_777])
+    stream.fill(parts[77_777:])
+    assert np.array_equal(whole, parts)
+    # RFC 8439 A.1, test vector 1: the keystream of the zero key and nonce.
+    assert whole[:16].tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"

@@ -1,0 +1,340 @@
+"""Calibration, refusals, and the strict JSON of plans."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mechanisms.calibration import VARIANCE_DENOMINATOR
+from mechanisms.plan import InfeasiblePlan, Plan, assumed_colluders, make_plan, verify_plan
+from mechanisms.privacy_curves import curve, order_grid, rdp_to_epsilon
+
+Arguments = dict[str, Any]
+
+
+def test_colluders_are_counted_as_written() -> None:
+    assert assumed_colluders(0.05, 100) == 5
+    assert assumed_colluders(0.29, 100) == 29  # 0.29 * 100 is 28.999999999999996 in doubles
+    assert assumed_colluders(0.05, 5) == 0
+    assert assumed_colluders(1 / 3, 10) == 3
+    assert assumed_colluders(0.0, 7) == 0
+
+
+def test_the_demonstrations_figures(demo_plan: Plan) -> None:
+    plan = demo_plan
+    assert plan.h_min == 65
+    assert plan.padded_dim == 512
+    assert plan.full_stddev / plan.clip == pytest.approx(3.06, abs=0.01)
+    assert 7.999 < plan.planned_epsilon <= 8.0
+    everybody = 15 * np.array([curve(plan, 95)(float(order)) for order in order_grid()])
+    assert rdp_to_epsilon(order_grid(), everybody, plan.delta) == pytest.approx(6.4, abs=0.02)
+    assert plan.noise_multiplier == pytest.approx(plan.full_stddev * math.sqrt(65 / 100) / plan.clip)
+    assert plan.central_stddev == pytest.approx(plan.local_stddev * math.sqrt(65))
+    assert 1 < plan.inflated_clip / plan.clip < 1.001
+    assert plan.effective_noise_multiplier < plan.noise_multiplier
+    assert plan.warnings == ()
+    assert "zero-out" in plan.adjacency
+    assert math.sqrt(plan.squared_norm_limit) <= plan.l2_bound_grid
+
+
+def test_the_variance_is_the_smallest_one_that_keeps_the_target(demo_plan: Plan) -> None:
+    with pytest.raises(InfeasiblePlan, match="exceeds the target"):
+        replace(demo_plan, local_variance=demo_plan.local_variance - Fraction(1, 2))
+    assert demo_plan.local_variance.denominator <= VARIANCE_DENOMINATOR
+
+
+@given(
+    clients=st.integers(2, 2000),
+    dim=st.integers(1, 1 << 20),
+    bits=st.integers(6, 40),
+    epsilon=st.floats(0.05, 30),
+    delta=st.sampled_from([1e-3, 1e-5, 1e-9]),
+    rounds=st.integers(1, 2000),
+    share=st.floats(0.1, 1),
+    beta=st.sampled_from([0.0, 0.1, math.exp(-0.5), 0.9]),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_the_target_is_never_exceeded(
+    clients: int, dim: int, bits: int, epsilon: float, delta: float, rounds: int, share: float, beta: float
+) -> None:
+    survivors = max(1, math.floor(clients * share))
+    try:
+        plan = make_plan(
+            clients=clients,
+            dim=dim,
+            bits=bits,
+            clip=0.3,
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            colluders=survivors // 10,
+            min_survivors=survivors,
+            quorum=clients,
+            max_dropout=0.1,
+            adversarial=0.0,
+            beta=beta,
+        )
+    except InfeasiblePlan as problem:
+        if not problem.reason or not problem.suggestion:
+            raise AssertionError("a refusal must say why and what works") from problem
+        return
+    # The target holds at the filter's order, recomputed here from the curve alone.
+    assert rdp_to_epsilon(plan.order, rounds * curve(plan, plan.h_min)(plan.order), delta) <= epsilon
+    verify_plan(plan)
+    assert Plan.from_json(plan.to_bytes()) == plan
+
+
+def test_noise_sized_for_all_clients_is_refused(demo: Arguments) -> None:
+    """The naive plan: everybody is assumed to survive and nobody to collude, then the minimum is lowered."""
+    naive = make_plan(**demo | {"colluders": 0, "adversarial": 0.0, "min_survivors": 100, "quorum": 100})
+    assert naive.planned_epsilon <= 8
+    with pytest.raises(InfeasiblePlan, match="exceeds the target"):
+        replace(naive, min_survivors=70, quorum=75)
+    with pytest.raises(InfeasiblePlan, match="exceeds the target"):
+        replace(naive, colluders=5)
+
+
+def published(
+    n: int, d: int, bits: int, clip: float, epsilon: float, delta: float, rounds: int, k: float
+) -> tuple[float, float]:
+    """(granularity, local stddev) of the published calibration, solved with 40 digits and continuous orders.
+
+    Independent of the code under test: its own formulas, data units, fixed point on granularity.
+    """
+    with mpmath.workdps(40):
+        n_, c, log_inverse_delta = mpmath.mpf(n), mpmath.mpf(clip), -mpmath.log(mpmath.mpf(delta))
+
+        def epsilon_of(gamma: mpmath.mpf, sigma: mpmath.mpf) -> mpmath.mpf:
+            worst = (c + gamma * mpmath.sqrt(d)) ** 2
+            likely = c**2 + gamma**2 * d / 4 + gamma * (c + gamma * mpmath.sqrt(d) / 2)  # beta = exp(-1/2)
+            l2 = mpmath.sqrt(min(worst, likely))
+            l1 = min(mpmath.sqrt(d) * l2, l2**2 / gamma)
+            tau = 10 * mpmath.fsum(
+                mpmath.exp(-2 * mpmath.pi**2 * (sigma / gamma) ** 2 * j / (j + 1)) for j in range(1, n)
+            )
+            s2, s1 = l2 / (mpmath.sqrt(n_) * sigma), l1 / (mpmath.sqrt(n_) * sigma)
+
+            def at(a: mpmath.mpf) -> mpmath.mpf:
+                cost = min(
+                    a * s2**2 / 2 + tau * d,
+                    a / 2 * (s2**2 + 2 * s1 * tau + tau**2 * d),
+                    a / 2 * (s2 + mpmath.sqrt(d) * tau) ** 2,
+                )
+                return rounds * cost + mpmath.log(1 - 1 / a) + (log_inverse_delta - mpmath.log(a)) / (a - 1)
+
+            low, high = mpmath.mpf("1.001"), mpmath.mpf(5000)
+            for _ in range(120):  # ternary search: the conversion is unimodal in the order
+                first, second = low + (high - low) / 3, high - (high - low) / 3
+                low, high = (low, second) if at(first) < at(second) else (first, high)
+            return at(low)
+
+        def sigma_of(gamma: mpmath.mpf) -> mpmath.mpf:
+            low, high = gamma / 2, 1000 * c
+            for _ in range(60):
+                middle = mpmath.sqrt(low * high)
+                low, high = (low, middle) if epsilon_of(gamma, middle) < epsilon else (middle, high)
+            return high
+
+        gamma = mpmath.mpf(clip) / 1000
+        for _ in range(4):
+            sigma = sigma_of(gamma)
+            gamma = (
+                2
+                * k
+                * mpmath.sqrt(c**2 * n_**2 / d + n_ * sigma**2)
+                / mpmath.sqrt(mpmath.mpf(2) ** (2 * bits) - n_ * k**2)
+            )
+        return float(gamma), float(sigma_of(gamma))
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "bits", "clip", "epsilon", "rounds"), [(10, 1024, 14, 1.0, 2.0, 5), (20, 64, 9, 0.03, 10.0, 1)]
+)
+def test_the_published_calibration_agrees_with_an_independent_solution(
+    n: int, d: int, bits: int, clip: float, epsilon: float, rounds: int
+) -> None:
+    plan = make_plan(
+        clients=n,
+        dim=d,
+        bits=bits,
+        clip=clip,
+        epsilon=epsilon,
+        delta=1e-5,
+        rounds=rounds,
+        colluders=0,
+        min_survivors=n,
+        quorum=n,
+        max_dropout=0.0,
+        adversarial=0.0,
+    )
+    granularity, stddev = published(n, d, bits, clip, epsilon, 1e-5, rounds, 4.0)
+    assert plan.granularity == pytest.approx(granularity, rel=2e-5)
+    assert plan.local_stddev == pytest.approx(stddev, rel=2e-5)
+    assert plan.local_stddev >= stddev * (1 - 1e-8)
+
+
+def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
+    plan = demo_plan
+    n = plan.clients
+    spread = (
+        (plan.clip / plan.granularity) ** 2 * n**2 / plan.padded_dim + n / 4 + n * float(plan.local_variance)
+    )
+    assert 2 * plan.k_stddevs * math.sqrt(spread) <= 2**plan.bits
+    assert 2 * plan.k_stddevs * math.sqrt(spread) == pytest.approx(2**plan.bits, rel=1e-6)
+    with pytest.raises(InfeasiblePlan, match="wrap"):
+        replace(plan, clients=110)
+    with pytest.raises(InfeasiblePlan, match="wrap"):
+        replace(plan, granularity=plan.granularity * 0.99, epsilon=100.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"bits": 3}, "cannot hold"),
+        ({"bits": 8}, "no noise"),
+        ({"bits": 40}, "finer grid"),
+        ({"bits": 62, "dim": 1}, "finer grid|64 bits"),
+        ({"epsilon": 1e-3, "bits": 12}, "no noise"),
+        ({"bits": 0}, "bits"),
+        ({"bits": 63}, "bits"),
+        ({"clients": 1}, "clients"),
+        ({"dim": 0}, "dim"),
+        ({"rounds": 0}, "rounds"),
+        ({"clip": 0.0}, "clip"),
+        ({"clip": -1.0}, "clip"),
+        ({"clip": math.nan}, "not a number"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.inf}, "infinite"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"colluders": 70}, "colluders"),
+        ({"colluders": -1}, "colluders"),
+        ({"colluders": 4}, "fewer than"),
+        ({"min_survivors": 76}, "min_survivors"),
+        ({"quorum": 101}, "quorum"),
+        ({"max_dropout": 1.0}, "max_dropout"),
+        ({"adversarial": -0.1}, "adversarial"),
+        ({"beta": 1.0}, "beta"),
+        ({"beta": 0.95}, "beta"),
+        ({"k_stddevs": 0.5}, "k_stddevs"),
+        ({"mechanism": "laplace"}, "mechanism"),
+    ],
+)
+def test_infeasible_plans_are_refused_with_a_reason_and_a_way_out(
+    demo: Arguments, change: Arguments, reason: str
+) -> None:
+    with pytest.raises(InfeasiblePlan, match=reason) as caught:
+        make_plan(**demo | change)
+    assert caught.value.reason
+    assert caught.value.suggestion
+
+
+def test_the_suggested_bits_work(demo: Arguments) -> None:
+    for bits in (8, 40):
+        with pytest.raises(InfeasiblePlan) as caught:
+            make_plan(**demo | {"bits": bits})
+        make_plan(**demo | {"bits": int(caught.value.suggestion.split()[0])})
+
+
+def test_wrong_types_are_refused(demo: Arguments) -> None:
+    for change in ({"clients": 100.0}, {"bits": "16"}, {"rounds": True}, {"mechanism": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            make_plan(**demo | change)
+
+
+def test_warnings_name_what_costs_accuracy(demo: Arguments) -> None:
+    assert any("wrap" in w for w in make_plan(**demo | {"k_stddevs": 2.0}).warnings)
+    assert any("inflates" in w for w in make_plan(**demo | {"bits": 9}).warnings)
+
+
+def test_json_round_trips_exactly(demo_plan: Plan) -> None:
+    text = json.dumps(demo_plan.to_json())
+    for source in (demo_plan.to_json(), json.loads(text), text, text.encode(), demo_plan.to_bytes()):
+        again = Plan.from_json(source)
+        assert again == demo_plan
+        assert again.to_bytes() == demo_plan.to_bytes()
+        assert again.identity == demo_plan.identity
+    assert set(demo_plan.to_json()) == {field.name for field in fields(Plan)}
+
+
+TAMPERED: list[Arguments] = [
+    {"granularity": 0.0001},
+    {"granularity": 2.0},
+    {"granularity": 0.0},
+    {"granularity": -0.001},
+    {"granularity": math.inf},
+    {"local_variance": "1/5"},
+    {"local_variance": "100000/1"},
+    {"local_variance": "0/1"},
+    {"local_variance": "-100/1"},
+    {"local_variance": "100/0"},
+    {"local_variance": "200/2"},
+    {"local_variance": "250000.5"},
+    {"local_variance": 250000},
+    {"local_variance": "250000"},
+    {"local_variance": " 250000/1"},
+    {"local_variance": "٣/1"},
+    {"local_variance": "340282366920938463463374607431768211457/1"},
+    {"local_variance": "250000000001/1000003"},
+    {"clip": 2.0},
+    {"rounds": 16},
+    {"min_survivors": 60},
+    {"colluders": 10},
+    {"clients": 200},
+    {"clients": 100.0},
+    {"clients": True},
+    {"bits": 15},
+    {"delta": 1e-6},
+    {"epsilon": 7.9},
+    {"epsilon": 8},
+    {"epsilon": None},
+    {"epsilon": math.nan},
+    {"order": 1.0},
+    {"order": 1.5},
+    {"order": 500.0},
+    {"order": math.nan},
+    {"beta": 0.0001},
+    {"dim": 513},
+    {"padded_dim": 1024},
+    {"mechanism": "none"},
+    {"target": "released"},
+    {"surprise": 1},
+]
+
+
+@pytest.mark.parametrize("change", TAMPERED, ids=str)
+def test_tampered_json_is_refused(demo_plan: Plan, change: Arguments) -> None:
+    with pytest.raises(ValueError):
+        Plan.from_json(demo_plan.to_json() | change)
+    with pytest.raises(ValueError):
+        Plan.from_json(json.dumps(demo_plan.to_json() | change))
+
+
+def test_malformed_json_is_refused(demo_plan: Plan) -> None:
+    whole = demo_plan.to_json()
+    for name in whole:
+        with pytest.raises(ValueError, match="missing"):
+            Plan.from_json({k: v for k, v in whole.items() if k != name})
+    twice = json.dumps(whole)[:-1] + ', "bits": 16}'
+    for source in (twice, "", "[]", "3", b"\xff", "{", '{"bits": NaN}'):
+        with pytest.raises(ValueError):
+            Plan.from_json(source)
+
+
+def test_plans_are_frozen(demo_plan: Plan) -> None:
+    with pytest.raises(AttributeError):
+        demo_plan.epsilon = 100.0  # type: ignore[misc]
+
+
+def test_every_number_enters_the_identity(demo_plan: Plan) -> None:
+    assert replace(demo_plan, epsilon=9.0).identity != demo_plan.identity
+    assert replace(demo_plan, quorum=80).identity != demo_plan.identity

@@ -1,0 +1,156 @@
+"""Conditional rounding: exact means, a norm bound that always holds, failing closed. Clipping before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mechanisms.clipping import clip_l2, l2_norm
+from mechanisms.privacy_curves import rounded_l2_bound
+from mechanisms.randomness import Keystream, RandomBytes
+from mechanisms.rounding import RoundingFailed, conditional_round, squared_norm, stochastic_round_block
+
+VECTORS = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50))
+
+
+def key_source(number: int) -> RandomBytes:
+    return lambda n: number.to_bytes(n, "little")
+
+
+@given(VECTORS, st.floats(0.01, 100), st.sampled_from([0.0, 0.1, math.exp(-0.5), 0.9]), st.integers(0, 2**32))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_the_norm_bound_always_holds(values: np.ndarray, clip: float, beta: float, key: int) -> None:
+    clipped = clip_l2(values, clip)
+    limit = math.floor(rounded_l2_bound(clip, values.size, beta) ** 2)
+    rounded = conditional_round(clipped, limit, key_source(key))
+    assert rounded.dtype == np.int64
+    assert sum(int(v) ** 2 for v in rounded) <= limit
+    assert np.all(np.abs(rounded - clipped) < 1)
+
+
+def test_unconditional_rounding_exceeds_the_bound() -> None:
+    """The naive encoder rounds once. In few dimensions it breaks the conditional bound at once."""
+    values = np.full(4, 0.5)
+    limit = math.floor(rounded_l2_bound(1.0, 4, 0.9) ** 2)
+    once = [squared_norm(stochastic_round_block(values, Keystream(bytes([i]) * 32))) for i in range(64)]
+    assert max(once) > limit
+    always = [squared_norm(conditional_round(values, limit, key_source(i))) for i in range(64)]
+    assert max(always) <= limit
+
+
+def test_it_fails_closed() -> None:
+    with pytest.raises(RoundingFailed, match="clipped"):
+        conditional_round(np.full(8, 3.0), 71, key_source(1))  # norm^2 is 72, whatever is drawn
+    assert squared_norm(conditional_round(np.full(8, 3.0), 72, key_source(1))) == 72
+    for bad in (math.nan, math.inf, 2.0**31, 1e300):
+        with pytest.raises(RoundingFailed, match="too long"):
+            conditional_round(np.array([0.5, bad]), 10**30, key_source(1))
+
+
+def test_the_bound_is_checked_at_beta_zero_too() -> None:
+    """A vector a hair too long for the worst case is refused, never sent."""
+    limit = math.floor(rounded_l2_bound(10.0, 1, 0.0) ** 2)
+    with pytest.raises(RoundingFailed):
+        conditional_round(np.array([12.0]), limit, key_source(1))
+
+
+@given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-(2**30), 2**30)), st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_integers_are_kept(values: np.ndarray, key: int) -> None:
+    source = Keystream(key.to_bytes(32, "little"))
+    assert np.array_equal(stochastic_round_block(values.astype(np.float64), source), values)
+
+
+def test_the_zero_vector_is_kept() -> None:
+    """Adjacency is against zero, so zero must encode to exactly zero before the noise."""
+    assert not conditional_round(np.zeros(100), 0, key_source(9)).any()
+    assert not conditional_round(-np.zeros(100), 0, key_source(9)).any()
+
+
+def test_rounding_is_unbiased(keyed: Callable[[str], RandomBytes]) -> None:
+    """2^20 roundings a value; 4.9 standard deviations (two-sided 1e-6 each), fixed key."""
+    source = Keystream(keyed("unbiased")(32))
+    for value in (0.5, -0.5, 0.001, -0.001, 7.3, -7.3, 12345.999, 1e-5):
+        n = 1 << 20
+        rounded = stochastic_round_block(np.full(n, value), source)
+        assert set(np.unique(rounded)) <= {math.floor(value), math.ceil(value)}
+        up = value - math.floor(value)
+        assert abs(rounded.mean() - value) < 4.9 * math.sqrt(up * (1 - up) / n)
+
+
+def test_nearest_rounding_fails_the_same_test() -> None:
+    assert abs(np.rint(np.full(1 << 20, 7.3)).mean() - 7.3) > 4.9 * math.sqrt(0.21 / (1 << 20))
+
+
+class Words:
+    """A source that plays 53-bit words."""
+
+    def __init__(self, *words: int) -> None:
+        self.left = [(word << 11).to_bytes(8, "little") for word in words]
+
+    def fill(self, out: np.ndarray) -> None:
+        out[:] = np.frombuffer(b"".join(self.left[: out.size // 8]), np.uint8)
+        del self.left[: out.size // 8]
+
+
+@pytest.mark.parametrize(
+    ("value", "words", "result"),
+    [
+        (0.5, [2**52 - 1], 1),
+        (0.5, [2**52], 0),
+        (-0.5, [2**52 - 1], -1),
+        (-0.5, [2**52], 0),
+        (2.0**-53, [0], 1),
+        (2.0**-53, [1], 0),
+        # Finer than 53 bits: only word 0 leaves it open, and the next word decides by the bits that follow.
+        (2.0**-60, [1], 0),
+        (2.0**-60, [0, 2**46 - 1], 1),
+        (2.0**-60, [0, 2**46], 0),
+        (-(2.0**-60), [0, 2**46 - 1], -1),
+        (5e-324, [0] * 20 + [2**38 - 1] + [0] * 4, None),
+        (0.25 + 2.0**-54, [2**51 - 1], 1),
+        (0.25 + 2.0**-54, [2**51, 2**52 - 1], 1),
+        (0.25 + 2.0**-54, [2**51, 2**52], 0),
+        (0.25 + 2.0**-54, [2**51 + 1], 0),
+    ],
+)
+def test_thresholds_are_exact_to_the_last_bit(value: float, words: list[int], result: int | None) -> None:
+    source = Words(*words)
+    rounded = int(stochastic_round_block(np.array([value]), source)[0])
+    if result is None:
+        assert rounded in (0, 1)
+        assert len(source.left) < len(words)
+    else:
+        assert rounded == result
+        assert not source.left
+
+
+def test_squared_norms_are_exact_beyond_doubles() -> None:
+    assert squared_norm(np.array([2**31 - 1, 3], np.int64)) == (2**31 - 1) ** 2 + 9
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=False, allow_infinity=False)),
+    st.floats(1e-6, 1e6),
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_clipping_bounds_any_finite_vector(vector: np.ndarray, clip: float) -> None:
+    clipped = clip_l2(vector, clip)
+    assert np.all(np.isfinite(clipped))
+    assert math.sqrt(math.fsum(float(v) ** 2 for v in clipped)) <= clip
+    if l2_norm(vector) <= clip * (1 - 1e-9):
+        assert np.array_equal(clipped, vector)
+
+
+def test_clipping_keeps_the_direction() -> None:
+    assert np.allclose(clip_l2(np.array([30.0, -40.0]), 5.0), [3.0, -4.0])
+    assert np.allclose(clip_l2(np.array([3e200, -4e200]), 5.0), [3.0, -4.0])
+    assert np.allclose(clip_l2(np.full(4, 1.7e308), 2.0), 1.0)
+    assert not clip_l2(np.zeros(3), 1.0).any()
+    assert l2_norm(np.array([3e-200, 4e-200])) == pytest.approx(5e-200)
