@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,7 @@ from secagg.messages import (
     from_bitmap,
 )
 from secagg.packing import pack
+
 
 @dataclass(frozen=True)
 class HeldShare:
@@ -222,7 +224,7 @@ class ShareKeys(_Phase):
     def _check(self, message: CohortKeys) -> Cohort:
         config, roster, parameters = self._config, self._config.roster, self._config.parameters
         u1 = tuple(participant for participant, _ in message.members)
-        if any(a >= b for a, b in zip(u1, u1[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(u1)):
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 is not strictly ascending")
         if not u1 or u1[0] < 0 or u1[-1] >= len(roster):
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 names somebody who is not on the roster")
@@ -313,7 +315,7 @@ class MaskedInputCollection(_Phase):
         cohort, graph = self._cohort, self._cohort.graph
         neighbours = set(graph.neighbours(cohort.me))
         dealers = tuple(dealt.dealer for dealt in message.shares)
-        if any(a >= b for a, b in zip(dealers, dealers[1:], strict=False)) or not neighbours.issuperset(dealers):
+        if any(a >= b for a, b in pairwise(dealers)) or not neighbours.issuperset(dealers):
             raise CoordinatorMisbehaved(MASKED_INPUT, "u2 is not an ascending list of neighbours")
         # On the complete graph u2 is the dealers and oneself, so the quorum of the whole set can be checked here.
         if len(dealers) + 1 < max(graph.threshold, cohort.config.parameters.quorum):
@@ -510,7 +512,7 @@ class Unmasking(_Phase):
         self._leave()
         cohort, u1 = self._cohort, self._cohort.u1
         signers = tuple(signer for signer, _ in message.signatures)
-        if any(a >= b for a, b in zip(signers, signers[1:], strict=False)) or not self._u3.issuperset(signers):
+        if any(a >= b for a, b in pairwise(signers)) or not self._u3.issuperset(signers):
             raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
         # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
         # and it holds whatever graph the shares travel on.

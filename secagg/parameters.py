@@ -124,7 +124,8 @@ class RoundParameters:
             )
         if not self.min_survivors <= self.quorum <= self.cohort:
             raise InvalidParameters(
-                f"min_survivors <= quorum <= cohort must hold, not {self.min_survivors} <= {self.quorum} <= {self.cohort}"
+                "min_survivors <= quorum <= cohort must hold, not "
+                f"{self.min_survivors} <= {self.quorum} <= {self.cohort}"
             )
         if self.min_survivors - self.colluders < 1:
             raise InvalidParameters("min_survivors must exceed the number of colluders")

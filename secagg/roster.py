@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -53,7 +54,7 @@ class Roster:
         if any(len(entry.identity) != 32 for entry in self.entries):
             raise InvalidRoster("an identity is an Ed25519 public key of 32 bytes")
         identities = [entry.identity for entry in self.entries]
-        if any(a >= b for a, b in zip(identities, identities[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(identities)):
             raise InvalidRoster("participants must be sorted by identity, each listed once")
 
     def __len__(self) -> int:

@@ -1,0 +1,136 @@
+"""The participant's side of the wire: one TLS channel per process, sessions, documents and uploads over it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from secagg.keys import IdentityKey, session_statement
+from wire import coordinator_pb2 as pb
+from wire.chunks import frames, unframe
+from wire.codec import PROTOCOL_VERSION
+
+SERVICE = "/sordino.v1.Coordinator/"
+TOKEN_METADATA = "sordino-session-bin"
+LARGEST_MESSAGE = 64 << 20
+NONCE_BYTES = 32
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    # Our own loop waits between attempts; the channel must not wait on top of it.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+
+class DocumentMismatch(Exception):
+    """The coordinator sent other bytes than the digest it named, or too many."""
+
+
+def open_channel(address: str, ca: bytes) -> grpc.aio.Channel:
+    """A TLS channel that trusts nothing but the study's own certificate authority."""
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), options=CHANNEL_OPTIONS)
+
+
+class Session:
+    """One participant's control stream after its handshake."""
+
+    def __init__(self, call: Any, channel: grpc.aio.Channel, welcome: pb.Welcome) -> None:
+        self._call, self._channel, self.welcome = call, channel, welcome
+
+    async def send(self, message: pb.ParticipantMessage) -> None:
+        """Write one message."""
+        await self._call.write(message)
+
+    async def messages(self) -> AsyncIterator[pb.CoordinatorMessage]:
+        """Messages until the coordinator ends the stream; `grpc.aio.AioRpcError` when it breaks."""
+        while (message := await self._call.read()) is not grpc.aio.EOF:
+            yield message
+
+    async def upload(self, packed: bytes) -> bytes:
+        """Send one vector in chunks; returns the digest the coordinator counted."""
+        call = self._channel.stream_unary(
+            SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
+        )(_each(frames(packed)), metadata=self._metadata())
+        receipt: pb.UploadReceipt = await call
+        return receipt.sha256
+
+    async def download(self, sha256: bytes, largest: int) -> bytes:
+        """Fetch a document by its digest.
+
+        Raises:
+            DocumentMismatch: more than ``largest`` bytes, or bytes with another digest.
+        """
+        call = self._channel.unary_stream(
+            SERVICE + "Download",
+            request_serializer=pb.DocumentRequest.SerializeToString,
+            response_deserializer=None,
+        )(pb.DocumentRequest(sha256=sha256), metadata=self._metadata())
+        document = bytearray()
+        async for frame in call:
+            document += unframe(frame)
+            if len(document) > largest:
+                call.cancel()
+                raise DocumentMismatch(f"a document is longer than {largest} bytes")
+        if hashlib.sha256(document).digest() != sha256:
+            raise DocumentMismatch("a document doesn't have the digest that was announced")
+        return bytes(document)
+
+    def _metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return ((TOKEN_METADATA, self.welcome.session_token),)
+
+    def close(self) -> None:
+        """Cut the stream."""
+        self._call.cancel()
+
+
+async def _each(items: Any) -> AsyncIterator[bytes]:
+    for item in items:
+        yield item
+
+
+async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: str) -> Session:
+    """Open the control stream and prove the identity.
+
+    Raises:
+        grpc.aio.AioRpcError: not reachable, or refused (PERMISSION_DENIED with the reason).
+    """
+    call = channel.stream_stream(
+        SERVICE + "Session",
+        request_serializer=pb.ParticipantMessage.SerializeToString,
+        response_deserializer=pb.CoordinatorMessage.FromString,
+    )()
+    nonce = os.urandom(NONCE_BYTES)
+    opening = pb.Open(
+        protocol_version=PROTOCOL_VERSION, identity=identity.public, study=study, nonce=nonce
+    )
+    try:
+        await call.write(pb.ParticipantMessage(open=opening))
+        challenge = await _expect(call, "challenge")
+        statement = session_statement(study, identity.public, nonce, challenge.nonce)
+        await call.write(pb.ParticipantMessage(proof=pb.Proof(signature=identity.sign(statement))))
+        return Session(call, channel, await _expect(call, "welcome"))
+    except BaseException:
+        call.cancel()
+        raise
+
+
+async def _expect(call: Any, kind: str) -> Any:
+    message = await call.read()
+    if message is grpc.aio.EOF or message.WhichOneof("message") != kind:
+        # When the stream was refused, its status says why: raise that instead of a guess.
+        code = await call.code()
+        if code != grpc.StatusCode.OK:
+            raise grpc.aio.AioRpcError(
+                code, await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
+            )
+        raise DocumentMismatch(f"the coordinator didn't answer with {kind}")
+    return getattr(message, kind)

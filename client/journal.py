@@ -1,0 +1,117 @@
+"""What a participant must not forget, written before the message that depends on it is sent.
+
+One file serves all participants of a client process. It answers: which attempts were joined (a restarted process sits
+those out), what was charged, which survivor sets were signed, which unmasking request was answered.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from wire.durable import DurableStore
+
+APPLICATION_ID: Final = 0x536F7243  # "SorC"
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS rosters (study TEXT PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts (
+    study TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
+    charged_renyi REAL, charged_order REAL, signed BLOB, answered BLOB,
+    PRIMARY KEY (study, identity, round, attempt)
+) WITHOUT ROWID;
+"""
+
+
+class AlreadyJoined(Exception):
+    """This attempt, or a later one, was joined before: its keys are gone, so it is sat out."""
+
+
+class ClientJournal:
+    """The client process's durable memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `wire.durable.StorageError`: the file can't be used."""
+        self._store = DurableStore(path, SCHEMA, APPLICATION_ID)
+        self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
+        self._charged: dict[tuple[str, bytes], float] = {}
+        rows = self._store.read("SELECT study, identity, round, attempt, charged_renyi FROM attempts")
+        for study, identity, round_, attempt, renyi in rows:
+            key = (study, bytes(identity))
+            self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
+            self._charged[key] = self._charged.get(key, 0.0) + (renyi or 0.0)
+
+    async def accept_roster(self, study: str, version: int) -> None:
+        """Remember the newest roster version.
+
+        Raises:
+            ValueError: an older version than one seen before.
+        """
+        rows = self._store.read("SELECT version FROM rosters WHERE study = ?", (study,))
+        if rows and version < rows[0][0]:
+            raise ValueError(f"the coordinator shows roster version {version}, but version {rows[0][0]} was seen")
+        await self._store.write(
+            (
+                "INSERT INTO rosters VALUES (?, ?) ON CONFLICT (study) DO UPDATE SET version = excluded.version",
+                (study, version),
+            )
+        )
+
+    async def join(self, study: str, identity: bytes, round_: int, attempt: int) -> None:
+        """Before keys are advertised.
+
+        Raises:
+            AlreadyJoined: round numbers only grow, and attempts within a round.
+        """
+        key = (study, identity)
+        if (round_, attempt) <= self._last.get(key, (0, 0)):
+            raise AlreadyJoined
+        self._last[key] = (round_, attempt)
+        await self._store.write(
+            (
+                "INSERT INTO attempts (study, identity, round, attempt, joined) VALUES (?, ?, ?, ?, ?)",
+                (study, identity, round_, attempt, time.time()),
+            )
+        )
+
+    def charged(self, study: str, identity: bytes) -> float:
+        """Renyi cost charged so far in this study, at the order the study fixes."""
+        return self._charged.get((study, identity), 0.0)
+
+    async def charge(
+        self, study: str, identity: bytes, round_: int, attempt: int, order: float, renyi: float
+    ) -> None:
+        """Before the first byte of an upload: the unamplified cost at h_min."""
+        key = (study, identity)
+        self._charged[key] = self._charged.get(key, 0.0) + renyi
+        await self._update(
+            "charged_renyi = ?, charged_order = ?", (renyi, order), study, identity, round_, attempt
+        )
+
+    async def sign(self, study: str, identity: bytes, round_: int, attempt: int, statement: bytes) -> None:
+        """Before a signature over survivor sets is sent."""
+        await self._update("signed = ?", (statement,), study, identity, round_, attempt)
+
+    async def answer(self, study: str, identity: bytes, round_: int, attempt: int, request: bytes) -> None:
+        """Before an unmasking request is answered: its digest."""
+        await self._update("answered = ?", (request,), study, identity, round_, attempt)
+
+    async def _update(
+        self,
+        columns: str,
+        values: tuple[bytes | float, ...],
+        study: str,
+        identity: bytes,
+        round_: int,
+        attempt: int,
+    ) -> None:
+        await self._store.write(
+            (
+                f"UPDATE attempts SET {columns} WHERE study = ? AND identity = ? AND round = ? AND attempt = ?",
+                (*values, study, identity, round_, attempt),
+            )
+        )
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._store.close()

@@ -1,0 +1,268 @@
+"""One participant: takes part in the rounds of a study through the protocol core.
+
+Training begins when a round is announced and runs beside the key exchange. Whatever must be durable is written
+before the message that depends on it; whatever fails ends the attempt for this participant and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from client.configuration import HostConfiguration
+from client.connection import DocumentMismatch, Session
+from client.journal import AlreadyJoined, ClientJournal
+from client.policy import PolicyRefusal, check_budget
+from learning.datasets import Dataset
+from learning.parameters import flatten, shapes_of, unflatten
+from learning.task import Task
+from mechanisms.encoder import Encoder, InvalidUpdate
+from mechanisms.privacy_curves import curve, rdp_to_epsilon
+from secagg.client_phases import (
+    AdvertiseKeys,
+    Answered,
+    ConsistencyCheck,
+    MaskedInputCollection,
+    Masking,
+    ShareKeys,
+    Unmasking,
+)
+from secagg.context import RoundConfig
+from secagg.errors import CoordinatorMisbehaved
+from secagg.keys import IdentityKey
+from secagg.roster import Roster
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
+from wire.durable import StorageError
+from wire.study import StudyDocument, round_parameters
+
+
+@dataclass(frozen=True)
+class StudyTerms:
+    """What the host has fetched, checked and accepted."""
+
+    document: StudyDocument
+    roster: Roster
+    study_sha256: bytes
+    roster_sha256: bytes
+
+
+@dataclass
+class _Attempt:
+    """One attempt under way. The phase is whatever the core's last step returned."""
+
+    round: int
+    attempt: int
+    phase: Any
+    update: asyncio.Task[NDArray[np.float32]] = field(repr=False)
+    packed: bytes | None = field(default=None, repr=False)
+
+
+class Participant:
+    """One identity with its data, in a process that may host several."""
+
+    def __init__(
+        self,
+        configuration: HostConfiguration,
+        identity: IdentityKey,
+        task: Task,
+        data: Dataset,
+        journal: ClientJournal,
+        executor: Executor,
+        fetch: Callable[[Session, bytes, int], Any],
+    ) -> None:
+        """
+        Args:
+            executor: for training and arithmetic, so that streams are answered meanwhile.
+            fetch: async (session, sha256, largest) -> bytes; shared by the host's participants.
+        """
+        self._configuration, self.identity, self._task, self._data = configuration, identity, task, data
+        self._journal, self._executor, self._fetch = journal, executor, fetch
+        self._shapes = shapes_of(task.initial_parameters())
+        self._attempt: _Attempt | None = None
+        self._log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
+
+    async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
+        """Handle messages until the study ends.
+
+        Returns:
+            The coordinator's reason for the end, or None when the stream just ended.
+        """
+        await session.send(pb.ParticipantMessage(ready=pb.Ready()))
+        try:
+            async for message in session.messages():
+                kind = message.WhichOneof("message")
+                if kind == "study_end":
+                    return message.study_end.reason
+                await self._guarded(session, terms, kind, getattr(message, kind) if kind else None)
+            return None
+        finally:
+            self._drop_attempt()
+
+    async def _guarded(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> None:
+        number = (getattr(message, "round", 0), getattr(message, "attempt", 0))
+        try:
+            await self._handle(session, terms, kind, message)
+        except (CoordinatorMisbehaved, MalformedMessage, DocumentMismatch) as error:
+            self._log.warning("refused", round=number[0], attempt=number[1], reason=str(error))
+            await self._refuse(session, number, pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)
+        except PolicyRefusal as error:
+            self._log.warning("refused by policy", round=number[0], attempt=number[1], reason=str(error))
+            await self._refuse(session, number, pb.REFUSAL_CODE_POLICY)
+        except AlreadyJoined:
+            self._log.info("sits this attempt out after a restart", round=number[0], attempt=number[1])
+            await self._refuse(session, number, pb.REFUSAL_CODE_ALREADY_JOINED)
+        except (InvalidUpdate, StorageError, ValueError, ArithmeticError) as error:
+            # The type and our own wording only: an update's content never reaches a log.
+            self._log.error("failed", round=number[0], attempt=number[1], error=type(error).__name__)
+            await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
+
+    async def _refuse(self, session: Session, number: tuple[int, int], code: pb.RefusalCode) -> None:
+        self._drop_attempt()
+        refusal = pb.Refusal(round=number[0], attempt=number[1], code=code)
+        await session.send(pb.ParticipantMessage(refusal=refusal))
+
+    async def _handle(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> None:
+        if kind == "round_start":
+            await self._begin(session, terms, message)
+            return
+        attempt = self._attempt
+        if kind in (None, "heartbeat") or attempt is None:
+            return
+        if (message.round, message.attempt) != (attempt.round, attempt.attempt):
+            return  # about an attempt this participant is no longer in
+        match kind:
+            case "cohort_keys":
+                phase = _expect(attempt.phase, ShareKeys, kind)
+                attempt.phase, shares = await self._compute(phase.receive, codec.read_cohort_keys(message))
+                await self._send(session, attempt, share_keys=codec.write_sealed_shares(shares))
+            case "neighbour_shares":
+                await self._mask(session, terms, attempt, message)
+            case "upload_credit":
+                await self._upload(session, attempt)
+            case "survivor_sets":
+                check = _expect(attempt.phase, ConsistencyCheck, kind)
+                attempt.phase, signature = await self._compute(check.receive, codec.read_survivor_sets(message))
+                await self._journal.sign(*self._key(terms, attempt), attempt.phase.statement)
+                await self._send(session, attempt, consistency=codec.write_consistency(signature))
+            case "unmasking_request":
+                await self._unmask(session, terms, attempt, message)
+            case "round_end":
+                if not message.completed:
+                    self._log.info("left out of the round", round=message.round, reason=message.reason)
+                self._drop_attempt()
+
+    # ------------------------------------------------------------ the phases
+
+    async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
+        self._drop_attempt()
+        if (message.study_sha256, message.roster_sha256) != (terms.study_sha256, terms.roster_sha256):
+            raise CoordinatorMisbehaved("AdvertiseKeys", "the round names another study document or roster")
+        plan = terms.document.plan
+        config = RoundConfig(
+            roster=terms.roster,
+            round=message.round,
+            attempt=message.attempt,
+            study_digest=terms.study_sha256,
+            model_digest=message.model_sha256,
+            parameters=round_parameters(plan),
+        )
+        self._check_budget(terms)
+        study, identity = terms.document.study, self.identity.public
+        await self._journal.join(study, identity, message.round, message.attempt)
+        phase, advertisement = await self._compute(AdvertiseKeys(config, self.identity, os.urandom).advertise)
+        update = asyncio.create_task(self._train(session, message.model_sha256))
+        update.add_done_callback(_retrieve)
+        self._attempt = _Attempt(message.round, message.attempt, phase, update)
+        await self._send(session, self._attempt, advertise_keys=codec.write_advertisement(advertisement))
+
+    async def _train(self, session: Session, model_sha256: bytes) -> NDArray[np.float32]:
+        model = np.frombuffer(await self._fetch(session, model_sha256, 4 * self._task.dim), dtype="<f4")
+        parameters = unflatten(model, self._shapes)
+        # Orders examples into batches and nothing else; noise and keys never come from it.
+        rng = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
+        return flatten(await self._compute(self._task.local_update, parameters, self._data, rng))
+
+    async def _mask(
+        self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares
+    ) -> None:
+        phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
+        masking: Masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
+        attempt.phase = masking
+        update = await attempt.update
+        encoder = Encoder(terms.document.plan, masking.cohort.context)
+        vector = await self._compute(encoder.encode, update, os.urandom)
+        self._check_budget(terms)
+        order, renyi = self._round_cost(terms)
+        await self._journal.charge(*self._key(terms, attempt), order, renyi)
+        attempt.phase, masked = await self._compute(masking.mask, vector)
+        attempt.packed = masked.packed
+        offer = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
+        await self._send(session, attempt, masked_input=offer)
+
+    async def _upload(self, session: Session, attempt: _Attempt) -> None:
+        packed, attempt.packed = attempt.packed, None
+        if packed is None:
+            raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
+        await session.upload(packed)
+
+    async def _unmask(
+        self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.UnmaskingRequest
+    ) -> None:
+        request = codec.read_unmasking_request(message)
+        if isinstance(attempt.phase, Answered):
+            reply = attempt.phase.receive(request)
+        else:
+            phase = _expect(attempt.phase, Unmasking, "unmasking_request")
+            attempt.phase, reply = await self._compute(phase.receive, request)
+            await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest)
+        await self._send(session, attempt, unmasking=codec.write_unmasking_reply(reply))
+
+    # ------------------------------------------------------------ helpers
+
+    def _round_cost(self, terms: StudyTerms) -> tuple[float, float]:
+        """Order and Renyi cost of one round at the fewest survivors, unamplified."""
+        plan = terms.document.plan
+        return plan.order, curve(plan, plan.h_min)(plan.order)
+
+    def _check_budget(self, terms: StudyTerms) -> None:
+        order, renyi = self._round_cost(terms)
+        spent = self._journal.charged(terms.document.study, self.identity.public)
+        check_budget(self._configuration, rdp_to_epsilon(order, spent + renyi, terms.document.plan.delta))
+
+    def _key(self, terms: StudyTerms, attempt: _Attempt) -> tuple[str, bytes, int, int]:
+        return terms.document.study, self.identity.public, attempt.round, attempt.attempt
+
+    async def _send(self, session: Session, attempt: _Attempt, **message: Any) -> None:
+        phase = pb.PhaseMessage(round=attempt.round, attempt=attempt.attempt, **message)
+        await session.send(pb.ParticipantMessage(phase=phase))
+
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    def _drop_attempt(self) -> None:
+        """Keys, shares and masks go with the attempt."""
+        if self._attempt is not None:
+            self._attempt.update.cancel()
+            self._attempt = None
+
+
+def _expect(phase: Any, wanted: type, kind: str) -> Any:
+    if not isinstance(phase, wanted):
+        raise CoordinatorMisbehaved(type(phase).__name__, f"{kind} is out of order")
+    return phase
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take note of a failure that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()

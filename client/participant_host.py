@@ -1,0 +1,224 @@
+"""The client process: hosts one or more participants, keeps them connected, ends when the study ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+import uvloop
+
+from client.configuration import HostConfiguration
+from client.connection import DocumentMismatch, Session, open_channel, open_session
+from client.journal import ClientJournal
+from client.keystore import KeyFileError, load_identity
+from client.participant import Participant, StudyTerms
+from client.policy import PolicyRefusal, check_study
+from learning.datasets import DatasetError, load_labels, load_partition
+from learning.options import OptionError
+from learning.partitions import partition
+from learning.task import TaskUnavailable, make_task
+from secagg.roster import InvalidRoster, verify_roster
+from wire.durable import StorageError
+from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
+
+log = structlog.get_logger()
+
+LARGEST_ROSTER_FILE = 256 << 20
+RETRY_S = (0.5, 10.0)  # first and longest wait between attempts to connect
+# The stream is refused for good: trying again changes nothing.
+FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
+
+OK, BAD_INPUT, NETWORK, INTERRUPTED = 0, 2, 4, 130
+
+
+class JoinError(Exception):
+    """The process can't take part; one sentence that names what to change, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def join(configuration: HostConfiguration) -> int:
+    """Take part in a study until it ends.
+
+    Returns:
+        0 when the study ended or the process was told to stop by SIGTERM, 130 after Ctrl-C.
+
+    Raises:
+        JoinError: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
+    """
+    try:
+        journal = ClientJournal(configuration.host.journal)
+    except StorageError as error:
+        raise JoinError(str(error), BAD_INPUT) from error
+    # Two threads: training and arithmetic of one participant beside those of another, and no more memory than that.
+    executor = ThreadPoolExecutor(min(2, os.cpu_count() or 1), thread_name_prefix="participant")
+    try:
+        host = ParticipantHost(configuration, journal, executor)
+        return uvloop.run(host.run())
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        journal.close()
+
+
+@dataclass
+class _Documents:
+    """Public documents by digest, fetched once for all participants of the process."""
+
+    held: dict[bytes, bytes] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def fetch(self, session: Session, sha256: bytes, largest: int) -> bytes:
+        async with self.lock:
+            if sha256 not in self.held:
+                if len(self.held) >= 2:  # the model of the last round goes
+                    self.held.pop(next(iter(self.held)))
+                self.held[sha256] = await session.download(sha256, largest)
+            return self.held[sha256]
+
+
+class ParticipantHost:
+    """Several participants over one channel."""
+
+    def __init__(
+        self, configuration: HostConfiguration, journal: ClientJournal, executor: ThreadPoolExecutor
+    ) -> None:
+        """
+        Raises:
+            JoinError: a key, the data or the task can't be used.
+        """
+        self._configuration, self._journal, self._documents = configuration, journal, _Documents()
+        self._terms: StudyTerms | None = None
+        self._terms_lock = asyncio.Lock()
+        data = configuration.data
+        try:
+            task = make_task(configuration.study.task, dict(configuration.task))
+            parts = partition(load_labels(data.dataset), data.partition, data.parts, data.alpha, data.seed)
+            self._participants = [
+                Participant(
+                    configuration,
+                    load_identity(entry.key),
+                    task,
+                    load_partition(data.dataset, parts[entry.part]),
+                    journal,
+                    executor,
+                    self._documents.fetch,
+                )
+                for entry in configuration.participants
+            ]
+            self._ca = configuration.coordinator.ca.read_bytes()
+        except OSError as error:
+            raise JoinError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
+        except (KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
+            raise JoinError(str(error), BAD_INPUT) from error
+
+    async def run(self) -> int:
+        """Until every participant's study has ended."""
+        stopped: list[int] = []
+        loop = asyncio.get_running_loop()
+        channel = open_channel(self._configuration.coordinator.address, self._ca)
+        tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
+
+        def stop(code: int) -> None:
+            stopped.append(code)
+            for task in tasks:
+                task.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, stop, OK)
+        loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
+        try:
+            await asyncio.gather(*tasks)
+            return OK
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            log.info("stopped on request")
+            return stopped[0]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await channel.close(grace=1.0)
+
+    async def _stay(self, channel: grpc.aio.Channel, participant: Participant) -> None:
+        """Keep one participant connected until the study ends."""
+        address, give_up_s = self._configuration.coordinator.address, self._configuration.coordinator.give_up_s
+        away_since, failures = time.monotonic(), 0
+        while True:
+            try:
+                session = await open_session(channel, participant.identity, self._configuration.study.name)
+                try:
+                    terms = await self._accept(session)
+                    away_since, failures = time.monotonic(), 0
+                    reason = await participant.take_part(session, terms)
+                finally:
+                    session.close()
+                if reason is not None:
+                    log.info("the study ended", reason=reason)
+                    return
+                away_since = time.monotonic()
+            except grpc.aio.AioRpcError as error:
+                if error.code() in FINAL:
+                    raise JoinError(f"{address}: {error.details()}", BAD_INPUT) from error
+                if failures == 0:
+                    log.info("coordinator away, trying again", address=address, reason=error.details())
+            except DocumentMismatch as error:
+                raise JoinError(f"{address}: {error}", NETWORK) from error
+            failures += 1
+            if give_up_s and time.monotonic() - away_since > give_up_s:
+                raise JoinError(
+                    f"{address} can't be reached since {give_up_s:.0f} s: check the address and that the "
+                    "coordinator runs, or raise coordinator.give_up_s",
+                    NETWORK,
+                )
+            await asyncio.sleep(_backoff_s(failures))
+
+    async def _accept(self, session: Session) -> StudyTerms:
+        """Fetch, verify and accept the study document and the roster; once for the process."""
+        welcome = session.welcome
+        async with self._terms_lock:
+            terms = self._terms
+            if terms is not None and (terms.study_sha256, terms.roster_sha256) == (
+                welcome.study_sha256,
+                welcome.roster_sha256,
+            ):
+                return terms
+            study_bytes = await session.download(welcome.study_sha256, LARGEST_DOCUMENT)
+            roster_bytes = await session.download(welcome.roster_sha256, LARGEST_ROSTER_FILE)
+            try:
+                roster = verify_roster(roster_bytes, self._configuration.study.authority_public_key_bytes)
+                document = StudyDocument.from_bytes(study_bytes)
+                check_study(self._configuration, document)
+                if roster.study != document.study:
+                    raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
+                if len(roster) != document.plan.clients:
+                    raise InvalidStudy(
+                        f"the plan is for {document.plan.clients} participants, the roster has {len(roster)}"
+                    )
+                await self._journal.accept_roster(document.study, roster.version)
+            except PolicyRefusal as error:
+                raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
+            except (InvalidRoster, InvalidStudy, ValueError) as error:
+                raise JoinError(f"{self._configuration.coordinator.address}: {error}", BAD_INPUT) from error
+            log.info(
+                "study accepted",
+                study=document.study,
+                roster_version=roster.version,
+                participants=len(roster),
+                h_min=document.plan.h_min,
+            )
+            self._terms = StudyTerms(document, roster, welcome.study_sha256, welcome.roster_sha256)
+            return self._terms
+
+
+def _backoff_s(failures: int) -> float:
+    """Exponential, with jitter over the upper half, so that a thousand participants don't return together."""
+    ceiling = min(RETRY_S[1], RETRY_S[0] * 2 ** min(failures, 10))
+    return ceiling * (0.5 + int.from_bytes(os.urandom(2), "little") / 131072)

@@ -1,0 +1,50 @@
+"""What a participant insists on, whatever the coordinator says."""
+
+from __future__ import annotations
+
+from client.configuration import HostConfiguration
+from wire.study import StudyDocument
+
+
+class PolicyRefusal(Exception):
+    """The study or a round breaks what the participant accepted; one sentence that says how."""
+
+
+def check_study(configuration: HostConfiguration, document: StudyDocument) -> None:
+    """Hold a study against the host's policy, once, before any round.
+
+    The document has been checked from first principles already (`StudyDocument.from_bytes`); here it is compared with
+    what this participant agreed to.
+
+    Raises:
+        PolicyRefusal: the first condition that isn't met.
+    """
+    policy, plan = configuration.policy, document.plan
+    if document.study != configuration.study.name:
+        raise PolicyRefusal(f"the study is {document.study!r}, this host joined {configuration.study.name!r}")
+    if document.task != configuration.study.task:
+        raise PolicyRefusal(f"the task is {document.task!r}, this host accepted {configuration.study.task!r}")
+    if dict(document.task_options) != dict(configuration.task):
+        raise PolicyRefusal("the options of the task differ from those in host.toml")
+    if plan.epsilon > policy.max_epsilon:
+        raise PolicyRefusal(f"the study's epsilon {plan.epsilon:g} is above max_epsilon {policy.max_epsilon:g}")
+    if plan.delta > policy.max_delta:
+        raise PolicyRefusal(f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
+    if plan.h_min < policy.min_honest_survivors:
+        raise PolicyRefusal(
+            f"the study hides an update among {plan.h_min} honest participants at least, "
+            f"min_honest_survivors asks for {policy.min_honest_survivors}"
+        )
+
+
+def check_budget(configuration: HostConfiguration, epsilon_after: float) -> None:
+    """Whether the participant may be charged once more.
+
+    Raises:
+        PolicyRefusal: the charge would exceed what it agreed to spend.
+    """
+    if epsilon_after > configuration.policy.max_epsilon:
+        raise PolicyRefusal(
+            f"one more round would bring epsilon to {epsilon_after:.3f}, above max_epsilon "
+            f"{configuration.policy.max_epsilon:g}"
+        )

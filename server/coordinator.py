@@ -1,0 +1,200 @@
+"""The coordinator process: reads the study's files, opens the port, runs the study, ends with an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import structlog
+import uvloop
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from learning.datasets import DatasetError, load_part
+from learning.options import OptionError
+from learning.parameters import flatten
+from learning.task import TaskUnavailable, make_task
+from mechanisms.plan import InfeasiblePlan
+from secagg.roster import InvalidRoster, Roster, verify_roster
+from server import service
+from server.configuration import ConfigurationError, StudyConfiguration
+from server.journal import Journal
+from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
+from wire import coordinator_pb2
+from wire.durable import StorageError
+from wire.study import StudyDocument, plan_study
+
+log = structlog.get_logger()
+
+LARGEST_MESSAGE = 4 << 20
+# Both ends agree: the participant pings every 30 s at most, and the coordinator takes a ping every 10 s.
+SERVER_OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.so_reuseport", 0),
+]
+SHUTDOWN_S = 5.0
+
+# Documented with the others in sordino/exit_codes.py, which the shells can't import.
+OK, BAD_INPUT, INFEASIBLE, NETWORK, FAILED, BUDGET, INTERRUPTED = 0, 2, 3, 4, 5, 40, 130
+EXIT_CODES = {ROUNDS_DONE: OK, BUDGET_REACHED: BUDGET, ABORTED: FAILED}
+
+
+class StartError(Exception):
+    """The coordinator can't start; one sentence that names what to change, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def serve(
+    configuration: StudyConfiguration, *, on_event: Callable[[dict[str, Any]], None] | None = None
+) -> int:
+    """Run a study to its end.
+
+    Args:
+        configuration: of `server.configuration.load`.
+        on_event: is given every event, on the event loop: must not block.
+
+    Returns:
+        0 all rounds done, 5 a round failed too often, 40 budget reached, 130 told to stop.
+
+    Raises:
+        StartError: nothing was started; says what to change.
+    """
+    study, journal = open_study(configuration, on_event)
+    try:
+        return uvloop.run(_serve(configuration, study))
+    finally:
+        study.close()
+        journal.close()
+
+
+def open_study(
+    configuration: StudyConfiguration, on_event: Callable[[dict[str, Any]], None] | None = None
+) -> tuple[Study, Journal]:
+    """Read and check everything a study needs before its port is opened.
+
+    Raises:
+        StartError: a file, an option or the plan can't be used.
+    """
+    coordinator, privacy = configuration.coordinator, configuration.privacy
+    try:
+        roster_file = coordinator.roster.read_bytes()
+        roster = verify_roster(roster_file, configuration.read_authority_public_key())
+        if roster.study != configuration.study.name:
+            raise StartError(
+                f"{coordinator.roster} is the roster of the study {roster.study!r}, "
+                f"study.toml names {configuration.study.name!r}: use the roster of this study",
+                BAD_INPUT,
+            )
+        task = make_task(configuration.study.task, dict(configuration.task))
+        dim = flatten(task.initial_parameters()).size
+        plan = plan_study(
+            mechanism=privacy.mechanism,
+            clients=len(roster),
+            dim=dim,
+            bits=privacy.bits,
+            clip=privacy.clip,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            rounds=configuration.study.rounds,
+            max_dropout=privacy.max_dropout,
+            adversarial=privacy.adversarial,
+            min_survivors=privacy.min_survivors,
+            quorum=privacy.quorum,
+            beta=privacy.beta,
+            k_stddevs=privacy.k_stddevs,
+        )
+        check_hosts(roster, plan.colluders, coordinator.one_machine)
+        document = StudyDocument(
+            study=configuration.study.name, task=task.name, task_options=dict(configuration.task), plan=plan
+        )
+        test_data = load_part(configuration.data.dataset, "test")
+        journal = Journal(coordinator.state)
+        study = Study(configuration, document, roster, roster_file, task, test_data, journal, on_event)
+    except InfeasiblePlan as error:
+        raise StartError(str(error), INFEASIBLE) from error
+    except (ConfigurationError, InvalidRoster, OptionError, DatasetError, TaskUnavailable, StorageError) as error:
+        raise StartError(str(error), BAD_INPUT) from error
+    except OSError as error:
+        raise StartError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
+    return study, journal
+
+
+def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
+    """Participants of one process fall together, so A must cover the largest host.
+
+    Raises:
+        StartError: it doesn't, and the study doesn't say that all parts are on one machine anyway.
+    """
+    largest = roster.largest_host()
+    if colluders < largest and not one_machine:
+        raise StartError(
+            f"the plan assumes {colluders} colluding participants, but one host runs {largest}: raise "
+            f"privacy.adversarial to {largest / len(roster):.3g} or more, spread the participants over more hosts, "
+            "or set coordinator.one_machine = true for a trial on one machine",
+            INFEASIBLE,
+        )
+
+
+async def _serve(configuration: StudyConfiguration, study: Study) -> int:
+    try:
+        await study.restore()
+    except ValueError as error:
+        raise StartError(str(error), BAD_INPUT) from error
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((service.handlers(study),))
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME, "grpc.health.v1.Health"], server)
+    address = await _listen(configuration, server)
+    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
+    log.info("listening", address=address)
+
+    run = asyncio.create_task(study.run(address))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, run.cancel)
+    try:
+        outcome = await run
+        return EXIT_CODES.get(outcome.reason, FAILED)
+    except asyncio.CancelledError:
+        log.info("stopped on request; the journal and the last model are kept")
+        return INTERRUPTED
+    finally:
+        await health.enter_graceful_shutdown()
+        # Sessions end by themselves once StudyEnd is written; a participant that hangs is cut off.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_S + 2):
+                await server.stop(SHUTDOWN_S)
+
+
+async def _listen(configuration: StudyConfiguration, server: grpc.aio.Server) -> str:
+    coordinator = configuration.coordinator
+    try:
+        key, certificate = coordinator.tls_key.read_bytes(), coordinator.tls_certificate.read_bytes()
+        credentials = grpc.ssl_server_credentials([(key, certificate)])
+        port = server.add_secure_port(coordinator.listen, credentials)
+        await server.start()
+    except OSError as error:
+        raise StartError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
+    except RuntimeError as error:
+        raise StartError(
+            f"can't listen on {coordinator.listen}: the port is in use or the address isn't this machine's. "
+            "Stop the other process or change coordinator.listen",
+            NETWORK,
+        ) from error
+    return f"{coordinator.listen_host}:{port}"

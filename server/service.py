@@ -1,0 +1,192 @@
+"""The gRPC service: decodes, hands on, encodes. No protocol rule lives here.
+
+Vectors and documents travel as hand-framed chunks through raw-bytes handlers (`wire.chunks`); control messages are
+protobuf on one stream per participant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+import structlog
+
+from secagg.errors import (
+    CoordinatorMisbehaved,
+    InvalidKey,
+    InvalidMessage,
+    ProtocolError,
+    ReconstructionFailed,
+    TooFewClients,
+    UnexpectedMessage,
+)
+from server.sessions import Session, SessionRefused, Sessions
+from server.uploads import UploadRefused
+from wire import coordinator_pb2 as pb
+from wire.chunks import frames
+
+log = structlog.get_logger()
+
+SERVICE = "sordino.v1.Coordinator"
+TOKEN_METADATA = "sordino-session-bin"
+HANDSHAKE_S = 20.0
+
+# One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
+STATUS: dict[type[Exception], grpc.StatusCode] = {
+    InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
+    UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
+    UploadRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    TooFewClients: grpc.StatusCode.ABORTED,  # join the next attempt
+    ReconstructionFailed: grpc.StatusCode.ABORTED,
+    CoordinatorMisbehaved: grpc.StatusCode.ABORTED,
+    InvalidKey: grpc.StatusCode.INVALID_ARGUMENT,
+    SessionRefused: grpc.StatusCode.PERMISSION_DENIED,
+    ProtocolError: grpc.StatusCode.INTERNAL,
+}
+
+
+class Study(Protocol):
+    """What the service needs of the study behind it."""
+
+    sessions: Sessions
+
+    def welcome(self, session: Session) -> pb.Welcome: ...
+
+    def document(self, sha256: bytes) -> bytes | None: ...
+
+    def phase_message(self, session: Session, message: pb.PhaseMessage) -> None: ...
+
+    def refusal(self, session: Session, message: pb.Refusal) -> None: ...
+
+    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes: ...
+
+
+def handlers(study: Study) -> grpc.GenericRpcHandler:
+    """The three methods of the service."""
+    return grpc.method_handlers_generic_handler(
+        SERVICE,
+        {
+            "Session": grpc.stream_stream_rpc_method_handler(
+                lambda requests, context: _session(study, requests, context),
+                request_deserializer=pb.ParticipantMessage.FromString,
+                response_serializer=pb.CoordinatorMessage.SerializeToString,
+            ),
+            "Upload": grpc.stream_unary_rpc_method_handler(
+                lambda requests, context: _upload(study, requests, context),
+                request_deserializer=None,  # raw bytes: framed chunks
+                response_serializer=pb.UploadReceipt.SerializeToString,
+            ),
+            "Download": grpc.unary_stream_rpc_method_handler(
+                lambda request, context: _download(study, request, context),
+                request_deserializer=pb.DocumentRequest.FromString,
+                response_serializer=None,
+            ),
+        },
+    )
+
+
+async def _session(
+    study: Study, requests: AsyncIterator[pb.ParticipantMessage], context: grpc.aio.ServicerContext[Any, Any]
+) -> None:
+    iterator = aiter(requests)
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            session = await _handshake(study, iterator, context)
+    except SessionRefused as error:
+        log.info("session refused", peer=context.peer(), reason=str(error))
+        await context.abort(STATUS[SessionRefused], str(error))
+    except (TimeoutError, StopAsyncIteration):
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
+    writer = asyncio.create_task(_write(session, context))
+    reader = asyncio.create_task(_read(study, session, iterator))
+    reason = "connection closed"
+    try:
+        await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+        if reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
+            reason = str(reader.exception())
+    finally:
+        study.sessions.lost(session, reason)
+        reader.cancel()
+        writer.cancel()
+        await asyncio.gather(reader, writer, return_exceptions=True)
+
+
+async def _handshake(
+    study: Study, iterator: AsyncIterator[pb.ParticipantMessage], context: grpc.aio.ServicerContext[Any, Any]
+) -> Session:
+    first = await anext(iterator)
+    if first.WhichOneof("message") != "open":
+        raise SessionRefused("a session begins with Open")
+    participant, nonce, statement = study.sessions.challenge(first.open)
+    await context.write(pb.CoordinatorMessage(challenge=pb.Challenge(nonce=nonce)))
+    second = await anext(iterator)
+    if second.WhichOneof("message") != "proof":
+        raise SessionRefused("the challenge must be answered with Proof")
+    session = study.sessions.open(participant, statement, second.proof.signature)
+    session.send(pb.CoordinatorMessage(welcome=study.welcome(session)))
+    return session
+
+
+async def _write(session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    while (message := await session.outbox.get()) is not None:
+        session.sent_bytes += message.ByteSize()
+        await context.write(message)
+
+
+async def _read(study: Study, session: Session, iterator: AsyncIterator[pb.ParticipantMessage]) -> None:
+    async for message in iterator:
+        session.received_bytes += message.ByteSize()
+        match message.WhichOneof("message"):
+            case "phase":
+                study.phase_message(session, message.phase)
+            case "refusal":
+                study.refusal(session, message.refusal)
+            case "ready":
+                study.sessions.set_ready(session)
+            case "heartbeat":
+                session.send(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
+            case _:
+                raise SessionRefused("a message that an open session doesn't take")
+
+
+def _token_session(study: Study, context: grpc.aio.ServicerContext[Any, Any]) -> Session | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == TOKEN_METADATA:
+            return study.sessions.by_token(bytes(value))
+    return None
+
+
+async def _upload(
+    study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+) -> pb.UploadReceipt:
+    session = _token_session(study, context)
+    if session is None:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+    try:
+        return pb.UploadReceipt(sha256=await study.upload(session, _counted(session, requests)))
+    except UploadRefused as error:
+        await context.abort(STATUS[UploadRefused], str(error))
+
+
+async def _counted(session: Session, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        session.received_bytes += len(chunk)
+        yield chunk
+
+
+async def _download(
+    study: Study, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
+) -> AsyncIterator[bytes]:
+    session = _token_session(study, context)
+    if session is None:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+    document = study.document(request.sha256)
+    if document is None:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
+    for frame in frames(document):
+        session.sent_bytes += len(frame)
+        yield frame
+
+

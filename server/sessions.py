@@ -1,0 +1,133 @@
+"""Who is connected: one session per participant, opened with a proof of its identity."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from secagg.keys import session_statement
+from secagg.roster import Roster
+from wire import coordinator_pb2 as pb
+from wire.codec import PROTOCOL_VERSION
+
+NONCE_BYTES = 32
+TOKEN_BYTES = 32
+
+
+class SessionRefused(Exception):
+    """The participant can't open a session; the text is safe to send."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One participant's open stream."""
+
+    participant: int
+    host: str
+    token: bytes = field(repr=False)
+    ready: bool = False
+    outbox: asyncio.Queue[pb.CoordinatorMessage | None] = field(default_factory=asyncio.Queue, repr=False)
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    closed: bool = False
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        """Queue a message; a session that is gone swallows it."""
+        if not self.closed:
+            self.outbox.put_nowait(message)
+
+    def close(self) -> None:
+        """End the stream after what is queued."""
+        if not self.closed:
+            self.closed = True
+            self.outbox.put_nowait(None)
+
+
+class Sessions:
+    """All open sessions, by participant and by token."""
+
+    def __init__(self, study: str, roster: Roster, on_lost: Callable[[Session, str], None]) -> None:
+        """Args: on_lost is told of a session that ended, with the reason, unless a newer one replaced it."""
+        self._study, self._roster, self._on_lost = study, roster, on_lost
+        self._by_participant: dict[int, Session] = {}
+        self._by_token: dict[bytes, Session] = {}
+        self.changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._by_participant)
+
+    def get(self, participant: int) -> Session | None:
+        """The participant's open session."""
+        return self._by_participant.get(participant)
+
+    def by_token(self, token: bytes) -> Session | None:
+        """The session a token was issued to."""
+        return self._by_token.get(token)
+
+    def ready(self) -> frozenset[int]:
+        """Participants that can take part in a round."""
+        return frozenset(who for who, session in self._by_participant.items() if session.ready)
+
+    def challenge(self, message: pb.Open) -> tuple[int, bytes, bytes]:
+        """Check a request to open a session.
+
+        Returns:
+            The participant, the nonce to send, and the statement whose signature opens the session.
+
+        Raises:
+            SessionRefused: another protocol version or study, or an identity that is not on the roster.
+        """
+        if message.protocol_version != PROTOCOL_VERSION:
+            raise SessionRefused(
+                f"this coordinator speaks protocol version {PROTOCOL_VERSION}, the participant "
+                f"{message.protocol_version}: install the same version of sordino on both sides"
+            )
+        if message.study != self._study:
+            raise SessionRefused("this coordinator runs another study")
+        participant = self._roster.positions.get(message.identity)
+        if participant is None:
+            raise SessionRefused("this identity is not on the study's roster: ask the study's authority")
+        if len(message.nonce) != NONCE_BYTES:
+            raise SessionRefused("the nonce must have 32 bytes")
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return participant, nonce, session_statement(self._study, message.identity, message.nonce, nonce)
+
+    def open(self, participant: int, statement: bytes, signature: bytes) -> Session:
+        """Open a session; an older one of the same participant ends.
+
+        Raises:
+            SessionRefused: the signature isn't that of the participant's identity.
+        """
+        if not self._roster.verify(participant, signature, statement):
+            raise SessionRefused("the proof of identity doesn't verify")
+        old = self._by_participant.get(participant)
+        if old is not None:
+            self.lost(old, "replaced by a newer connection")
+        session = Session(participant, self._roster.entries[participant].host, secrets.token_bytes(TOKEN_BYTES))
+        self._by_participant[participant] = session
+        self._by_token[session.token] = session
+        return session
+
+    def set_ready(self, session: Session) -> None:
+        """The participant has what it needs to take part."""
+        session.ready = True
+        self.changed.set()
+
+    def lost(self, session: Session, reason: str) -> None:
+        """A stream ended, whoever ended it."""
+        session.close()
+        if self._by_token.pop(session.token, None) is None:
+            return
+        if self._by_participant.get(session.participant) is session:
+            del self._by_participant[session.participant]
+        self.changed.set()
+        self._on_lost(session, reason)
+
+    def close_all(self, message: pb.CoordinatorMessage | None = None) -> None:
+        """Say goodbye to everybody."""
+        for session in list(self._by_participant.values()):
+            if message is not None:
+                session.send(message)
+            session.close()

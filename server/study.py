@@ -1,0 +1,450 @@
+"""A study: rounds one after the other, from the roster's arrival to the last model or the end of the budget."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import resource
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+
+from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from learning.datasets import Dataset
+from learning.parameters import flatten, shapes_of, unflatten
+from learning.server_optimizers import FedAvg
+from learning.task import Task
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.encoder import Encoder
+from secagg.context import RoundConfig
+from secagg.messages import (
+    ADVERTISE_KEYS,
+    CONSISTENCY_CHECK,
+    MASKED_INPUT,
+    SHARE_KEYS,
+    UNMASKING,
+    UnmaskingRequest,
+)
+from secagg.roster import Roster
+from secagg.server_phases import ConsistencyCheck
+from secagg.unmasking import Completed, Unmasking
+from server.configuration import StudyConfiguration
+from server.journal import Charge, Journal
+from server.rounds import Attempt, AttemptAborted
+from server.sessions import Session, Sessions
+from server.uploads import UploadRefused
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.study import StudyDocument, round_parameters, upload_bytes
+
+log = structlog.get_logger()
+
+ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a study ended: one of the reasons above, with the figures of its last round."""
+
+    reason: str
+    rounds_completed: int
+
+
+class Study:
+    """Holds what outlives a round; `run` drives the rounds."""
+
+    def __init__(
+        self,
+        configuration: StudyConfiguration,
+        document: StudyDocument,
+        roster: Roster,
+        roster_file: bytes,
+        task: Task,
+        test_data: Dataset,
+        journal: Journal,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self._configuration, self._document, self._roster = configuration, document, roster
+        self._task, self._test_data, self._journal, self._on_event = task, test_data, journal, on_event
+        self._plan = document.plan
+        self._parameters = round_parameters(self._plan)
+        self._account = Account(self._plan)
+        self._optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
+        self._shapes = shapes_of(task.initial_parameters())
+        self._model = flatten(task.initial_parameters())
+        self._study_bytes = document.to_bytes()
+        self._study_sha256 = hashlib.sha256(self._study_bytes).digest()
+        self._roster_sha256 = hashlib.sha256(roster_file).digest()
+        self._documents = {self._study_sha256: self._study_bytes, self._roster_sha256: roster_file}
+        self._model_sha256 = b""
+        self._completed_rounds = 0
+        self._figures: dict[str, Any] = {}
+        self._attempt: Attempt | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
+        self._traffic: dict[int, tuple[int, int]] = {}
+        self.sessions = Sessions(document.study, roster, self._session_lost)
+        deadlines = configuration.deadlines
+        self._deadlines_s = {
+            ADVERTISE_KEYS: deadlines.advertise_keys_s,
+            SHARE_KEYS: deadlines.share_keys_s,
+            MASKED_INPUT: deadlines.masked_input_s,
+            CONSISTENCY_CHECK: deadlines.consistency_check_s,
+            UNMASKING: deadlines.unmasking_s,
+        }
+
+    # ------------------------------------------------------------ for the service
+
+    def welcome(self, session: Session) -> pb.Welcome:
+        """What a new session is told."""
+        self._emit("participant_connected", participant=session.participant, host=session.host)
+        return pb.Welcome(
+            session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self._roster_sha256
+        )
+
+    def document(self, sha256: bytes) -> bytes | None:
+        """A public document by its digest."""
+        return self._documents.get(sha256)
+
+    def phase_message(self, session: Session, message: pb.PhaseMessage) -> None:
+        """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""
+        attempt = self._attempt
+        if attempt is not None and (message.round, message.attempt) == _number(attempt):
+            attempt.deliver(session, message)
+
+    def refusal(self, session: Session, message: pb.Refusal) -> None:
+        """A participant will not go on with an attempt."""
+        attempt = self._attempt
+        if attempt is not None and (message.round, message.attempt) == _number(attempt):
+            attempt.refused(session, message)
+
+    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
+        """One masked vector."""
+        attempt = self._attempt
+        if attempt is None:
+            raise UploadRefused("no round is under way")
+        try:
+            return await attempt.upload(session.participant, chunks)
+        except UploadRefused as error:
+            attempt.upload_failed(session.participant, str(error))
+            raise
+        except asyncio.CancelledError:
+            attempt.upload_failed(session.participant, "connection closed")
+            raise
+
+    def _session_lost(self, session: Session, reason: str) -> None:
+        self._emit("participant_lost", participant=session.participant, host=session.host, reason=reason)
+        if self._attempt is not None:
+            self._attempt.lost(session.participant, reason)
+
+    # ------------------------------------------------------------ the study
+
+    async def restore(self) -> None:
+        """Continue where the journal ends: the charges stay, the last model is loaded.
+
+        Raises:
+            ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
+        """
+        await self._journal.open_study(self._document.study, self._study_bytes)
+        for round_, attempt in await self._journal.close_open_attempts():
+            log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
+        for charge in self._journal.charges():
+            self._account.charge(RoundCharge(charge.round, charge.attempt, charge.survivors))
+        last = self._journal.last_round()
+        if last is not None:
+            self._completed_rounds, checkpoint, self._figures = last
+            loaded = load_checkpoint(self._checkpoint_folder / checkpoint)
+            self._model = flatten(loaded.parameters)
+            self._optimizer.load_state(loaded.optimizer_state)
+            log.info("resumed from the journal", round=self._completed_rounds)
+
+    async def run(self, address: str) -> Outcome:
+        """All rounds that are left.
+
+        Raises:
+            asyncio.CancelledError: the study was told to stop; the current attempt is closed first.
+        """
+        began = time.monotonic()
+        self._emit("study_started", **self._description(address))
+        outcome = STOPPED
+        try:
+            outcome = await self._rounds()
+        finally:
+            self._emit(
+                "study_finished",
+                reason=outcome,
+                rounds_completed=self._completed_rounds,
+                accuracy=self._figures.get("accuracy"),
+                **self._epsilons(),
+                delta=self._plan.delta,
+                wall_s=round(time.monotonic() - began, 2),
+            )
+            self.sessions.close_all(pb.CoordinatorMessage(study_end=pb.StudyEnd(reason=outcome)))
+        return Outcome(outcome, self._completed_rounds)
+
+    async def _rounds(self) -> str:
+        while self._completed_rounds < self._plan.rounds:
+            round_ = self._completed_rounds + 1
+            if not await self._one_round(round_):
+                return BUDGET_REACHED if self._account.would_exceed() else ABORTED
+        return ROUNDS_DONE
+
+    async def _one_round(self, round_: int) -> bool:
+        first = self._journal.last_attempt(round_) + 1
+        for attempt in range(first, first + self._configuration.coordinator.max_attempts):
+            if self._account.would_exceed():
+                return False
+            cohort = await self._gather(round_, attempt)
+            if cohort is None:
+                continue
+            if await self._one_attempt(round_, attempt, cohort):
+                return True
+        return False
+
+    async def _gather(self, round_: int, attempt: int) -> frozenset[int] | None:
+        """Wait for the whole roster, at most `connect_s`, then go on with the quorum; None when it isn't there."""
+        deadline = time.monotonic() + self._configuration.deadlines.connect_s
+        quorum, expected = self._plan.quorum, len(self._roster)
+        patience_s = min(2.0, self._configuration.deadlines.connect_s)  # for stragglers once the quorum is there
+        quorum_since: float | None = None
+        first_round = round_ == 1 and attempt == 1
+        while True:
+            ready = self.sessions.ready()
+            now = time.monotonic()
+            if len(ready) >= expected:
+                return ready
+            if len(ready) >= quorum:
+                quorum_since = quorum_since or now
+                # Only the first round waits for everybody to arrive; later ones don't wait for who left.
+                if not first_round or now - quorum_since >= patience_s * 5:
+                    return ready
+            else:
+                quorum_since = None
+            if now >= deadline:
+                reason = f"{len(ready)} participants are connected, {quorum} needed"
+                self._emit(
+                    "attempt_aborted",
+                    round=round_,
+                    attempt=attempt,
+                    phase="Connecting",
+                    reason=reason,
+                    received=len(ready),
+                    needed=quorum,
+                )
+                return None
+            self._emit(
+                "waiting_for_participants",
+                received=len(ready),
+                needed=quorum,
+                expected=expected,
+                left_s=round(deadline - now, 1),
+            )
+            self.sessions.changed.clear()
+            try:
+                await asyncio.wait_for(self.sessions.changed.wait(), min(0.5, max(deadline - now, 0.01)))
+            except TimeoutError:
+                continue
+
+    async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
+        began = time.monotonic()
+        model_bytes = self._model.astype("<f4").tobytes()
+        self._documents.pop(self._model_sha256, None)
+        self._model_sha256 = hashlib.sha256(model_bytes).digest()
+        self._documents[self._model_sha256] = model_bytes
+        config = RoundConfig(
+            roster=self._roster,
+            round=round_,
+            attempt=number,
+            study_digest=self._study_sha256,
+            model_digest=self._model_sha256,
+            parameters=self._parameters,
+        )
+        await self._journal.begin_attempt(round_, number)
+        self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort))
+        self._mark_traffic()
+        attempt = Attempt(
+            config,
+            cohort,
+            self.sessions,
+            self._deadlines_s,
+            self._configuration.coordinator.upload_credits,
+            self._worker,
+            self._emit,
+            lambda check: self._freeze(round_, number, check),
+            lambda unmasking, request: self._charge(round_, number, unmasking, request),
+            self._roster_sha256,
+        )
+        self._attempt = attempt
+        try:
+            completed = await attempt.run()
+        except AttemptAborted as error:
+            await self._journal.end_attempt(round_, number, f"aborted: {error}")
+            self._emit(
+                "attempt_aborted",
+                round=round_,
+                attempt=number,
+                phase=error.phase,
+                reason=error.reason,
+                received=error.received,
+                needed=error.needed,
+            )
+            self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
+            return False
+        finally:
+            self._attempt = None
+        await self._finish(round_, number, attempt, completed, began)
+        self._round_end(cohort, round_, number, True, "")
+        return True
+
+    async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
+        u2, u3, masked_sum = check.frozen
+        await self._journal.freeze_survivors(round_, attempt, u2, u3, masked_sum)
+
+    async def _charge(
+        self, round_: int, attempt: int, unmasking: Unmasking, request: UnmaskingRequest
+    ) -> None:
+        message = codec.write_unmasking_request(round_, attempt, request).SerializeToString()
+        await self._journal.charge(Charge(round_, attempt, unmasking.u3), message)
+        self._account.charge(RoundCharge(round_, attempt, unmasking.u3))
+        self._emit(
+            "survivors_frozen",
+            round=round_,
+            attempt=attempt,
+            u1=len(unmasking.cohort.u1),
+            u2=len(unmasking.u2),
+            u3=len(unmasking.u3),
+            h=len(unmasking.u3) - self._plan.colluders,
+            **self._epsilons(),
+        )
+
+    async def _finish(
+        self, round_: int, number: int, attempt: Attempt, completed: Completed, began: float
+    ) -> None:
+        context = completed.cohort_context
+
+        def learn() -> dict[str, float]:
+            mean = Encoder(self._plan, context).decode_sum(completed.total, len(completed.u3))
+            self._model = self._optimizer.apply(self._model, mean)
+            return self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
+
+        evaluation = await asyncio.get_running_loop().run_in_executor(self._worker, learn)
+        figures = attempt.figures
+        sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
+        upload, download = self._mean_traffic(completed.u3)
+        body = {
+            "round": round_,
+            "attempt": number,
+            "u1": sizes[ADVERTISE_KEYS],
+            "u2": sizes[SHARE_KEYS],
+            "u3": len(completed.u3),
+            "u4": len(completed.u4),
+            "u5": len(completed.u5),
+            "dropouts": figures.dropouts,
+            "seconds": round(time.monotonic() - began, 3),
+            "key_to_sum_s": round(figures.key_to_sum_s, 3),
+            "phase_seconds": figures.phase_seconds,
+            "upload_bytes": upload,
+            "download_bytes": download,
+            "vector_bytes": (self._plan.padded_dim * self._plan.bits + 7) // 8,
+            "accuracy": evaluation["accuracy"],
+            "loss": evaluation["loss"],
+            **self._epsilons(),
+            "coordinator_rss_mb": resident_mb(),
+        }
+        name = f"round-{round_:06d}.npz"
+        checkpoint = Checkpoint(
+            unflatten(self._model, self._shapes),
+            self._optimizer.state(),
+            {"study": self._document.study, "task": self._task.name, "round": round_},
+        )
+        await asyncio.to_thread(save_checkpoint, self._checkpoint_folder / name, checkpoint)
+        await self._journal.complete_round(round_, number, body, name)
+        self._completed_rounds, self._figures = round_, body
+        self._emit("round_completed", **body)
+
+    # ------------------------------------------------------------ helpers
+
+    @property
+    def _checkpoint_folder(self) -> Path:
+        folder = self._configuration.coordinator.state.parent / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _round_end(self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str) -> None:
+        end = pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason)
+        for who in cohort:
+            session = self.sessions.get(who)
+            if session is not None:
+                session.send(pb.CoordinatorMessage(round_end=end))
+
+    def _epsilons(self) -> dict[str, float]:
+        return {
+            "epsilon_coordinator": self._account.epsilon_coordinator(),
+            "epsilon_released": self._account.epsilon_released(),
+        }
+
+    def _mark_traffic(self) -> None:
+        """Bytes so far of each session, so that a round can count its own."""
+        self._traffic = {
+            who: (session.received_bytes, session.sent_bytes)
+            for who in range(len(self._roster))
+            if (session := self.sessions.get(who)) is not None
+        }
+
+    def _mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
+        """Mean bytes a survivor sent and received in this attempt, protobuf framing included, TLS not."""
+        sent, received = [], []
+        for who in participants:
+            session, before = self.sessions.get(who), self._traffic.get(who)
+            if session is not None and before is not None and session.received_bytes >= before[0]:
+                sent.append(session.received_bytes - before[0])
+                received.append(session.sent_bytes - before[1])
+        if not sent:
+            return 0, 0
+        return round(float(np.mean(sent))), round(float(np.mean(received)))
+
+    def _description(self, address: str) -> Mapping[str, Any]:
+        data, privacy = self._configuration.data, self._configuration.privacy
+        return {
+            "study": self._document.study,
+            "task": self._task.name,
+            "participants": len(self._roster),
+            "hosts": len({entry.host for entry in self._roster.entries}),
+            "rounds": self._plan.rounds,
+            "delta": self._plan.delta,
+            "epsilon_target": privacy.epsilon,
+            "plan": self._plan.to_json(),
+            "threshold": self._parameters.threshold(self._parameters.cohort),
+            "address": address,
+            "partition": {"name": data.partition, "alpha": data.alpha, "seed": data.seed},
+            "dataset": data.dataset,
+            "planned_upload_bytes": upload_bytes(self._plan.clients, self._plan.padded_dim, self._plan.bits),
+            "one_machine": self._configuration.coordinator.one_machine,
+        }
+
+    def _emit(self, kind: str, **body: Any) -> None:
+        event = self._journal.emit(kind, body)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def close(self) -> None:
+        """Stop the worker."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _number(attempt: Attempt) -> tuple[int, int]:
+    return attempt.config.round, attempt.config.attempt
+
+
+def resident_mb() -> float:
+    """Resident memory of this process now (Linux), else its peak; MB of 10^6 bytes."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+        return round(int(fields[1]) * resource.getpagesize() / 1e6, 1)
+    except (OSError, ValueError, IndexError):
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1)

@@ -1,0 +1,62 @@
+"""Vectors on the wire: chunks of at most 256 KiB, framed by hand.
+
+A chunk is the protobuf message ``Chunk { bytes data = 1; }``, so any protobuf client reads it; but its three parts
+(tag 0x0a, varint length, data) are put together here, because protobuf copies large ``bytes`` fields through an
+allocation that costs more than the rest of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+CHUNK_BYTES: Final = 256 * 1024
+TAG: Final = 0x0A
+# tag and a length of at most three varint bytes
+LARGEST_FRAME: Final = CHUNK_BYTES + 4
+
+
+class InvalidChunk(ValueError):
+    """Bytes that are not one chunk of at most 256 KiB."""
+
+
+def frame(data: bytes | memoryview) -> bytes:
+    """One chunk as a serialised protobuf message."""
+    if not 1 <= len(data) <= CHUNK_BYTES:
+        raise InvalidChunk(f"a chunk carries 1 to {CHUNK_BYTES} bytes, not {len(data)}")
+    header, length = bytearray([TAG]), len(data)
+    while length >= 0x80:
+        header.append(length & 0x7F | 0x80)
+        length >>= 7
+    header.append(length)
+    return b"".join((header, data))
+
+
+def unframe(message: bytes) -> memoryview:
+    """The data of one chunk, not copied.
+
+    Raises:
+        InvalidChunk: another tag, a length that doesn't fit, or an empty or oversize chunk.
+    """
+    if len(message) < 3 or message[0] != TAG:
+        raise InvalidChunk("not a chunk")
+    length = shift = 0
+    position = 1
+    while True:
+        if position >= len(message) or position > 3:
+            raise InvalidChunk("a chunk's length is malformed")
+        byte = message[position]
+        length |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            break
+    if not 1 <= length <= CHUNK_BYTES or position + length != len(message):
+        raise InvalidChunk(f"a chunk carries 1 to {CHUNK_BYTES} bytes and nothing else")
+    return memoryview(message)[position:]
+
+
+def frames(data: bytes) -> Iterator[bytes]:
+    """Cut a vector or document into framed chunks."""
+    view = memoryview(data)
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield frame(view[start : start + CHUNK_BYTES])

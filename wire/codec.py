@@ -1,0 +1,208 @@
+"""Between protobuf and the protocol core's messages.
+
+Everything that comes from the network passes through a ``read_...`` function here, which checks every length before
+the core sees it and raises `MalformedMessage` otherwise. ``write_...`` are the inverses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from secagg.messages import (
+    CIPHERTEXT_BYTES,
+    SALT_BYTES,
+    SHARE_BYTES,
+    Advertisement,
+    CohortKeys,
+    ConsistencySignature,
+    DealtShare,
+    MaskKeyShare,
+    NeighbourShares,
+    RevealedShare,
+    SealedShares,
+    SelfMaskSeedShare,
+    SurvivorSets,
+    UnmaskingReply,
+    UnmaskingRequest,
+)
+from wire import coordinator_pb2 as pb
+
+PROTOCOL_VERSION = 1
+
+
+class MalformedMessage(ValueError):
+    """A message whose fields are missing or of the wrong length; names the field."""
+
+
+def _sized(value: bytes, length: int, name: str) -> bytes:
+    if len(value) != length:
+        raise MalformedMessage(f"{name} must have {length} bytes, not {len(value)}")
+    return value
+
+
+# ---------------------------------------------------------------- AdvertiseKeys
+
+
+def write_advertisement(message: Advertisement) -> pb.Advertisement:
+    return pb.Advertisement(
+        mask_key=message.mask_key, channel_key=message.channel_key, signature=message.signature
+    )
+
+
+def read_advertisement(message: pb.Advertisement) -> Advertisement:
+    return Advertisement(
+        _sized(message.mask_key, 32, "mask_key"),
+        _sized(message.channel_key, 32, "channel_key"),
+        _sized(message.signature, 64, "signature"),
+    )
+
+
+def write_cohort_keys(round_: int, attempt: int, message: CohortKeys) -> pb.CohortKeys:
+    members = [
+        pb.CohortMember(participant=who, advertisement=write_advertisement(entry))
+        if isinstance(entry, Advertisement)
+        else pb.CohortMember(participant=who, advertisement_sha256=entry)
+        for who, entry in message.members
+    ]
+    return pb.CohortKeys(round=round_, attempt=attempt, members=members)
+
+
+def read_cohort_keys(message: pb.CohortKeys) -> CohortKeys:
+    members: list[tuple[int, Advertisement | bytes]] = []
+    for member in message.members:
+        match member.WhichOneof("keys"):
+            case "advertisement":
+                members.append((member.participant, read_advertisement(member.advertisement)))
+            case "advertisement_sha256":
+                members.append((member.participant, _sized(member.advertisement_sha256, 32, "advertisement_sha256")))
+            case _:
+                raise MalformedMessage("a member of u1 comes without keys")
+    return CohortKeys(tuple(members))
+
+
+# ---------------------------------------------------------------- ShareKeys
+
+
+def write_sealed_shares(message: SealedShares) -> pb.SealedShares:
+    return pb.SealedShares(
+        ciphertexts=message.ciphertexts,
+        leaves=message.leaves,
+        seed_commitment=message.seed_commitment,
+        signature=message.signature,
+    )
+
+
+def read_sealed_shares(message: pb.SealedShares) -> SealedShares:
+    return SealedShares(
+        tuple(_sized(ciphertext, CIPHERTEXT_BYTES, "ciphertext") for ciphertext in message.ciphertexts),
+        tuple(_sized(leaf, 32, "leaf") for leaf in message.leaves),
+        _sized(message.seed_commitment, 32, "seed_commitment"),
+        _sized(message.signature, 64, "signature"),
+    )
+
+
+def write_neighbour_shares(round_: int, attempt: int, message: NeighbourShares) -> pb.NeighbourShares:
+    return pb.NeighbourShares(
+        round=round_,
+        attempt=attempt,
+        shares=[
+            pb.DealtShare(
+                dealer=dealt.dealer,
+                ciphertext=dealt.ciphertext,
+                root=dealt.root,
+                path=dealt.path,
+                seed_commitment=dealt.seed_commitment,
+                signature=dealt.signature,
+            )
+            for dealt in message.shares
+        ],
+    )
+
+
+def read_neighbour_shares(message: pb.NeighbourShares) -> NeighbourShares:
+    """Lengths inside a dealt share are left to the core: a bad one costs its dealer a share, not the attempt."""
+    return NeighbourShares(
+        tuple(
+            DealtShare(
+                dealt.dealer,
+                dealt.ciphertext,
+                dealt.root,
+                tuple(dealt.path),
+                dealt.seed_commitment,
+                dealt.signature,
+            )
+            for dealt in message.shares
+        )
+    )
+
+
+# ---------------------------------------------------------------- ConsistencyCheck
+
+
+def write_survivor_sets(round_: int, attempt: int, message: SurvivorSets) -> pb.SurvivorSets:
+    return pb.SurvivorSets(round=round_, attempt=attempt, u2=message.u2, u3=message.u3)
+
+
+def read_survivor_sets(message: pb.SurvivorSets) -> SurvivorSets:
+    return SurvivorSets(message.u2, message.u3)
+
+
+def write_consistency(message: ConsistencySignature) -> pb.ConsistencySignature:
+    return pb.ConsistencySignature(signature=message.signature)
+
+
+def read_consistency(message: pb.ConsistencySignature) -> ConsistencySignature:
+    return ConsistencySignature(_sized(message.signature, 64, "signature"))
+
+
+# ---------------------------------------------------------------- Unmasking
+
+
+def write_unmasking_request(round_: int, attempt: int, message: UnmaskingRequest) -> pb.UnmaskingRequest:
+    return pb.UnmaskingRequest(
+        round=round_,
+        attempt=attempt,
+        signatures=[pb.SurvivorSignature(participant=who, signature=sig) for who, sig in message.signatures],
+    )
+
+
+def read_unmasking_request(message: pb.UnmaskingRequest) -> UnmaskingRequest:
+    return UnmaskingRequest(
+        tuple((entry.participant, _sized(entry.signature, 64, "signature")) for entry in message.signatures)
+    )
+
+
+def _write_revealed(share: RevealedShare) -> pb.RevealedShare:
+    return pb.RevealedShare(share=share.share.astype("<u2").tobytes(), salt=share.salt)
+
+
+def write_unmasking_reply(message: UnmaskingReply) -> pb.UnmaskingReply:
+    entries = []
+    for share in message.shares:
+        if share is None:
+            entries.append(pb.PeerShare(none=pb.NoShare()))
+        elif isinstance(share, SelfMaskSeedShare):
+            entries.append(pb.PeerShare(self_mask_seed=_write_revealed(share)))
+        else:
+            entries.append(pb.PeerShare(mask_key=_write_revealed(share)))
+    return pb.UnmaskingReply(shares=entries)
+
+
+def read_unmasking_reply(message: pb.UnmaskingReply) -> UnmaskingReply:
+    shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
+    for entry in message.shares:
+        match entry.WhichOneof("kind"):
+            case "self_mask_seed":
+                shares.append(SelfMaskSeedShare(*_read_revealed(entry.self_mask_seed)))
+            case "mask_key":
+                shares.append(MaskKeyShare(*_read_revealed(entry.mask_key)))
+            case "none":
+                shares.append(None)
+            case _:
+                raise MalformedMessage("an entry of the reply is empty")
+    return UnmaskingReply(tuple(shares))
+
+
+def _read_revealed(message: pb.RevealedShare) -> tuple[np.ndarray, bytes]:
+    share = np.frombuffer(_sized(message.share, SHARE_BYTES, "share"), dtype="<u2").astype(np.uint16)
+    return share, _sized(message.salt, SALT_BYTES, "salt")

@@ -1,0 +1,131 @@
+"""SQLite behind one writer thread: what both shells use to make a fact durable before they act on it.
+
+WAL with synchronous=FULL: when `write` returns, the rows survive a crash of the process and of the machine.
+Statements that arrive while a commit is under way share the next one, so a hundred participants that join at the same
+time cost a few disk flushes and not a hundred.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+Statement = tuple[str, Sequence[Any]]
+
+
+class StorageError(Exception):
+    """The database can't be opened or written; names the file and the reason."""
+
+
+class DurableStore:
+    """One SQLite file with one writer. Reads may come from any thread or process."""
+
+    def __init__(self, path: Path, schema: str, application: int) -> None:
+        """
+        Args:
+            path: the file; its folder is made if need be.
+            schema: ``CREATE TABLE IF NOT EXISTS`` statements.
+            application: SQLite application_id that tells this kind of file from others.
+
+        Raises:
+            StorageError: not a database, one of another kind, or not writable.
+        """
+        self.path = path
+        self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            found = self._connection.execute("PRAGMA application_id").fetchone()[0]
+            tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if found != application and (found or tables):
+                raise StorageError(f"{path} is a database of another kind: name another file")
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.execute(f"PRAGMA application_id={application}")
+            self._connection.executescript(schema)
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"{path} can't be used as a database: {error}") from error
+        self._thread = threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, *statements: Statement) -> Future[None]:
+        """Queue statements as one transaction, in the order of calls; the future resolves when they are durable."""
+        future: Future[None] = Future()
+        self._queue.put((list(statements), future))
+        return future
+
+    async def write(self, *statements: Statement) -> None:
+        """Make statements durable, as one transaction.
+
+        Raises:
+            StorageError: the write failed; nothing of it is stored.
+        """
+        await asyncio.wrap_future(self.submit(*statements))
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a query on a connection of its own; sees everything that is durable."""
+        connection = sqlite3.connect(self.path)
+        try:
+            return connection.execute(sql, parameters).fetchall()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Write what is queued and close the file."""
+        self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            batch = [item]
+            stop = False
+            while not self._queue.empty():
+                more = self._queue.get()
+                if more is None:
+                    stop = True
+                    break
+                batch.append(more)
+            self._commit(batch)
+            if stop:
+                return
+
+    def _commit(self, batch: list[tuple[list[Statement], Future[None]]]) -> None:
+        results: list[tuple[Callable[[], None], Future[None]]] = []
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for statements, future in batch:
+                results.append((self._apply(statements, future), future))
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            failure = StorageError(f"{self.path}: {error}")
+            for _, future in batch:
+                future.set_exception(failure)
+            return
+        for resolve, _ in results:
+            resolve()
+
+    def _apply(self, statements: list[Statement], future: Future[None]) -> Callable[[], None]:
+        """One transaction of the batch; its failure must not take the others with it."""
+        self._connection.execute("SAVEPOINT one")
+        try:
+            for sql, parameters in statements:
+                self._connection.execute(sql, parameters)
+        except sqlite3.Error as error:
+            self._connection.execute("ROLLBACK TO one")
+            self._connection.execute("RELEASE one")
+            failure = StorageError(f"{self.path}: {error}")
+            return lambda: future.set_exception(failure)
+        self._connection.execute("RELEASE one")
+        return lambda: future.set_result(None)

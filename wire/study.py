@@ -1,0 +1,229 @@
+"""The study document: what both sides must hold in common, in the very bytes that are hashed.
+
+The coordinator writes it once; participants fetch it by its digest, check it from first principles and hold it against
+their own policy. Its SHA-256 goes into every round_context, so two participants with different documents share no
+key. Thresholds come from `secagg.parameters`, noise from `mechanisms.plan`; they meet here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mechanisms.plan import InfeasiblePlan, Plan, make_plan, verify_plan
+from secagg.errors import InvalidParameters
+from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
+from secagg.packing import packed_size
+from secagg.parameters import (
+    RoundParameters,
+    assumed_colluders,
+    complete_graph_threshold,
+    default_min_survivors,
+    probability_below,
+)
+from wire import coordinator_pb2 as pb
+
+FORMAT: Final = "sordino-study-1"
+LARGEST_DOCUMENT: Final = 1 << 20
+
+
+class InvalidStudy(ValueError):
+    """The study document is malformed or promises what its numbers don't hold."""
+
+
+def plan_study(
+    *,
+    mechanism: str = "ddgauss",
+    clients: int,
+    dim: int,
+    bits: int,
+    clip: float,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    max_dropout: float,
+    adversarial: float,
+    min_survivors: int | None = None,
+    quorum: int | None = None,
+    beta: float = math.exp(-0.5),
+    k_stddevs: float = 4.0,
+) -> Plan:
+    """From what people mean to the public plan of a study.
+
+    Args:
+        clients: participants invited to each round, here the whole roster.
+        max_dropout, adversarial: shares in [0, 1) of the cohort that may leave and of the roster that may collude.
+        min_survivors: fewest inputs in a sum; default: what independent dropouts at ``max_dropout`` miss in one of a
+            thousand rounds.
+        quorum: fewest participants of u1 and u2; default: ``min_survivors``.
+        The others: see `mechanisms.plan.make_plan`.
+
+    Raises:
+        InfeasiblePlan: no such plan holds; with the reason and the nearest feasible setting.
+    """
+    try:
+        colluders = assumed_colluders(clients, adversarial, max_dropout)
+        if min_survivors is None:
+            min_survivors = default_min_survivors(clients, colluders, max_dropout)
+        RoundParameters(
+            cohort=clients,
+            colluders=colluders,
+            min_survivors=min_survivors,
+            quorum=min_survivors if quorum is None else quorum,
+            bits=bits,
+            dim=max(dim, 1),
+        )
+    except InvalidParameters as error:
+        raise InfeasiblePlan(str(error), "change the numbers that the reason names") from error
+    return make_plan(
+        mechanism=mechanism,
+        clients=clients,
+        dim=dim,
+        bits=bits,
+        clip=clip,
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+        colluders=colluders,
+        min_survivors=min_survivors,
+        quorum=min_survivors if quorum is None else quorum,
+        max_dropout=max_dropout,
+        adversarial=adversarial,
+        beta=beta,
+        k_stddevs=k_stddevs,
+    )
+
+
+def round_parameters(plan: Plan) -> RoundParameters:
+    """The protocol's share of a plan.
+
+    Raises:
+        InvalidParameters: the plan's numbers break a rule of the protocol.
+    """
+    if plan.colluders < assumed_colluders(plan.clients, plan.adversarial, plan.max_dropout):
+        raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
+    return RoundParameters(
+        cohort=plan.clients,
+        colluders=plan.colluders,
+        min_survivors=plan.min_survivors,
+        quorum=plan.quorum,
+        bits=plan.bits,
+        dim=plan.padded_dim,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyDocument:
+    """What a study is: its name, its task with all options, and its public plan."""
+
+    study: str
+    task: str
+    task_options: Mapping[str, Any]
+    plan: Plan
+
+    def to_bytes(self) -> bytes:
+        """JSON with sorted keys. The digest covers these bytes, whoever parses them."""
+        document = {
+            "format": FORMAT,
+            "study": self.study,
+            "task": self.task,
+            "task_options": dict(self.task_options),
+            "plan": self.plan.to_json(),
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    def digest(self) -> bytes:
+        """SHA-256 of `to_bytes`."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StudyDocument:
+        """Read and check a document: the plan's noise, wrap bound and thresholds are computed again.
+
+        Raises:
+            InvalidStudy: malformed, or a number in it doesn't hold.
+        """
+        if len(data) > LARGEST_DOCUMENT:
+            raise InvalidStudy(f"the study document is larger than {LARGEST_DOCUMENT} bytes")
+        try:
+            document = json.loads(data)
+            if set(document) != {"format", "study", "task", "task_options", "plan"}:
+                raise InvalidStudy("the study document has missing or unknown fields")
+            if document["format"] != FORMAT:
+                raise InvalidStudy(f"unknown format of the study document; this version reads {FORMAT}")
+            if not isinstance(document["study"], str) or not isinstance(document["task"], str):
+                raise InvalidStudy("study and task of the study document must be names")
+            if not isinstance(document["task_options"], dict):
+                raise InvalidStudy("task_options of the study document must be a table")
+            plan = Plan.from_json(document["plan"])
+            verify_plan(plan)
+            round_parameters(plan)
+        except InvalidStudy:
+            raise
+        except (TypeError, ValueError) as error:  # InfeasiblePlan and InvalidParameters are ValueErrors
+            raise InvalidStudy(f"the study document doesn't hold: {error}") from error
+        return cls(
+            study=document["study"], task=document["task"], task_options=document["task_options"], plan=plan
+        )
+
+
+def plan_figures(plan: Plan) -> dict[str, Any]:
+    """A plan's numbers under their stable JSON names; data units, not grid units."""
+    threshold = complete_graph_threshold(plan.clients, plan.colluders)
+    return {
+        "mechanism": plan.mechanism,
+        "clients": plan.clients,
+        "dim": plan.dim,
+        "padded_dim": plan.padded_dim,
+        "bits": plan.bits,
+        "clip": plan.clip,
+        "rounds": plan.rounds,
+        "delta": plan.delta,
+        "granularity": plan.granularity,
+        "local_stddev": plan.local_stddev,
+        "central_stddev": plan.central_stddev,
+        "full_stddev": plan.full_stddev,
+        "noise_multiplier": plan.noise_multiplier,
+        "inflated_clip": plan.inflated_clip,
+        "effective_noise_multiplier": plan.effective_noise_multiplier,
+        "epsilon_coordinator": plan.planned_epsilon,
+        # Nobody is left out of a round, so there is no sampling that could amplify.
+        "epsilon_released": plan.planned_epsilon,
+        "target": plan.target,
+        "adjacency": plan.adjacency,
+        "A": plan.colluders,
+        "h_min": plan.h_min,
+        "min_survivors": plan.min_survivors,
+        "quorum": plan.quorum,
+        "threshold": threshold,
+        "degree": plan.clients - 1,
+        "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
+        "upload_bytes": upload_bytes(plan.clients, plan.padded_dim, plan.bits),
+    }
+
+
+def upload_bytes(u1: int, dim: int, bits: int) -> int:
+    """Bytes one participant sends in a whole attempt on the complete graph, protobuf framing included, TLS not."""
+    key, signature, share = bytes(32), bytes(64), pb.RevealedShare(share=bytes(SHARE_BYTES), salt=bytes(SALT_BYTES))
+    phases = (
+        {"advertise_keys": pb.Advertisement(mask_key=key, channel_key=key, signature=signature)},
+        {
+            "share_keys": pb.SealedShares(
+                ciphertexts=[bytes(CIPHERTEXT_BYTES)] * (u1 - 1),
+                leaves=[key] * (2 * u1),
+                seed_commitment=key,
+                signature=signature,
+            )
+        },
+        {"masked_input": pb.MaskedInputOffer(sha256=key, signature=signature)},
+        {"consistency": pb.ConsistencySignature(signature=signature)},
+        {"unmasking": pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * u1)},
+    )
+    control = sum(
+        pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **phase)).ByteSize() for phase in phases
+    )
+    return control + packed_size(dim, bits)
