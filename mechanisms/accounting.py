@@ -73,14 +73,11 @@ class Account:
             raise UnknownEvent("round and attempt must be whole numbers from 0")
         if (event.round, event.attempt) in self._events:
             raise UnknownEvent(f"round {event.round} attempt {event.attempt} is already charged")
-        if type(event.survivors) is not frozenset or any(
-            type(p) is not int or p < 0 for p in event.survivors
-        ):
+        if type(event.survivors) is not frozenset or any(type(p) is not int or p < 0 for p in event.survivors):
             raise UnknownEvent("survivors must be a frozenset of roster positions")
         if not self.plan.min_survivors <= len(event.survivors) <= self.plan.clients:
             raise UnknownEvent(
-                f"{len(event.survivors)} survivors: the plan covers "
-                f"{self.plan.min_survivors} to {self.plan.clients}"
+                f"{len(event.survivors)} survivors: the plan covers {self.plan.min_survivors} to {self.plan.clients}"
             )
         cost = self.cost_of_round(len(event.survivors))
         self._events[event.round, event.attempt] = event
@@ -108,17 +105,19 @@ class Account:
         """Against readers of released models: `epsilon_coordinator`, since nothing is sampled."""
         return self.epsilon_coordinator()
 
-    def would_exceed(self, survivors_at_most: int) -> bool:
+    def would_exceed(self, survivors_at_most: int | None = None) -> bool:
         """The Renyi filter: might one more attempt carry anyone past the target? Ask before every attempt.
 
         The attempt is priced at h_min, the most it can cost, and at the participant who was charged most.
 
         Args:
-            survivors_at_most: the largest |u3| that the attempt can have.
+            survivors_at_most: the largest |u3| that the attempt can have; by default the plan's clients.
 
         Raises:
             ValueError: more than the plan's clients, or fewer than its min_survivors.
         """
+        if survivors_at_most is None:
+            survivors_at_most = self.plan.clients
         if not self.plan.min_survivors <= survivors_at_most <= self.plan.clients:
             raise ValueError(f"survivors must lie in {self.plan.min_survivors} to {self.plan.clients}")
         rdp = max(self._rdp.values(), default=0.0) + self._worst_round

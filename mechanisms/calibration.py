@@ -52,9 +52,7 @@ def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction
     """
     n = stated.clients
     spread = (
-        (Fraction(stated.clip) / granularity) ** 2 * n * n / stated.padded_dim
-        + Fraction(n, 4)
-        + n * local_variance
+        (Fraction(stated.clip) / granularity) ** 2 * n * n / stated.padded_dim + Fraction(n, 4) + n * local_variance
     )
     k_squared = Fraction(stated.k_stddevs) * Fraction(stated.k_stddevs)
     return k_squared * spread / Fraction(2) ** (2 * stated.bits - 2)
@@ -73,9 +71,7 @@ def sensitivity(stated: Statement, granularity: float) -> tuple[float, float]:
     return l2_bound, rounded_l1_bound(l2_bound, stated.padded_dim)
 
 
-def round_rdp(
-    stated: Statement, granularity: float, local_variance: Fraction, orders: Floats | float
-) -> Floats:
+def round_rdp(stated: Statement, granularity: float, local_variance: Fraction, orders: Floats | float) -> Floats:
     """Renyi cost of one round at h_min, at each order."""
     l2_bound, l1_bound = sensitivity(stated, granularity)
     return ddgauss_rdp(
@@ -88,9 +84,7 @@ def round_rdp(
     )
 
 
-def planned_epsilon(
-    stated: Statement, granularity: float, local_variance: Fraction, orders: Floats | float
-) -> float:
+def planned_epsilon(stated: Statement, granularity: float, local_variance: Fraction, orders: Floats | float) -> float:
     """Epsilon of all planned rounds at h_min: the smallest over ``orders``, the sampler's error included."""
     rdp = stated.rounds * round_rdp(stated, granularity, local_variance, orders)
     return epsilon_with_sampler_error(orders, rdp, stated.delta, planned_draws(stated))

@@ -95,9 +95,7 @@ class DiscreteGaussian:
         if not isinstance(variance, Fraction) or not 0 < variance <= LARGEST_VARIANCE:
             raise ValueError("the variance must be a Fraction in (0, 2^54]")
         self.variance = variance
-        self.tables = [
-            NoiseTable(gaussian_weights(v, step), step) for v, step in convolution_levels(variance)
-        ]
+        self.tables = [NoiseTable(gaussian_weights(v, step), step) for v, step in convolution_levels(variance)]
 
     @property
     def reach(self) -> int:

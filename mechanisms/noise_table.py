@@ -41,9 +41,7 @@ class NoiseTable:
 
     def __init__(self, half: Sequence[int], step: int, depth: int = _DEPTH) -> None:
         if not half or half[0] <= 0 or min(half) < 0 or step < 1 or depth < 1:
-            raise ValueError(
-                "a table needs weights that are not negative, the first positive, and step, depth >= 1"
-            )
+            raise ValueError("a table needs weights that are not negative, the first positive, and step, depth >= 1")
         reach = len(half) - 1
         if reach * step >= 1 << 31:
             raise ValueError("the support does not fit 32-bit values")
@@ -63,9 +61,7 @@ class NoiseTable:
                 break
         self.cumulative: list[int] = list(accumulate(weights))
 
-    def add(
-        self, x: NDArray[np.int64], source: WordSource, words: NDArray[np.uint16], index: NDArray[np.intp]
-    ) -> None:
+    def add(self, x: NDArray[np.int64], source: WordSource, words: NDArray[np.uint16], index: NDArray[np.intp]) -> None:
         """Add one draw to each entry of ``x`` in place.
 
         Args:

@@ -57,9 +57,7 @@ class Plan(Statement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.granularity > 0 or not self.order > 1:
-            raise InfeasiblePlan(
-                "granularity must be positive and the filter's order above 1", "use make_plan"
-            )
+            raise InfeasiblePlan("granularity must be positive and the filter's order above 1", "use make_plan")
         verify_plan(self)
 
     @property
@@ -125,9 +123,7 @@ class Plan(Statement):
             found.append(f"k_stddevs {self.k_stddevs:g}: some coordinates of a sum may wrap around")
         if self.inflated_clip > 1.5 * self.clip:
             ratio = self.inflated_clip / self.clip
-            found.append(
-                f"rounding inflates the clip {ratio:.2f} times and the noise with it: more bits help"
-            )
+            found.append(f"rounding inflates the clip {ratio:.2f} times and the noise with it: more bits help")
         tau = ddgauss_tau(self.local_variance, self.h_min)
         if tau * math.sqrt(self.padded_dim * self.h_min * self.local_variance) > 0.01 * self.l2_bound_grid:
             found.append("local noise is so close to the grid step that tau costs privacy: more bits help")
@@ -136,9 +132,7 @@ class Plan(Statement):
     def to_json(self) -> dict[str, int | float | str]:
         """A JSON object with one entry per field; fractions as "num/den". Floats round-trip by repr."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {
-            "local_variance": f"{self.local_variance.numerator}/{self.local_variance.denominator}"
-        }
+        return values | {"local_variance": f"{self.local_variance.numerator}/{self.local_variance.denominator}"}
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str | bytes) -> Plan:
@@ -148,9 +142,7 @@ class Plan(Statement):
             ValueError: not JSON, a field unknown, missing, twice or malformed; or `InfeasiblePlan`.
         """
         if isinstance(source, (str, bytes)):
-            source = json.loads(
-                source, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
-            )
+            source = json.loads(source, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
         if not isinstance(source, Mapping):
             raise ValueError("plan: a JSON object is needed")
         names = {field.name for field in fields(cls)}
@@ -204,9 +196,7 @@ def verify_plan(plan: Plan) -> None:
     """
     variance = plan.local_variance
     if variance < SMALLEST_STDDEV**2:
-        raise InfeasiblePlan(
-            "local noise is below half a grid step, where nothing is proved", "use more bits"
-        )
+        raise InfeasiblePlan("local noise is below half a grid step, where nothing is proved", "use more bits")
     if variance > LARGEST_VARIANCE or variance.denominator > VARIANCE_DENOMINATOR:
         raise InfeasiblePlan("the local variance is not one that the sampler takes", "use make_plan")
     if plan.granularity > plan.clip:

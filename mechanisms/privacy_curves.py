@@ -150,9 +150,7 @@ def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) ->
     return max(0.0, float(np.min(bound + gain + price + slack)))
 
 
-def epsilon_with_sampler_error(
-    orders: Floats | float, rdp: Floats | float, delta: float, draws: int
-) -> float:
+def epsilon_with_sampler_error(orders: Floats | float, rdp: Floats | float, delta: float, draws: int) -> float:
     """Like `rdp_to_epsilon`, when ``draws`` noise coordinates came from the sampler instead of the exact law.
 
     Each draw is within `SAMPLER_DISTANCE` in total variation; the hybrid argument over all of them costs
@@ -179,9 +177,7 @@ def curve(plan: Plan, honest: int) -> Callable[[float], float]:
         ValueError: fewer honest shares than ``plan.h_min``, or more than there can be.
     """
     if not plan.h_min <= honest <= plan.clients - plan.colluders:
-        raise ValueError(
-            f"{honest} honest shares: the plan covers {plan.h_min} to {plan.clients - plan.colluders}"
-        )
+        raise ValueError(f"{honest} honest shares: the plan covers {plan.h_min} to {plan.clients - plan.colluders}")
 
     def at(order: float) -> float:
         return min(

@@ -89,9 +89,7 @@ def conditional_round(
         RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
     """
     largest = float(np.max(np.abs(values), initial=0.0))
-    if not (
-        largest < LARGEST_NORM and math.sqrt(np.dot(values, values)) + math.sqrt(values.size) < LARGEST_NORM
-    ):
+    if not (largest < LARGEST_NORM and math.sqrt(np.dot(values, values)) + math.sqrt(values.size) < LARGEST_NORM):
         raise RoundingFailed("the vector is too long for exact 64-bit norms")
     source: Keystream = fresh_keystream(random_bytes)
     rounded = np.empty(values.size, np.int64)

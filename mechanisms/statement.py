@@ -106,9 +106,7 @@ class Statement:
             if not holds:
                 raise InfeasiblePlan(reason, suggestion)
         if self.padded_dim != padded_dimension(self.dim):
-            raise InfeasiblePlan(
-                "padded_dim is not the next power of two", f"use {padded_dimension(self.dim)}"
-            )
+            raise InfeasiblePlan("padded_dim is not the next power of two", f"use {padded_dimension(self.dim)}")
         if not 0 <= self.colluders < self.min_survivors <= self.quorum <= self.clients:
             raise InfeasiblePlan(
                 f"0 <= colluders ({self.colluders}) < min_survivors ({self.min_survivors}) "

@@ -22,6 +22,7 @@ def test_an_empty_account_is_free(demo_plan: Plan) -> None:
     account = Account(demo_plan)
     assert account.epsilon_coordinator() == account.epsilon_of(3) == 0.0
     assert not account.would_exceed(100)
+    assert not account.would_exceed()
 
 
 def test_full_participation_of_the_demonstration(demo_plan: Plan) -> None:

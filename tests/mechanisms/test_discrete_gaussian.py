@@ -42,8 +42,7 @@ def distance(law: dict[int, int], variance: Fraction) -> mpmath.mpf:
         total = sum(law.values())
         return (
             mpmath.fsum(
-                abs(mpmath.mpf(law.get(x, 0)) / total - reference[abs(x)] / norm)
-                for x in range(-reach, reach + 1)
+                abs(mpmath.mpf(law.get(x, 0)) / total - reference[abs(x)] / norm) for x in range(-reach, reach + 1)
             )
             / 2
         )
@@ -141,8 +140,7 @@ def moments(sample: np.ndarray, variance: float) -> list[float]:
     """z-scores of mean, variance, lag-1 correlation and the mass beyond 3 sd."""
     x, n = sample.astype(np.float64), sample.size
     far = 2 * sum(
-        math.exp(-(k**2) / (2 * variance))
-        for k in range(int(3 * variance**0.5) + 1, int(20 * variance**0.5) + 20)
+        math.exp(-(k**2) / (2 * variance)) for k in range(int(3 * variance**0.5) + 1, int(20 * variance**0.5) + 20)
     )
     far /= 1 + 2 * sum(math.exp(-(k**2) / (2 * variance)) for k in range(1, int(20 * variance**0.5) + 20))
     beyond = int(np.sum(np.abs(sample) > 3 * variance**0.5))

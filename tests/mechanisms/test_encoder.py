@@ -60,9 +60,7 @@ def test_the_mean_comes_back_with_the_planned_noise(bits: int, keyed: Callable[[
         updates = np.random.default_rng(trial).normal(size=(10, 128)).astype(np.float32)
         updates *= 0.999 / np.linalg.norm(updates, axis=1, keepdims=True).max()
         encoded = [encoder.encode(u, source) for u in updates]
-        assert all(
-            e.dtype == word_dtype(bits) and e.shape == (128,) and int(e.max()) < 1 << bits for e in encoded
-        )
+        assert all(e.dtype == word_dtype(bits) and e.shape == (128,) and int(e.max()) < 1 << bits for e in encoded)
         errors.append(encoder.decode_sum(modular_sum(encoded, bits), 10) - updates.mean(axis=0))
     error = np.concatenate(errors) * 10
     # Rounding adds at most a quarter of a squared grid step a client.

@@ -36,21 +36,14 @@ def law_of(table: NoiseTable) -> dict[int, Fraction]:
             law[value] += mass * Fraction(count, CELLS)
         mass *= Fraction(CELLS - full, CELLS)
     if mass:
-        for value, (before, after) in zip(
-            table.values.tolist(), pairwise([0, *table.cumulative]), strict=True
-        ):
+        for value, (before, after) in zip(table.values.tolist(), pairwise([0, *table.cumulative]), strict=True):
             law[value] += mass * Fraction(after - before, table.cumulative[-1])
     return {value: p for value, p in law.items() if p}
 
 
 def exact_law(half: list[int], step: int) -> dict[int, Fraction]:
     total = 2 * sum(half) - half[0]
-    return {
-        sign * y * step: Fraction(w, total)
-        for y, w in enumerate(half)
-        for sign in ((1, -1) if y else (1,))
-        if w
-    }
+    return {sign * y * step: Fraction(w, total) for y, w in enumerate(half) for sign in ((1, -1) if y else (1,)) if w}
 
 
 CASES = [
@@ -126,11 +119,7 @@ def test_exhaustive_run_reaches_every_stage_and_gives_the_exact_fractions() -> N
 
     share *= Fraction(CELLS - full[1], CELLS)
     behind = full[1].to_bytes(2, "little")
-    sample = (
-        range(last)
-        if last <= 4096
-        else sorted({0, last - 1, *(c + s for c in table.cumulative for s in (-1, 0))})
-    )
+    sample = range(last) if last <= 4096 else sorted({0, last - 1, *(c + s for c in table.cumulative for s in (-1, 0))})
     hits: Counter[int] = Counter()
     for target in sample:
         if not 0 <= target < last:

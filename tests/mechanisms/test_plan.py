@@ -185,9 +185,7 @@ def test_the_published_calibration_agrees_with_an_independent_solution(
 def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
     plan = demo_plan
     n = plan.clients
-    spread = (
-        (plan.clip / plan.granularity) ** 2 * n**2 / plan.padded_dim + n / 4 + n * float(plan.local_variance)
-    )
+    spread = (plan.clip / plan.granularity) ** 2 * n**2 / plan.padded_dim + n / 4 + n * float(plan.local_variance)
     assert 2 * plan.k_stddevs * math.sqrt(spread) <= 2**plan.bits
     assert 2 * plan.k_stddevs * math.sqrt(spread) == pytest.approx(2**plan.bits, rel=1e-6)
     with pytest.raises(InfeasiblePlan, match="wrap"):

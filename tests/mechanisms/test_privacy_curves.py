@@ -101,8 +101,7 @@ def test_enough_exact_cases_are_really_computed() -> None:
 def test_dropping_tau_is_unsound() -> None:
     """The Gaussian's formula alone is exceeded by the exact divergence: a sum is no discrete Gaussian."""
     without_tau = [
-        exact_divergence(order, Fraction(1, 4), 10, 1) / (order / (2 * 10 * 0.25))
-        for order in (1.5, 2.0, 3.7)
+        exact_divergence(order, Fraction(1, 4), 10, 1) / (order / (2 * 10 * 0.25)) for order in (1.5, 2.0, 3.7)
     ]
     assert max(without_tau) > 1 + 1e-3
 
@@ -118,9 +117,7 @@ def test_ignoring_the_rounding_is_unsound() -> None:
 
     def at(norm: float) -> float:
         one = Fraction(1)
-        return float(
-            ddgauss_rdp(2.0, l2_bound=norm, l1_bound=norm * norm, dim=1, local_variance=one, shares=3)
-        )
+        return float(ddgauss_rdp(2.0, l2_bound=norm, l1_bound=norm * norm, dim=1, local_variance=one, shares=3))
 
     exact = exact_divergence(2.0, Fraction(1), 3, 2)
     assert at(1.5) < exact <= at(rounded_l2_bound(1.5, 1, 0.6))
