@@ -184,9 +184,7 @@ class _IdxFile:
             raise self._damaged("too short")
         return content
 
-    def rows(
-        self, magic: bytes, shape: tuple[int, ...], wanted: NDArray[np.int64] | None
-    ) -> NDArray[np.uint8]:
+    def rows(self, magic: bytes, shape: tuple[int, ...], wanted: NDArray[np.int64] | None) -> NDArray[np.uint8]:
         """Return rows ``wanted`` (None: all) of an array of exactly ``shape``, in the order wanted."""
         count, row_shape = shape[0], shape[1:]
         row_bytes = int(np.prod(row_shape, dtype=np.int64))

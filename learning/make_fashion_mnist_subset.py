@@ -2,8 +2,8 @@
 
 Run it as ``python -m learning.make_fashion_mnist_subset``. The subset is the first 600 training and the first
 200 test images of each class, in file order. The full set's files are those of the Debian package
-dataset-fashion-mnist. Prints the SHA-256 that ``learning.datasets.SUBSET_SHA256`` pins; the archive carries no
-times, so the same zlib makes the same bytes.
+dataset-fashion-mnist. Prints the SHA-256 that ``learning.datasets.SUBSET_SHA256`` pins; the archive carries
+no times, so the same zlib makes the same bytes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def subset_archive() -> bytes:
 
 def main() -> None:
     """Write the archive and print its size and digest."""
-    parser = argparse.ArgumentParser(
-        description="Make the shipped subset of Fashion-MNIST from the full set."
-    )
+    parser = argparse.ArgumentParser(description="Make the shipped subset of Fashion-MNIST from the full set.")
     parser.add_argument("--output", type=Path, default=SUBSET_FILE, help="default: %(default)s")
     output: Path = parser.parse_args().output
     content = subset_archive()

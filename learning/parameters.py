@@ -68,9 +68,7 @@ def check_shapes(parameters: Parameters, shapes: Shapes) -> None:
     for name, shape in shapes.items():
         array = parameters[name]
         if array.dtype != np.float32 or array.shape != tuple(shape):
-            raise ValueError(
-                f"parameter {name!r} is {array.dtype}{list(array.shape)}; expected float32{list(shape)}"
-            )
+            raise ValueError(f"parameter {name!r} is {array.dtype}{list(array.shape)}; expected float32{list(shape)}")
 
 
 def subtract(new: Parameters, old: Parameters) -> Parameters:

@@ -47,9 +47,7 @@ def partition(
     if name not in PARTITIONS:
         raise ValueError(f"unknown partition {name!r}; known partitions: {', '.join(PARTITIONS)}")
     if clients < 1 or fewest_examples < 1:
-        raise ValueError(
-            f"{clients} participants with at least {fewest_examples} examples: both must be >= 1"
-        )
+        raise ValueError(f"{clients} participants with at least {fewest_examples} examples: both must be >= 1")
     if seed < 0:
         raise ValueError(f"the partition's seed is {seed}; it must be >= 0")
     if clients * fewest_examples > len(labels):
@@ -93,9 +91,7 @@ def _dirichlet(
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _lift_smallest(
-    parts: list[NDArray[np.int64]], fewest: int, rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
+def _lift_smallest(parts: list[NDArray[np.int64]], fewest: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
     """Move single examples from the largest part to parts below ``fewest``.
 
     The caller has checked that there are enough for all, so while one part is short another has more than

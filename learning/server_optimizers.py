@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 class ServerOptimizer(Protocol):
     """Turns model and mean update into the next model; its state goes into checkpoints."""
 
-    def apply(
-        self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]
-    ) -> NDArray[np.float32]:
+    def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the next flat parameters (d,)."""
         ...
 
@@ -53,9 +51,7 @@ class FedAvg:
         self.momentum = momentum
         self._velocity: NDArray[np.float64] | None = None
 
-    def apply(
-        self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]
-    ) -> NDArray[np.float32]:
+    def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the next parameters; the arguments are not written to.
 
         Args:

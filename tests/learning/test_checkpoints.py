@@ -1,0 +1,137 @@
+"""Checkpoints: exact round trip, the old file or the new one, damage refused."""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from learning.server_optimizers import FedAvg
+
+
+def _checkpoint(seed: int = 0) -> Checkpoint:
+    rng = np.random.default_rng(seed)
+    parameters = {
+        "weights": rng.normal(size=(5, 3)).astype(np.float32),
+        "bias": rng.normal(size=3).astype(np.float32),
+    }
+    return Checkpoint(parameters, {"velocity": rng.normal(size=18)}, {"round": seed, "study": "a/b", "x": [1.5]})
+
+
+def _assert_same(first: Checkpoint, second: Checkpoint) -> None:
+    assert list(first.parameters) == list(second.parameters)
+    for name in first.parameters:
+        np.testing.assert_array_equal(first.parameters[name], second.parameters[name])
+        assert second.parameters[name].dtype == np.float32
+    assert first.metadata == second.metadata
+    np.testing.assert_array_equal(first.optimizer_state["velocity"], second.optimizer_state["velocity"])
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    digest = save_checkpoint(path, _checkpoint())
+    loaded = load_checkpoint(path)
+    _assert_same(_checkpoint(), loaded)
+    FedAvg().load_state(loaded.optimizer_state)
+    assert len(digest) == 64
+    first_bytes = path.read_bytes()
+    assert save_checkpoint(path, loaded) == digest
+    assert path.read_bytes() == first_bytes
+    assert save_checkpoint(path, _checkpoint(1)) != digest
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
+
+
+def test_round_trip_without_optimizer_state(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "m.npz", Checkpoint(_checkpoint().parameters))
+    assert load_checkpoint(tmp_path / "m.npz").optimizer_state == {}
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "model.npz"
+    save_checkpoint(path, _checkpoint(1))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(path, _checkpoint(2))
+    monkeypatch.undo()
+    _assert_same(_checkpoint(1), load_checkpoint(path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
+
+
+def test_content_is_synced_before_the_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def record_fsync(descriptor: int) -> None:
+        is_folder = os.path.isdir(f"/proc/self/fd/{descriptor}")
+        calls.append("fsync folder" if is_folder else "fsync file")
+        fsync(descriptor)
+
+    def record_replace(source: str, target: Path) -> None:
+        calls.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    save_checkpoint(tmp_path / "model.npz", _checkpoint())
+    assert calls == ["fsync file", "replace", "fsync folder"]
+
+
+def test_every_cut_and_flip_is_refused_or_harmless(tmp_path: Path) -> None:
+    """A flipped byte either raises one kind of error or touches nothing that is read (zip bookkeeping)."""
+    path = tmp_path / "model.npz"
+    save_checkpoint(path, _checkpoint())
+    content = path.read_bytes()
+    refused = 0
+    for position in range(0, len(content), 3):
+        path.write_bytes(content[:position])
+        with pytest.raises(CheckpointError, match=r"model\.npz"):
+            load_checkpoint(path)
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
+        try:
+            _assert_same(_checkpoint(), load_checkpoint(path))
+        except CheckpointError:
+            refused += 1
+    assert refused > len(range(0, len(content), 3)) / 2
+
+
+def test_a_changed_value_in_a_valid_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_checkpoint(path, _checkpoint())
+    with np.load(path) as archive:
+        members = dict(archive)
+    members["p0"] = members["p0"] + 1
+    np.savez(path, **members)
+    with pytest.raises(CheckpointError, match="digest"):
+        load_checkpoint(path)
+
+
+def test_pickles_are_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    np.savez(path, header=np.array([{"format": 1}], dtype=object), digest=np.zeros(32, np.uint8))
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        load_checkpoint(path)
+    other = io.BytesIO()
+    np.savez(other, images=np.zeros(3))
+    path.write_bytes(other.getvalue())
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        load_checkpoint(path)
+
+
+def test_missing_file_and_bad_metadata(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "none.npz")
+    for value in (float("nan"), object(), b"bytes"):
+        with pytest.raises(CheckpointError, match="not JSON"):
+            save_checkpoint(tmp_path / "m.npz", Checkpoint(_checkpoint().parameters, {}, {"value": value}))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,73 @@
+"""FedAvg with server momentum: the algebra, and its state through a restart."""
+
+import numpy as np
+import pytest
+
+from learning.server_optimizers import FedAvg
+
+RNG = np.random.default_rng(8)
+MEANS = RNG.normal(size=(6, 11))
+START = RNG.normal(size=11).astype(np.float32)
+
+
+def test_plain_averaging_adds_the_mean() -> None:
+    np.testing.assert_allclose(FedAvg().apply(START, MEANS[0]), START + MEANS[0], rtol=1e-6)
+
+
+def test_momentum_is_the_geometric_sum_of_means() -> None:
+    """x_T = x_0 + rate * sum over s of mean_s * (1 + m + ... + m^(T-1-s))."""
+    optimizer, vector = FedAvg(rate=0.7, momentum=0.9), START
+    for mean in MEANS:
+        vector = optimizer.apply(vector, mean)
+    weights = [sum(0.9**power for power in range(6 - index)) for index in range(6)]
+    np.testing.assert_allclose(vector, START + 0.7 * (np.array(weights) @ MEANS), atol=1e-5)
+    assert vector.dtype == np.float32
+
+
+def test_arguments_are_not_written_to() -> None:
+    optimizer, start, mean = FedAvg(momentum=0.5), START.copy(), MEANS[0].copy()
+    optimizer.apply(start, mean)
+    optimizer.apply(start, MEANS[1])
+    np.testing.assert_array_equal(start, START)
+    np.testing.assert_array_equal(mean, MEANS[0])
+
+
+def test_state_continues_exactly() -> None:
+    first, vector = FedAvg(momentum=0.9), START
+    assert first.state() == {}
+    for mean in MEANS[:3]:
+        vector = first.apply(vector, mean)
+    second = FedAvg(momentum=0.9)
+    second.load_state(first.state())
+    first.state()["velocity"][:] = 0  # a copy: the optimizer does not feel it
+    np.testing.assert_array_equal(first.apply(vector, MEANS[3]), second.apply(vector, MEANS[3]))
+    second.load_state({})
+    np.testing.assert_allclose(second.apply(START, MEANS[0]), START + MEANS[0], rtol=1e-6)
+
+
+def test_a_refused_update_leaves_the_state() -> None:
+    optimizer = FedAvg(momentum=0.9)
+    optimizer.apply(START, MEANS[0])
+    before = optimizer.state()["velocity"]
+    for bad in (np.full(11, np.nan), np.full(11, np.inf), MEANS[0][:10], MEANS):
+        with pytest.raises(ValueError, match="mean update"):
+            optimizer.apply(START, bad)
+    with pytest.raises(ValueError, match="velocity"):
+        optimizer.apply(START[:5], MEANS[1][:5])
+    np.testing.assert_array_equal(optimizer.state()["velocity"], before)
+
+
+@pytest.mark.parametrize(
+    ("rate", "momentum"), [(0.0, 0.9), (float("nan"), 0.0), (1.0, 1.0), (1.0, -0.1), (1.0, float("nan"))]
+)
+def test_bad_settings_are_refused(rate: float, momentum: float) -> None:
+    with pytest.raises(ValueError, match="the server"):
+        FedAvg(rate, momentum)
+
+
+@pytest.mark.parametrize(
+    "state", [{"speed": np.zeros(3)}, {"velocity": np.zeros((2, 2))}, {"velocity": np.array([np.nan])}]
+)
+def test_bad_state_is_refused(state: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match="optimizer's"):
+        FedAvg().load_state(state)

@@ -1,0 +1,118 @@
+"""Options are read from plain mappings and refused by name; tasks are made by name."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from learning.options import OptionError, TrainingOptions
+from learning.task import TASKS, make_task, update_rng
+from learning.tasks.softmax_regression import SoftmaxOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_defaults_and_given_values() -> None:
+    assert SoftmaxOptions.from_mapping({}) == SoftmaxOptions()
+    options = SoftmaxOptions.from_mapping({"client_rate": 1, "pooling": 2})
+    assert options.client_rate == 1.0
+    assert isinstance(options.client_rate, float)
+    assert options.pooling == 2
+    assert SoftmaxOptions.from_mapping(options.to_mapping()) == options
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("client_rate", 0),
+        ("client_rate", -1.0),
+        ("client_rate", float("nan")),
+        ("client_rate", float("inf")),
+        ("client_rate", "0.5"),
+        ("client_rate", True),
+        ("client_rate", 10**400),
+        ("batch_size", 0),
+        ("batch_size", 65_537),
+        ("batch_size", 20.0),
+        ("batch_size", None),
+        ("local_epochs", 0),
+        ("local_epochs", 1_001),
+        ("local_epochs", True),
+        ("pooling", 3),
+        ("pooling", 28),
+        ("pixel_scale", 0.0),
+        ("pixel_offset", float("nan")),
+        ("clientrate", 0.5),
+    ],
+)
+def test_bad_option_is_refused_by_name(option: str, value: object) -> None:
+    with pytest.raises(OptionError, match=option):
+        make_task("softmax-regression", {option: value})
+
+
+def test_unknown_option_lists_the_known_ones() -> None:
+    with pytest.raises(OptionError, match="batch_size, client_rate, local_epochs"):
+        TrainingOptions.from_mapping({"epochs": 3})
+
+
+def test_unknown_task_lists_the_known_ones() -> None:
+    with pytest.raises(OptionError, match="softmax-regression, cnn"):
+        make_task("resnet")
+
+
+def test_update_rng_differs_by_seed_round_and_participant() -> None:
+    draws = {
+        key: update_rng(*key).integers(0, 2**62) for key in [(0, 1, 2), (0, 2, 1), (1, 1, 2), (0, 1, 3), (0, 12, 0)]
+    }
+    assert len(set(draws.values())) == len(draws)
+    assert update_rng(0, 1, 2).integers(0, 2**62) == draws[(0, 1, 2)]
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_numpy_path_runs_with_torch_blocked() -> None:
+    done = _run(
+        """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+import learning.checkpoints, learning.server_optimizers, learning.simulation
+from learning.datasets import load_labels, load_part, load_partition
+from learning.partitions import partition
+from learning.task import TaskUnavailable, make_task
+task = make_task("softmax-regression", {})
+parts = partition(load_labels("fashion-mnist-subset"), "dirichlet", 100, 1.0, 0)
+data = load_partition("fashion-mnist-subset", parts[0])
+task.local_update(task.initial_parameters(), data, np.random.default_rng(0))
+task.evaluate(task.initial_parameters(), load_part("fashion-mnist-subset", "test"))
+assert not any(name.split(".")[0] in ("torch", "scipy", "grpc") for name in sys.modules if sys.modules[name])
+try:
+    make_task("cnn", {})
+except TaskUnavailable as error:
+    print(error)
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'sordino[torch]'" in done.stdout
+
+
+def test_numpy_path_does_not_import_torch_where_it_is_installed() -> None:
+    done = _run(
+        "import sys, learning.simulation; from learning.task import make_task;"
+        "make_task('softmax-regression', {}); print('torch' in sys.modules)"
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_every_named_task_agrees_on_its_dimension() -> None:
+    for name in TASKS:
+        if name == "cnn":
+            pytest.importorskip("torch")
+        task = make_task(name)
+        assert task.name == name
+        assert sum(array.size for array in task.initial_parameters().values()) == task.dim
+        assert all(array.dtype == np.float32 for array in task.initial_parameters().values())
