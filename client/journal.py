@@ -34,12 +34,13 @@ class ClientJournal:
         """Raises `wire.durable.StorageError`: the file can't be used."""
         self._store = DurableStore(path, SCHEMA, APPLICATION_ID)
         self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
-        self._charged: dict[tuple[str, bytes], float] = {}
+        self._charged: dict[tuple[str, bytes], tuple[float, int]] = {}
         rows = self._store.read("SELECT study, identity, round, attempt, charged_renyi FROM attempts")
         for study, identity, round_, attempt, renyi in rows:
             key = (study, bytes(identity))
             self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
-            self._charged[key] = self._charged.get(key, 0.0) + (renyi or 0.0)
+            if renyi is not None:
+                self._add_charge(key, renyi)
 
     async def accept_roster(self, study: str, version: int) -> None:
         """Remember the newest roster version.
@@ -74,16 +75,19 @@ class ClientJournal:
             )
         )
 
-    def charged(self, study: str, identity: bytes) -> float:
-        """Renyi cost charged so far in this study, at the order the study fixes."""
-        return self._charged.get((study, identity), 0.0)
+    def charged(self, study: str, identity: bytes) -> tuple[float, int]:
+        """Renyi cost charged so far in this study, at the order the study fixes, and the number of charges."""
+        return self._charged.get((study, identity), (0.0, 0))
+
+    def _add_charge(self, key: tuple[str, bytes], renyi: float) -> None:
+        total, count = self._charged.get(key, (0.0, 0))
+        self._charged[key] = (total + renyi, count + 1)
 
     async def charge(
         self, study: str, identity: bytes, round_: int, attempt: int, order: float, renyi: float
     ) -> None:
         """Before the first byte of an upload: the unamplified cost at h_min."""
-        key = (study, identity)
-        self._charged[key] = self._charged.get(key, 0.0) + renyi
+        self._add_charge((study, identity), renyi)
         await self._update(
             "charged_renyi = ?, charged_order = ?", (renyi, order), study, identity, round_, attempt
         )

@@ -25,7 +25,7 @@ from learning.datasets import Dataset
 from learning.parameters import flatten, shapes_of, unflatten
 from learning.task import Task
 from mechanisms.encoder import Encoder, InvalidUpdate
-from mechanisms.privacy_curves import curve, rdp_to_epsilon
+from mechanisms.privacy_curves import curve, epsilon_with_sampler_error
 from secagg.client_phases import (
     AdvertiseKeys,
     Answered,
@@ -236,8 +236,11 @@ class Participant:
 
     def _check_budget(self, terms: StudyTerms) -> None:
         order, renyi = self._round_cost(terms)
-        spent = self._journal.charged(terms.document.study, self.identity.public)
-        check_budget(self._configuration, rdp_to_epsilon(order, spent + renyi, terms.document.plan.delta))
+        plan = terms.document.plan
+        spent, charges = self._journal.charged(terms.document.study, self.identity.public)
+        draws = (charges + 1) * plan.clients * plan.padded_dim
+        epsilon = epsilon_with_sampler_error(order, spent + renyi, plan.delta, draws)
+        check_budget(self._configuration, epsilon)
 
     def _key(self, terms: StudyTerms, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return terms.document.study, self.identity.public, attempt.round, attempt.attempt

@@ -65,21 +65,33 @@ class Study(Protocol):
 
 def handlers(study: Study) -> grpc.GenericRpcHandler:
     """The three methods of the service."""
+
+    # Real coroutine functions: gRPC takes anything else for a blocking handler.
+    async def session(requests: Any, context: Any) -> None:
+        await _session(study, requests, context)
+
+    async def upload(requests: Any, context: Any) -> pb.UploadReceipt:
+        return await _upload(study, requests, context)
+
+    async def download(request: pb.DocumentRequest, context: Any) -> AsyncIterator[bytes]:
+        async for frame in _download(study, request, context):
+            yield frame
+
     return grpc.method_handlers_generic_handler(
         SERVICE,
         {
             "Session": grpc.stream_stream_rpc_method_handler(
-                lambda requests, context: _session(study, requests, context),
+                session,
                 request_deserializer=pb.ParticipantMessage.FromString,
                 response_serializer=pb.CoordinatorMessage.SerializeToString,
             ),
             "Upload": grpc.stream_unary_rpc_method_handler(
-                lambda requests, context: _upload(study, requests, context),
+                upload,
                 request_deserializer=None,  # raw bytes: framed chunks
                 response_serializer=pb.UploadReceipt.SerializeToString,
             ),
             "Download": grpc.unary_stream_rpc_method_handler(
-                lambda request, context: _download(study, request, context),
+                download,
                 request_deserializer=pb.DocumentRequest.FromString,
                 response_serializer=None,
             ),

@@ -154,7 +154,7 @@ class Study:
         for round_, attempt in await self._journal.close_open_attempts():
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
         for charge in self._journal.charges():
-            self._account.charge(RoundCharge(charge.round, charge.attempt, charge.survivors))
+            self._account.charge(self._priced(charge))
         last = self._journal.last_round()
         if last is not None:
             self._completed_rounds, checkpoint, self._figures = last
@@ -309,8 +309,9 @@ class Study:
         self, round_: int, attempt: int, unmasking: Unmasking, request: UnmaskingRequest
     ) -> None:
         message = codec.write_unmasking_request(round_, attempt, request).SerializeToString()
-        await self._journal.charge(Charge(round_, attempt, unmasking.u3), message)
-        self._account.charge(RoundCharge(round_, attempt, unmasking.u3))
+        charge = Charge(round_, attempt, unmasking.u3)
+        await self._journal.charge(charge, message)
+        self._account.charge(self._priced(charge))
         self._emit(
             "survivors_frozen",
             round=round_,
@@ -381,6 +382,9 @@ class Study:
             session = self.sessions.get(who)
             if session is not None:
                 session.send(pb.CoordinatorMessage(round_end=end))
+
+    def _priced(self, charge: Charge) -> RoundCharge:
+        return RoundCharge(charge.round, charge.attempt, charge.survivors, self._plan.identity)
 
     def _epsilons(self) -> dict[str, float]:
         return {
