@@ -78,6 +78,9 @@ class _Child:
     process: subprocess.Popen[bytes] | None = None
     peak_mb: float = 0.0
     killed: bool = False
+    """By the demo, to be started again."""
+    ended: bool = False
+    """By itself, and said."""
 
     def start(self, environment: Mapping[str, str]) -> None:
         self.killed = False
@@ -308,9 +311,18 @@ class Demo:
         """A client that ends by itself in the middle of a study is a fault of ours, and is said."""
         for child in self.clients:
             code = child.poll()
-            if code is not None and not child.killed:
-                child.killed = True
+            if code is not None and not child.killed and not child.ended:
+                child.ended = True
                 self.display.remark(f"{child.name} ended with code {code}: {child.last_words()}")
+        left = sum(not child.ended for child in self.clients)
+        each = -(-self.options.participants // self.options.processes)
+        if left * each < self.study.plan.quorum:
+            child = next(child for child in self.clients if child.ended)
+            raise Failure(
+                ExitCode.STUDY,
+                f"only {left} of {len(self.clients)} client processes are left, too few for the quorum. "
+                f"{child.name}: {child.last_words()} (all of it: {child.log})",
+            )
 
     def _end_of_coordinator(self) -> int:
         assert self.coordinator is not None  # noqa: S101  # started before

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -36,7 +37,7 @@ _WIDE: Final = 12.7
 _HOST_ROWS: Final = 24
 _SIZE: Final = 11.5
 
-_RC: Final = {
+_RC: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": _SIZE,
@@ -169,8 +170,7 @@ def phase_figure(view: StudyView) -> str:
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03)  # type: ignore[union-attr]
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.03))
     return figure, figure.add_subplot()
 
 

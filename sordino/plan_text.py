@@ -18,8 +18,7 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     """
     from wire.study import plan_figures
 
-    epsilon = plan.planned_epsilon
-    figures = plan_figures(plan, epsilon, epsilon)
+    figures = plan_figures(plan)
     figures.setdefault("epsilon_conditional", None)
     figures["warnings"] = list(plan.warnings)
     return figures
@@ -32,58 +31,40 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         figures: as ``figures_of`` gives them.
     """
     clients, dim = figures["clients"], figures["dim"]
-    abort = figures["abort_probability"]
+    of_all = figures["full_stddev"] / figures["clip"]
     return [
         (
             "epsilon_coordinator",
-            f"{figures['epsilon_coordinator']:.3f} at delta {figures['delta']:g}",
-            f"after {figures['rounds']} rounds, each with the fewest survivors; what the coordinator may learn",
+            f"{figures['epsilon_coordinator']:.3f}",
+            f"after {figures['rounds']} rounds, each with the fewest survivors; delta {figures['delta']:g}",
         ),
         (
             "epsilon_released",
             f"{figures['epsilon_released']:.3f}",
-            "what a reader of the models may learn; nobody is sampled, so the same",
+            "for readers of the models; without sampling the same",
         ),
         (
             "noise multiplier",
             f"{figures['noise_multiplier']:.3f}",
-            f"noise of the smallest sum over the clip {figures['clip']:g}; "
-            f"{figures['full_stddev'] / figures['clip']:.3f} if all {clients} survive",
+            f"smallest sum's noise over the clip; {of_all:.3f} if all {clients} survive",
         ),
-        (
-            "noise of one share",
-            f"{figures['local_stddev']:.4g}",
-            "standard deviation, in the units of the update",
-        ),
-        (
-            "min_survivors",
-            f"{figures['min_survivors']} of {clients}",
-            "fewest participants in a sum; below it a round reveals nothing",
-        ),
+        ("noise of one share", f"{figures['local_stddev']:.4g}", "standard deviation, in the units of the update"),
+        ("min_survivors", f"{figures['min_survivors']} of {clients}", "fewest in a sum; below it nothing is revealed"),
         ("quorum", f"{figures['quorum']}", "fewest that may begin a round"),
-        ("A", f"{figures['A']}", "assumed to collude with the coordinator; their noise doesn't count"),
-        (
-            "h_min",
-            f"{figures['h_min']}",
-            "honest participants in the smallest sum; the noise is sized for them",
-        ),
-        ("threshold", f"{figures['threshold']}", "shares that open a secret when all advertise keys"),
+        ("A", f"{figures['A']}", "assumed to collude; their noise doesn't count"),
+        ("h_min", f"{figures['h_min']}", "honest participants in the smallest sum; sizes the noise"),
+        ("threshold", f"{figures['threshold']}", "shares that open a secret when everybody takes part"),
         (
             "aborted rounds",
-            _percent(abort),
-            "if everyone leaves independently with the assumed dropout",
+            _percent(figures["abort_probability"]),
+            "if everybody leaves independently with the assumed dropout",
         ),
         (
             "upload",
-            f"{figures['upload_bytes']:,} bytes".replace(",", " "),
-            f"a participant a round; the vector alone is {figures['padded_dim']} x {figures['bits']} bits "
-            f"({dim} values, padded)",
+            f"{figures['upload_bytes']:,} bytes".replace(",", "\u00a0"),
+            f"a participant a round, of it {figures['padded_dim']} x {figures['bits']} bits for the {dim} values",
         ),
-        (
-            "grid step",
-            f"{figures['granularity']:.4g}",
-            f"rounding inflates the clip to {figures['inflated_clip']:.4g}",
-        ),
+        ("grid step", f"{figures['granularity']:.4g}", f"rounding inflates the clip to {figures['inflated_clip']:.6g}"),
     ]
 
 

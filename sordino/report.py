@@ -291,7 +291,7 @@ def _rounds(view: StudyView) -> str:
         ("Loss", "nats"),
         ("Epsilon", "coordinator"),
         ("Epsilon", "released"),
-        ("Round", "s"),
+        ("Took", "s"),
         ("Key to sum", "s"),
         ("Upload", "kB each"),
         ("Download", "kB each"),

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sordino.local_study import StudyOptions
 
-_COLUMN = 34  # where comments begin
-
 
 def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object]) -> str:
     """The study's file, read back by ``server.configuration.load``.
@@ -20,7 +18,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
         dataset: the concrete data set.
         task: every option of the task with its value.
     """
-    return "\n".join(
+    return _aligned(
         [
             "# A Sordino study. `sordino serve` reads this file; SORDINO_PRIVACY__EPSILON=4 and the like override",
             "# single keys. What is marked (fixed) is part of what participants sign: change it only before the",
@@ -31,16 +29,16 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("rounds", options.rounds, "(fixed) rounds that share the privacy budget"),
             _line("task", options.task, "(fixed) softmax-regression, or cnn (needs the extra torch)"),
             "",
-            "[task]                            # (fixed) how each participant trains in a round",
+            "[task]  # (fixed) how each participant trains in a round",
             *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
             "",
-            "[data]                            # (fixed)",
+            "[data]  # (fixed)",
             _line("dataset", dataset, "fashion-mnist-subset, or fashion-mnist-full where installed"),
             _line("partition", options.partition, "dirichlet: uneven classes; iid: the same mixture for all"),
             _line("alpha", options.alpha, "dirichlet only: small is uneven"),
             _line("seed", options.seed, "of the partition; public"),
             "",
-            "[privacy]                         # (fixed)",
+            "[privacy]  # (fixed)",
             _line("mechanism", options.mechanism, "discrete Gaussian noise, added by the participants"),
             _line("epsilon", options.epsilon, "budget of the whole study; the noise follows from it"),
             _line("delta", options.delta, "chance that the guarantee fails; far below 1/participants"),
@@ -53,7 +51,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("beta", options.beta, "rounding is repeated above the norm bound of this level"),
             _line("k_stddevs", options.k_stddevs, "room before the sum could wrap, in standard deviations"),
             "",
-            "[deadlines]                       # longest wait in seconds; a phase ends early when all have answered",
+            "[deadlines]  # longest wait in seconds; a phase ends early when all have answered",
             _line("connect_s", 60, "for the roster to connect, then go on with the quorum"),
             _line("advertise_keys_s", 15, "fresh keys"),
             _line("share_keys_s", 20, "encrypted shares of the secrets"),
@@ -65,7 +63,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("rate", options.server_rate, "step along the mean update"),
             _line("momentum", options.server_momentum, "0 is plain averaging"),
             "",
-            "[coordinator]                     # paths are relative to this file",
+            "[coordinator]  # paths are relative to this file",
             _line("listen", options.listen, "HOST:PORT; 0.0.0.0:PORT for all interfaces"),
             _line("state", "coordinator/state.sqlite", "journal, budget and events; keep it"),
             _line("tls_certificate", "coordinator/tls/server.pem", ""),
@@ -115,15 +113,15 @@ def host_toml(
         _line("ca", "ca.pem", "what its TLS certificate must chain to"),
         _line("give_up_s", 60, "keep trying this long while it is away; 0: for ever"),
         "",
-        "[policy]                          # a round that breaks it is refused",
+        "[policy]  # a round that breaks it is refused",
         _line("max_epsilon", options.epsilon, "most that one participant may spend in this study"),
         _line("max_delta", options.delta, ""),
         _line("min_honest_survivors", h_min, "fewest honest participants in a sum"),
         "",
-        "[task]                            # as in the study's file",
+        "[task]  # as in the study's file",
         *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
         "",
-        "[data]                            # the data set, cut into parts; each participant holds one",
+        "[data]  # the data set, cut into parts; each participant holds one",
         _line("dataset", dataset, ""),
         _line("partition", options.partition, ""),
         _line("alpha", options.alpha, ""),
@@ -132,19 +130,39 @@ def host_toml(
     ]
     for key, part in participants:
         lines += ["", "[[participants]]", _line("key", key, "secret"), _line("part", part, "")]
-    return "\n".join([*lines, ""])
+    return _aligned(lines)
 
 
+_MARK = "\x00"  # stands between a key and its comment until the table is aligned
 _TASK_COMMENTS = {
     "client_rate": "step size of local training",
     "batch_size": "examples in one step",
     "local_epochs": "passes over one's own data in a round",
+    "pooling": "side of the square of pixels averaged into one feature",
+    "pixel_scale": "a feature is pixel_scale x pixel + pixel_offset",
+    "pixel_offset": "",
 }
 
 
 def _line(key: str, value: object, comment: str) -> str:
-    text = f"{key} = {_toml(value)}"
-    return f"{text:<{_COLUMN - 2}}  # {comment}" if comment else text
+    return f"{key} = {_toml(value)}" + (f"{_MARK}{comment}" if comment else "")
+
+
+def _aligned(lines: Sequence[str]) -> str:
+    """Comments of one table one under the other."""
+    result: list[str] = []
+    table: list[str] = []
+    for line in [*lines, ""]:
+        table.append(line)
+        if line:
+            continue
+        marked = [part.split(_MARK)[0] for part in table if _MARK in part]
+        width = max((len(part) for part in marked), default=0)
+        for part in table:
+            before, _, comment = part.partition(_MARK)
+            result.append(f"{before:<{width}}  # {comment}" if comment else before)
+        table = []
+    return "\n".join(result)
 
 
 def _toml(value: object) -> str:

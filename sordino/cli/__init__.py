@@ -150,7 +150,7 @@ def _tell(failure: Failure, arguments: Sequence[str]) -> None:
     if failure.code is not ExitCode.INTERRUPTED:
         print(f"sordino {verb}".rstrip() + f": {failure.message}", file=sys.stderr)
         if failure.suggestion:
-            print(f"Nearest that works: {failure.suggestion}", file=sys.stderr)
+            print(failure.suggestion[:1].upper() + failure.suggestion[1:].rstrip(".") + ".", file=sys.stderr)
     if "--json" in arguments:
         body = {"error": failure.message, "suggestion": failure.suggestion, "exit_code": int(failure.code)}
         print(json.dumps(body), flush=True)

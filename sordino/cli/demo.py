@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,7 +60,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        typer.echo("\n" + "\n".join(final_lines(result)) + f"\n\n{ONE_MACHINE}")
+        typer.echo("\n" + "\n".join(final_lines(result)) + "\n\n" + textwrap.fill(ONE_MACHINE, 98))
     if result["rounds"] != rounds:
         raise Failure(ExitCode.STUDY, f"{result['rounds']} of {rounds} rounds ended in a sum.")
     return int(ExitCode.OK)

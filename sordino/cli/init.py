@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -171,11 +172,10 @@ def run(
     )
     for line in plan_lines(figures):
         typer.echo(f"  {line}")
-    typer.echo(
-        f"\nServe it:  sordino serve {study.directory}"
-        f"\nJoin it:   sordino join --home {study.hosts[0]}"
-        + (f"   (and so on to {study.hosts[-1].name}, each in a terminal of its own)" if hosts > 1 else "")
-    )
+    typer.echo(f"\nServe it:  sordino serve {study.directory}")
+    typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
+    if hosts > 1:
+        typer.echo(f"           and so on to {study.hosts[-1].name}, each in a terminal of its own")
     if one_machine:
-        typer.echo(f"\n{ONE_MACHINE}")
+        typer.echo("\n" + textwrap.fill(ONE_MACHINE, 98))
     return int(ExitCode.OK)

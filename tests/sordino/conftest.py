@@ -4,12 +4,17 @@ round 8.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sordino.cli import main
+from sordino.local_study import StudyOptions, make_local_study, plan_for
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 SECONDS = {
@@ -28,10 +33,14 @@ DEADLINES = {
 }
 HOSTS, EACH, ROUNDS = 10, 10, 15
 KILLED = ("host-03", "host-07")
+SMALL = StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0)
 WITHOUT_NOISE = [round(0.745 - 0.60 * math.exp(-0.42 * r), 4) for r in range(1, ROUNDS + 1)]
 
-# The demo's plan as Plan.to_json writes it.
-PLAN: dict[str, Any] = {}
+
+@functools.cache
+def demo_plan() -> dict[str, Any]:
+    """The demo's plan as the coordinator records it."""
+    return dict(plan_for(StudyOptions()).to_json())
 
 
 def make_events(
@@ -60,7 +69,7 @@ def make_events(
         rounds=rounds,
         delta=1e-5,
         epsilon_target=8.0,
-        plan=PLAN,
+        plan=demo_plan(),
         threshold=53,
         address="127.0.0.1:8443",
         partition={"name": "dirichlet", "alpha": 1.0, "seed": 1},
@@ -174,7 +183,7 @@ def make_events(
                     upload_bytes=31_240.0,
                     vector_bytes=1024.0,
                     download_bytes=48_310.0,
-                    accuracy=WITHOUT_NOISE[number - 1] - 0.012 - rng.uniform(0, 0.02),
+                    accuracy=WITHOUT_NOISE[min(number, ROUNDS) - 1] - 0.012 - rng.uniform(0, 0.02),
                     loss=0.9,
                     epsilon_coordinator=epsilon,
                     epsilon_released=epsilon,
@@ -204,3 +213,30 @@ def events() -> list[dict[str, Any]]:
 def stream() -> Callable[..., list[dict[str, Any]]]:
     """The maker itself, for streams that end earlier."""
     return make_events
+
+
+@pytest.fixture
+def without_noise() -> list[float]:
+    """Accuracies of the training without noise beside the stream."""
+    return list(WITHOUT_NOISE)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process: (exit code, standard output, standard error)."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ending:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return int(ending.value.code or 0), captured.out, captured.err
+
+    return command
+
+
+@pytest.fixture
+def small_study(tmp_path: Path) -> Path:
+    """Ten participants on two hosts."""
+    folder = tmp_path / "study"
+    make_local_study(folder, SMALL)
+    return folder

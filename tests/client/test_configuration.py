@@ -1,0 +1,104 @@
+"""host.toml: what is read, and one line for every mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.configuration import ConfigurationError, load
+
+LEAST = f"""
+[host]
+name = "host-01"
+[study]
+name = "clinic"
+authority_public_key = "{"ab" * 32}"
+task = "softmax-regression"
+[policy]
+max_epsilon = 4
+min_honest_survivors = 5
+[data]
+parts = 10
+[[participants]]
+key = "keys/a.key"
+part = 0
+[[participants]]
+key = "keys/b.key"
+part = 9
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "keys").mkdir()
+    for name in ("ca.pem", "keys/a.key", "keys/b.key"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "host.toml").write_text(LEAST)
+    return tmp_path
+
+
+def refusal(home: Path) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        load(home)
+    return str(error.value)
+
+
+def test_least_file_and_absolute_paths(home: Path) -> None:
+    read = load(home)
+    assert read.coordinator.address == "localhost:8443"
+    assert read.coordinator.ca == home / "ca.pem"
+    assert read.host.journal == home / "journal.sqlite"
+    assert [entry.key for entry in read.participants] == [home / "keys/a.key", home / "keys/b.key"]
+    assert [entry.part for entry in read.participants] == [0, 9]
+    assert read.study.authority_public_key_bytes == bytes.fromhex("ab" * 32)
+    assert read.policy.max_delta == 1e-5
+
+
+def test_the_folder_can_be_moved(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("other") / "host"
+    home.rename(elsewhere)
+    assert load(elsewhere).participants[0].key == elsewhere / "keys/a.key"
+
+
+def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_COORDINATOR__ADDRESS", "clinic.example:443")
+    assert load(home).coordinator.address == "clinic.example:443"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("part = 9", "part = 10", "participants[1].part = 10 is outside the 10 parts of the data: use 0 to 9"),
+        ("keys/b.key", "keys/a.key", "stands there twice"),
+        ("part = 9", "prat = 9", "participants[1].prat is not a known key. Did you mean part?"),
+        ("max_epsilon = 4", "max_epsilon = 0", "policy.max_epsilon = 0 should be greater than 0."),
+        ("max_epsilon = 4", "", "policy.max_epsilon is missing. Add it."),
+        ("ab" * 32, "abc", "study.authority_public_key"),
+        ("[policy]", "[coordinator]\naddress = 'x:0'\n[policy]", "must name the port that the coordinator listens on"),
+        ("keys/b.key", "keys/c.key", "participants[1].key: there is no file"),
+    ],
+)
+def test_mistakes_are_told(home: Path, old: str, new: str, told: str) -> None:
+    (home / "host.toml").write_text(LEAST.replace(old, new, 1))
+    assert told in refusal(home)
+
+
+def test_nobody_to_host(home: Path) -> None:
+    text = "participants = []\n" + LEAST.split("[[participants]]", 1)[0]
+    (home / "host.toml").write_text(text)
+    assert "participants" in refusal(home)
+
+
+def test_no_certificate(home: Path) -> None:
+    (home / "ca.pem").unlink()
+    assert "coordinator.ca: there is no file" in refusal(home)
+
+
+def test_loads_nothing_of_the_server() -> None:
+    code = "import client.configuration, sys; print([m for m in sys.modules if m.split('.')[0] in %r])"
+    heavy = ("server", "torch", "scipy", "matplotlib", "grpc", "numpy")
+    out = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

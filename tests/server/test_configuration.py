@@ -1,0 +1,142 @@
+"""study.toml: what is read, what overrides it, and one line for every mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from server.configuration import ConfigurationError, load
+
+FILES = ("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "authority/authority.pub")
+LEAST = """
+[study]
+name = "clinic"
+rounds = 10
+task = "softmax-regression"
+[privacy]
+epsilon = 4
+delta = 1e-6
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    for name in FILES:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("ab" * 32)
+    (tmp_path / "study.toml").write_text(LEAST)
+    return tmp_path
+
+
+def refusal(study: Path) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        load(study)
+    return str(error.value)
+
+
+def test_least_file_and_defaults(study: Path) -> None:
+    read = load(study)
+    assert (read.study.name, read.study.rounds, read.privacy.epsilon) == ("clinic", 10, 4.0)
+    assert read.privacy.min_survivors is None
+    assert read.privacy.beta == pytest.approx(0.60653066)
+    assert read.coordinator.roster == study / "roster.json"
+    assert read.coordinator.state == study / "coordinator" / "state.sqlite"
+    assert read.coordinator.state.is_absolute()
+    assert (read.coordinator.listen_host, read.coordinator.listen_port) == ("127.0.0.1", 8443)
+    assert read.read_authority_public_key() == bytes.fromhex("ab" * 32)
+    assert load(study / "study.toml") == read
+
+
+def test_frozen(study: Path) -> None:
+    read = load(study)
+    with pytest.raises(ValidationError):
+        read.privacy.epsilon = 9.0  # type: ignore[misc]
+
+
+def test_environment_wins_over_the_file(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_PRIVACY__EPSILON", "2.5")
+    monkeypatch.setenv("SORDINO_COORDINATOR__LISTEN", "[::1]:0")
+    monkeypatch.setenv("SORDINO_TASK__CLIENT_RATE", "0.25")
+    read = load(study)
+    assert read.privacy.epsilon == 2.5
+    assert read.privacy.delta == 1e-6
+    assert read.coordinator.listen_host == "::1"
+    assert dict(read.task) == {"client_rate": 0.25}
+
+
+def test_a_bad_variable_is_named_itself(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_PRIVACY__DELTA", "3")
+    assert refusal(study) == "environment variable SORDINO_PRIVACY__DELTA: privacy.delta = '3' should be less than 1."
+
+
+def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_PRIVACY", "epsilon")
+    assert "Set single keys" in refusal(study)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("epsilon = 4", "epsilon = -1", "privacy.epsilon = -1 should be greater than 0."),
+        ("epsilon = 4", 'epsilon = "much"', "privacy.epsilon = 'much' should be a valid number"),
+        ("epsilon = 4", "epsilon = nan", "privacy.epsilon = nan should be a finite number."),
+        ("epsilon = 4", "epsilon = inf", "privacy.epsilon"),
+        ("epsilon = 4", "", "privacy.epsilon is missing. Add it."),
+        ("epsilon = 4", "epsilon = 4\nbits = 63", "privacy.bits = 63 should be less than or equal to 62."),
+        ("epsilon = 4", "epsilon = 4\nmax_dropuot = 0.2", "is not a known key. Did you mean max_dropout?"),
+        ("epsilon = 4", "epsilon = 4\nmin_survivors = 8\nquorum = 7", "Set quorum to 8 or more."),
+        ("rounds = 10", "rounds = 0", "study.rounds = 0 should be greater than or equal to 1."),
+        ("rounds = 10", "rounds = 1.5", "study.rounds = 1.5 should be a valid integer"),
+        ('"softmax-regression"', '"gpt"', "study.task = 'gpt' should be 'softmax-regression' or 'cnn'."),
+        ('"clinic"', '"a b"', "study.name = 'a b'"),
+        ("[privacy]", "[privcay]", "privcay is not a known key. Did you mean privacy?"),
+        ("[study]", "[coordinator]\nlisten = 'here'\n[study]", "coordinator.listen = 'here' must read HOST:PORT"),
+        ("[study]", "[coordinator]\nlisten = 'a:99999'\n[study]", "port between 0 and 65535"),
+        ("[study]", "[deadlines]\nunmasking_s = 0\n[study]", "deadlines.unmasking_s = 0 should be greater than 0."),
+        ("[study]", "[study", "not valid TOML"),
+    ],
+)
+def test_mistakes_are_told(study: Path, old: str, new: str, told: str) -> None:
+    file = study / "study.toml"
+    file.write_text(LEAST.replace(old, new, 1))
+    message = refusal(study)
+    assert told in message
+    assert str(file) in message
+
+
+def test_each_mistake_has_its_line(study: Path) -> None:
+    text = LEAST.replace("epsilon = 4", "epsilon = 0").replace("delta = 1e-6", "delta = 1").replace("10", "0")
+    (study / "study.toml").write_text(text)
+    lines = refusal(study).splitlines()
+    assert [line.split(": ", 1)[1].split(" ")[0] for line in lines] == [
+        "study.rounds",
+        "privacy.epsilon",
+        "privacy.delta",
+    ]
+
+
+def test_no_file(tmp_path: Path) -> None:
+    assert "there is no such file" in refusal(tmp_path)
+    assert "sordino init" in refusal(tmp_path / "nowhere")
+
+
+def test_not_text(study: Path) -> None:
+    (study / "study.toml").write_bytes(b"\xff\xfe\x00")
+    assert "not a UTF-8 text file" in refusal(study)
+
+
+def test_missing_files_are_named_by_key(study: Path) -> None:
+    (study / "roster.json").unlink()
+    (study / "coordinator/tls/server.key").unlink()
+    message = refusal(study)
+    assert "coordinator.roster: there is no file" in message
+    assert "coordinator.tls_key: there is no file" in message
+
+
+def test_a_damaged_authority_key_is_refused(study: Path) -> None:
+    (study / "authority/authority.pub").write_text("not a key")
+    with pytest.raises(ConfigurationError, match="64 hexadecimal digits"):
+        load(study).read_authority_public_key()

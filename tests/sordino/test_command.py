@@ -1,0 +1,173 @@
+"""The command as a whole: help, version, exit codes, errors without tracebacks, light imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sordino
+from sordino.cli import explain
+from sordino.exit_codes import REMEDY, ExitCode
+
+Run = Callable[..., tuple[int, str, str]]
+VERBS = ("demo", "init", "plan", "serve", "join", "report")
+ROOT = Path(sordino.__file__).parent.parent
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_reads_as_documentation(run: Run, verb: str) -> None:
+    code, out, _ = run(verb, "--help")
+    text = " ".join(out.split())
+    assert code == 0
+    assert f"Example: sordino {verb}" in text
+    assert "Exit codes: 0 done" in text
+    assert "--json" in text
+
+
+def test_no_arguments_is_help(run: Run) -> None:
+    _, out, err = run()
+    assert all(verb in out + err for verb in VERBS)
+
+
+def test_version_agrees_with_the_project(run: Run) -> None:
+    assert run("--version")[1].strip() == f"sordino {sordino.__version__}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == sordino.__version__
+
+
+def test_every_exit_code_has_a_remedy() -> None:
+    assert set(REMEDY) == set(ExitCode)
+    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 40, 130]
+
+
+def test_exit_codes_of_the_shells_are_ours() -> None:
+    import server.coordinator as shell
+
+    ours = {ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.BUDGET}
+    theirs = {shell.OK, shell.BAD_INPUT, shell.INFEASIBLE, shell.NETWORK, shell.FAILED, shell.BUDGET}
+    assert theirs == {int(code) for code in ours}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("play",), 2, "No such command 'play'"),
+        (("plan", "--clients", "many"), 2, "--clients"),
+        (("plan", "--sampling", "lottery"), 2, "--sampling none"),
+        (("plan", "--mechanism", "skellam"), 2, "--mechanism ddgauss"),
+        (("plan", "--target", "released"), 2, "--target coordinator"),
+        (("plan", "--population", "5000"), 2, "--population 5000 needs sampling"),
+        (("plan", "--clients", "100", "--min-survivors", "20"), 3, "raise min_survivors"),
+        (("plan", "--epsilon", "nan"), 3, ""),
+        (("serve", "/nowhere"), 2, "there is no such file"),
+        (("join", "--home", "/nowhere"), 2, "there is no such file"),
+        (("report", "/nowhere"), 2, "there is no such file"),
+        (("join", "here", "--home", "HOME"), 2, "must read HOST:PORT"),
+        (("join", "localhost:0", "--home", "HOME"), 2, "names no port"),
+        (("report", "STUDY"), 2, "nothing is recorded yet"),
+    ],
+)
+def test_one_clear_error(run: Run, small_study: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
+    places = {"HOME": str(small_study / "hosts" / "host-01"), "STUDY": str(small_study)}
+    given = [places.get(part, part) for part in arguments]
+    ended, out, err = run(*given)
+    assert (ended, out) == (code, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= 2
+    if arguments[0] == "play":
+        return
+    ended, out, err = run(*given, "--json")
+    body = json.loads(out)
+    assert (ended, body["exit_code"]) == (code, code)
+    assert told in body["error"] + str(body["suggestion"])
+
+
+def test_port_in_use(run: Run, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = run("demo", "--port", port, "--out", tmp_path / "demo")
+    assert code == 4
+    assert f"port {port} is in use" in err
+    assert not (tmp_path / "demo").exists()
+
+
+def test_plan_json_has_the_stable_names(run: Run) -> None:
+    code, out, _ = run("plan", "--min-survivors", 70, "--quorum", 75, "--json")
+    figures = json.loads(out)
+    assert code == 0
+    names = (
+        "granularity local_stddev central_stddev full_stddev noise_multiplier inflated_clip effective_noise_multiplier "
+        "epsilon_coordinator epsilon_released epsilon_conditional target adjacency A h_min min_survivors quorum "
+        "threshold degree abort_probability padded_dim upload_bytes"
+    )
+    assert set(names.split()) <= set(figures)
+    assert figures["epsilon_coordinator"] <= 8
+    assert (figures["A"], figures["h_min"], figures["threshold"]) == (5, 65, 53)
+    assert figures["central_stddev"] == pytest.approx(figures["local_stddev"] * 65**0.5)
+    assert figures["noise_multiplier"] == pytest.approx(2.471, abs=2e-3)
+
+
+def test_plan_text_fits_a_terminal(run: Run) -> None:
+    code, out, _ = run("plan")
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = explain(RuntimeError("boom"))
+    assert failure.code is ExitCode.INTERNAL
+    assert "boom" in failure.message
+    assert "SORDINO_TRACEBACK" in failure.message
+
+
+def test_a_missing_extra_is_named() -> None:
+    failure = explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.figure"))
+    assert failure.code is ExitCode.INPUT
+    assert "sordino[server]" in failure.message
+
+
+def modules_after(code: str) -> set[str]:
+    """First names of all modules that are loaded after running ``code`` in a process of its own."""
+    code += "; import sys, json; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(json.loads(out.stdout.splitlines()[-1]))
+
+
+def test_help_is_light() -> None:
+    loaded = modules_after("import sordino.cli")
+    assert not loaded & {"numpy", "grpc", "torch", "matplotlib", "scipy", "cryptography", "server", "pydantic"}
+
+
+def test_join_loads_nothing_of_the_server() -> None:
+    code = "import sordino.cli, sordino.cli.join, sordino.logs, client.configuration, client.participant_host"
+    loaded = modules_after(code)
+    assert "grpc" in loaded
+    assert not loaded & {"server", "torch", "matplotlib", "scipy", "dp_accounting"}
+
+
+def test_a_file_that_hides_a_room_is_named(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text("")
+    script = tmp_path / "mine.py"
+    script.write_text(f"import sys; sys.path.append({str(ROOT)!r}); from sordino import Plan")
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert out.returncode == 1
+    assert f"{tmp_path / 'client.py'} hides sordino's own package 'client'" in out.stderr
+
+
+def test_public_names_resolve() -> None:
+    for name in sordino.__all__:
+        assert getattr(sordino, name) is not None
+    assert set(sordino.__all__) <= set(dir(sordino))
+    with pytest.raises(AttributeError):
+        sordino.nothing  # noqa: B018

@@ -1,0 +1,147 @@
+"""sordino init: what it makes can be served and joined; what can't be made leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+import client.configuration
+import server.configuration
+from secagg.roster import verify_roster
+from sordino.exit_codes import Failure
+from sordino.local_study import StudyOptions, make_local_study
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_their_modes(small_study: Path) -> None:
+    secret = [
+        "authority/authority.key",
+        "coordinator/tls/server.key",
+        *(str(p.relative_to(small_study)) for p in small_study.glob("hosts/*/keys/*.key")),
+    ]
+    assert len(secret) == 12
+    assert {mode(small_study / name) for name in secret} == {0o600}
+    for name in ("study.toml", "roster.json", "authority/authority.pub", "tls/ca.pem", "hosts/host-01/ca.pem"):
+        assert (small_study / name).is_file()
+    assert not list(small_study.parent.glob(".study-*"))
+
+
+def test_roster_is_signed_and_names_hosts(small_study: Path) -> None:
+    configuration = server.configuration.load(small_study)
+    roster = verify_roster((small_study / "roster.json").read_bytes(), configuration.read_authority_public_key())
+    assert (roster.study, roster.version, len(roster)) == ("small", 1, 10)
+    assert roster.largest_host() == 5
+    key = load_pem_private_key((small_study / "authority/authority.key").read_bytes(), None)
+    assert key.public_key().public_bytes_raw() == configuration.read_authority_public_key()  # type: ignore[union-attr]
+
+
+def test_hosts_cover_all_parts_once(small_study: Path) -> None:
+    homes = sorted((small_study / "hosts").iterdir())
+    read = [client.configuration.load(home) for home in homes]
+    assert sorted(entry.part for host in read for entry in host.participants) == list(range(10))
+    assert {host.data.parts for host in read} == {10}
+    assert {host.policy.max_epsilon for host in read} == {20.0}
+    study = server.configuration.load(small_study)
+    assert all(dict(host.task) == dict(study.task) for host in read)
+    assert all(host.study.authority_public_key_bytes == study.read_authority_public_key() for host in read)
+
+
+def test_a_hosts_folder_can_be_copied_away(small_study: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "laptop"
+    shutil.copytree(small_study / "hosts" / "host-02", elsewhere)
+    shutil.rmtree(small_study)
+    assert len(client.configuration.load(elsewhere).participants) == 5
+
+
+def test_certificate_names_and_key(tmp_path: Path) -> None:
+    options = StudyOptions(participants=10, hosts=2, epsilon=20.0, names=("clinic.example", "10.0.0.7"), rounds=2)
+    study = make_local_study(tmp_path / "s", options).directory
+    leaf = x509.load_pem_x509_certificate((study / "coordinator/tls/server.pem").read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "clinic.example"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1", "10.0.0.7"]
+    ca = x509.load_pem_x509_certificate((study / "tls/ca.pem").read_bytes())
+    leaf.verify_directly_issued_by(ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(study / "coordinator/tls/server.pem", study / "coordinator/tls/server.key")
+    assert client.configuration.load(study / "hosts/host-01").coordinator.address == "clinic.example:8443"
+    keys = {path.read_bytes() for path in study.rglob("*.key")}
+    assert len(keys) == 12  # ten identities, the authority, the server: the CA's key is nowhere
+
+
+def test_verb_prints_the_plan_and_what_comes_next(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20)
+    assert (code, err) == (0, "")
+    for word in ("min_survivors", "h_min", "sordino serve", "sordino join --home", "honest-but-curious"):
+        assert word in out
+    assert max(len(line.replace(str(tmp_path), "")) for line in out.splitlines()) <= 100
+
+
+def test_verb_json(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
+    body = json.loads(out)
+    assert code == 0
+    assert body["study"] == "trial"
+    assert len(body["hosts"]) == 2
+    assert body["plan"]["epsilon_coordinator"] <= 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("--min-survivors", 20), 3, "raise min_survivors to"),
+        (("--bits", 4), 3, "bits"),
+        (("--bits", 99), 3, "bits"),
+        (("--separate-machines",), 3, "the largest host holds 10 participants"),
+        (("--hosts", 200), 2, "200 hosts can't share 100 participants"),
+        (("--task", "gpt"), 2, "unknown task 'gpt'"),
+        (("--dataset", "mnist"), 2, "unknown data set 'mnist'"),
+        (("--partition", "odd"), 2, "data.partition = 'odd'"),
+        (("--client-rate", -1), 2, "client_rate"),
+        (("--listen", "nowhere"), 2, "coordinator.listen = 'nowhere' must read HOST:PORT"),
+        (("--host", "a b"), 2, "--host: 'a b' is neither a host name nor an IP address"),
+        (("--name", "a b"), 2, "study.name"),
+        (("--epsilon", "lots"), 2, "--epsilon"),
+        (("--participants", 1), 2, "--participants"),
+    ],
+)
+def test_what_cannot_be_made(run: Run, tmp_path: Path, arguments: tuple[object, ...], code: int, told: str) -> None:
+    folder = tmp_path / "study"
+    ended, out, err = run("init", folder, *arguments)
+    assert (ended, out) == (code, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert str(tmp_path) not in err.replace(str(folder), "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_files_is_left_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    code, _, err = run("init", tmp_path)
+    assert code == 2
+    assert "is not empty" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    make_local_study(tmp_path, StudyOptions(participants=10, hosts=2, epsilon=20.0, rounds=2))
+    assert (tmp_path / "study.toml").is_file()
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "study").write_text("x")
+    with pytest.raises(Failure, match="is not a folder"):
+        make_local_study(tmp_path / "study", StudyOptions())

@@ -1,0 +1,99 @@
+"""The panel fits its screen, keeps its height, and turns into plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sordino.panel import Display, StudyPanel, size_text
+from sordino.progress import StudyView
+
+Events = list[dict[str, Any]]
+
+
+def drawn(view: StudyView, without_noise: list[float], width: int = 100) -> list[str]:
+    console = Console(width=width, height=30, file=io.StringIO(), force_terminal=True, color_system=None)
+    console.print(StudyPanel(view, without_noise=without_noise, clock=lambda: view.last_at))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_fits_100_by_30_and_never_changes_its_height(events: Events, without_noise: list[float]) -> None:
+    view, heights = StudyView(), set()
+    for index, event in enumerate(events):
+        view.apply(event)
+        if index < 5 or index % 40 == 0 or index == len(events) - 1:
+            lines = drawn(view, without_noise)
+            assert max(map(len, lines)) <= 100
+            if len(view.hosts_in_order()) == 10:
+                heights.add(len(lines))
+    assert len(heights) == 1
+    assert heights.pop() <= 30
+
+
+def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]) -> None:
+    view = StudyView().apply_all(stream(until=5))
+    text = "\n".join(drawn(view, without_noise))
+    for word in (
+        "Round 5 of 15",
+        "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left",
+        "80 connected   20 lost",
+        "epsilon_coordinator",
+        "epsilon_released",
+        "of 8.00",
+        "without noise",
+        "20 participants (host-03, host-07)",
+        "connection closed",
+        "31.2 kB",
+    ):
+        assert word in text
+
+
+@pytest.mark.parametrize("hosts", [1, 40, 500])
+def test_few_and_many_hosts(hosts: int) -> None:
+    view = StudyView()
+    view.apply({"kind": "study_started", "at": 0.0, "participants": 1000, "rounds": 3, "epsilon_target": 1.0})
+    for number in range(1000):
+        event = {"kind": "participant_connected", "participant": number, "host": f"host-{number % hosts:03d}"}
+        view.apply({"at": 1.0, **event})
+    lines = drawn(view, [])
+    assert len(lines) <= 30
+    assert "1000 connected" in "\n".join(lines)
+
+
+def test_before_anything_happened() -> None:
+    assert "Waiting for the coordinator to start" in "\n".join(drawn(StudyView(), []))
+
+
+def test_narrow_terminals_do_not_fail(events: Events) -> None:
+    assert max(map(len, drawn(StudyView().apply_all(events), [], width=60))) <= 60
+
+
+def test_plain_lines_without_a_terminal(events: Events) -> None:
+    out = io.StringIO()
+    with Display(StudyPanel(), stream=out) as display:
+        for event in events:
+            display.show(event)
+        display.remark("killed host-03")
+    text = out.getvalue()
+    assert not display.live
+    assert "\x1b" not in text
+    assert "round 15: sum of 100" in text
+    assert text.rstrip().endswith("killed host-03")
+
+
+def test_quiet(events: Events) -> None:
+    out = io.StringIO()
+    with Display(StudyPanel(), quiet=True, stream=out) as display:
+        for event in events:
+            display.show(event)
+    assert out.getvalue() == ""
+    assert len(display.panel.view.rounds) == 15
+
+
+def test_sizes_for_people() -> None:
+    assert [size_text(n) for n in (812, 3_100, 1_204_000)] == ["812 B", "3.1 kB", "1.20 MB"]

@@ -1,0 +1,83 @@
+"""Events folded into a view, and told as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sordino.progress import StudyView, log_lines
+
+Events = list[dict[str, Any]]
+
+
+def test_a_whole_study(events: Events) -> None:
+    view = StudyView().apply_all(events)
+    assert [done.round for done in view.rounds] == list(range(1, 16))
+    assert (view.planned_rounds, view.participants, view.delta) == (15, 100, 1e-5)
+    assert view.accuracy == view.rounds[-1].accuracy
+    assert view.epsilon_coordinator == view.rounds[-1].epsilon_coordinator
+    assert len(view.dropouts) == 21
+    assert [(end.round, end.phase) for end in view.aborted] == [(11, "ShareKeys")]
+    assert view.rounds[10].attempt == 2
+    assert view.waiting == "Finished after 15 of 15 rounds: rounds done"
+
+
+def test_it_says_what_it_waits_for(events: Events, stream: Callable[..., Events]) -> None:
+    assert StudyView().waiting == "Waiting for the coordinator to start"
+    assert StudyView().apply_all(events[:41]).waiting == "Waiting for 60 of 100 participants to connect"
+    view = StudyView().apply_all(stream(until=5))
+    assert view.waiting == "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left"
+    assert view.waiting_at(view.last_at + 10).endswith("50 s left")
+    assert view.waiting_at(view.last_at + 1000).endswith("0 s left")
+
+
+def test_gathering_before_a_round(events: Events) -> None:
+    view = StudyView().apply_all(events[:80])
+    said = {"kind": "waiting_for_participants", "received": 79, "needed": 75, "expected": 100, "left_s": 12.0}
+    view.apply({"seq": 81, "at": view.last_at, **said})
+    assert view.waiting == "Round 1: waiting for 21 of 100 participants to connect, 75 needed, 12 s left"
+
+
+def test_states_of_participants(stream: Callable[..., Events]) -> None:
+    view = StudyView().apply_all(stream(until=5))
+    assert len(view.connected) == 80
+    assert len(view.lost) == 20
+    lost = view.members("host-03") + view.members("host-07")
+    assert {view.state_of(number) for number in lost} == {"lost"}
+    assert view.state_of(view.members("host-01")[0]) == "connected"
+    groups = view.dropout_groups()
+    assert [(number, phase, len(members)) for number, phase, _, members in groups] == [(5, "MaskedInputCollection", 20)]
+
+
+def test_who_was_away(events: Events) -> None:
+    view = StudyView().apply_all(events)
+    away = set(view.members("host-03") + view.members("host-07"))
+    assert view.absent[5] == frozenset()
+    assert view.absent[6] == view.absent[7] == away
+    assert view.absent[8] == frozenset()
+
+
+def test_a_coordinator_that_starts_again_finds_nobody(events: Events) -> None:
+    view = StudyView().apply_all([*events, {**events[0], "seq": 9999}])
+    assert view.connected == set()
+    assert len(view.rounds) == 15
+    assert view.finished is None
+
+
+def test_unknown_and_sparse_events_do_no_harm() -> None:
+    view = StudyView().apply_all([{"seq": 1, "at": 1.0, "kind": "something_new"}, {"seq": 2}])
+    view.apply({"seq": 3, "at": 2.0, "kind": "study_started"})
+    view.apply({"seq": 4, "at": 2.0, "kind": "round_completed", "round": 1})
+    assert view.rounds[0].accuracy == 0.0
+
+
+def test_lines_for_a_log(events: Events) -> None:
+    view, lines = StudyView(), []
+    for event in events:
+        view.apply(event)
+        lines += log_lines(event, view)
+    assert len(lines) < 60
+    lost = [line for line in lines if "dropped" in line]
+    assert lost[0] == ("round 5, MaskedInputCollection: dropped 20 participants (host-03, host-07): connection closed")
+    assert any("aborted: too few participants answered (61 answered, 75 needed)" in line for line in lines)
+    assert lines[-1] == "finished: rounds done after 15 rounds"
