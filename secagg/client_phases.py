@@ -306,10 +306,13 @@ class MaskedInputCollection(_Phase):
         """Check who shared keys and open their shares.
 
         A ciphertext or share that fails its check does not abort: the dealer stays in u2 and is masked, and this
-        participant will report "no share" for it.
+        participant will report "no share" for it. A dealing that its dealer did not sign for this very cohort does:
+        an honest coordinator never passes one on, and another one could show two cohorts of one attempt to disjoint
+        participants, have the mask keys of some opened in one and list the same as survivors in the other, where the
+        sum would then hold fewer inputs than its u3 says.
 
         Raises:
-            CoordinatorMisbehaved: dealers that are no neighbours, repeated or too few.
+            CoordinatorMisbehaved: dealers that are no neighbours, repeated, too few, or that didn't deal.
         """
         self._leave()
         cohort, graph = self._cohort, self._cohort.graph
@@ -355,9 +358,9 @@ class MaskedInputCollection(_Phase):
         statement = dealing_statement(
             cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
         )
-        if len(dealt.ciphertext) != CIPHERTEXT_BYTES:
-            return None
         if not cohort.config.roster.verify(dealt.dealer, dealt.signature, statement):
+            raise CoordinatorMisbehaved(MASKED_INPUT, f"the dealing of {dealt.dealer} is not signed by it")
+        if len(dealt.ciphertext) != CIPHERTEXT_BYTES:
             return None
         plaintext = cohort.channel(self._agreements[dealt.dealer], dealt.dealer, me).open(dealt.ciphertext)
         if plaintext is None:

@@ -141,10 +141,11 @@ def verify_roster(data: bytes, authority_public: bytes) -> Roster:
             raise InvalidRoster("the roster's study must be a string and its version a whole number")
         roster = Roster(document["study"], document["version"], entries)
         signature = bytes.fromhex(document["signature"])
+        signed = _signed_bytes(roster)
     except InvalidRoster:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRoster(f"not a roster file: {type(error).__name__}") from error
-    if not verify_signature(authority_public, signature, _signed_bytes(roster)):
+    if not verify_signature(authority_public, signature, signed):
         raise InvalidRoster("the roster is not signed by this study's authority")
     return roster

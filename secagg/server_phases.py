@@ -3,7 +3,8 @@
     AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Completed
 
 A phase takes messages with `receive`; a message that fails a check raises and leaves the phase as it was. `close` fixes
-the phase's set and returns the next phase with the messages to send; the caller owns the clock and chooses the moment.
+the phase's set, once, and returns the next phase with the messages to send; the caller owns the clock and chooses the
+moment. A message that comes later is refused.
 A phase that would end with too few participants raises `TooFewClients`, and nothing of it was revealed.
 
 The sets are u1 (keys advertised), u2 (shares dealt), u3 (inputs received), u4 (sets signed), u5 (shares revealed).
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from secagg.client_phases import survivor_statement
 from secagg.commitments import MerkleTree, pair_node
 from secagg.context import RoundConfig, cohort_context
-from secagg.errors import InvalidMessage, TooFewClients, UnexpectedMessage
+from secagg.errors import InvalidMessage
 from secagg.graph import CompleteGraph
 from secagg.keys import (
     KEY_BYTES,
@@ -52,11 +53,13 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
-from secagg.unmasking import Dealing, Unmasking
+from secagg.unmasking import Dealing, ServerPhase, Unmasking
 
 
-class AdvertiseKeys:
+class AdvertiseKeys(ServerPhase):
     """Collect each participant's signed keys ([BIK+17] Fig. 4, Round 0)."""
+
+    _name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, cohort: frozenset[int]) -> None:
         """Args: the attempt's configuration; the participants invited to it."""
@@ -72,8 +75,7 @@ class AdvertiseKeys:
 
     def receive(self, sender: int, message: Advertisement) -> None:
         """Check one advertisement."""
-        if sender not in self.cohort or sender in self._advertisements:
-            raise UnexpectedMessage(ADVERTISE_KEYS, sender)
+        self._take(sender, sender in self.cohort and sender not in self._advertisements)
         keys = (message.mask_key, message.channel_key)
         if any(len(key) != KEY_BYTES for key in keys):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is not 32 bytes long")
@@ -90,6 +92,8 @@ class AdvertiseKeys:
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: it would only cost the others work."""
+        if self._closed:
+            return
         advertisement = self._advertisements.pop(participant, None)
         if advertisement is not None:
             self._keys -= {advertisement.mask_key, advertisement.channel_key}
@@ -97,8 +101,7 @@ class AdvertiseKeys:
     def close(self) -> tuple[ShareKeys, dict[int, CohortKeys]]:
         """Fix u1."""
         quorum = self.config.parameters.quorum
-        if len(self._advertisements) < quorum:
-            raise TooFewClients(ADVERTISE_KEYS, len(self._advertisements), quorum)
+        self._close(len(self._advertisements), quorum)
         members = tuple(sorted(self._advertisements.items()))
         listed = [(self.config.roster.identity(who), advertised.digest()) for who, advertised in members]
         cohort = ServerCohort(
@@ -141,8 +144,10 @@ class ServerCohort:
         )
 
 
-class ShareKeys:
+class ShareKeys(ServerPhase):
     """Collect each participant's sealed shares and the commitments to them ([BIK+17] Fig. 4, Round 1)."""
+
+    _name = SHARE_KEYS
 
     def __init__(self, cohort: ServerCohort) -> None:
         self.cohort = cohort
@@ -157,8 +162,7 @@ class ShareKeys:
     def receive(self, sender: int, message: SealedShares) -> None:
         """Check that the shares go to exactly the neighbours and that the commitments are signed."""
         cohort = self.cohort
-        if sender not in cohort.advertisements or sender in self._dealings:
-            raise UnexpectedMessage(SHARE_KEYS, sender)
+        self._take(sender, sender in cohort.advertisements and sender not in self._dealings)
         neighbours, holders = cohort.graph.neighbours(sender), cohort.graph.holders(sender)
         if len(message.ciphertexts) != len(neighbours):
             raise InvalidMessage(SHARE_KEYS, sender, "shares must go to exactly the neighbours")
@@ -182,14 +186,15 @@ class ShareKeys:
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: before u2 is fixed that costs nothing, afterwards a recovery."""
+        if self._closed:
+            return
         self._dealings.pop(participant, None)
         self._ciphertexts.pop(participant, None)
 
     def close(self) -> tuple[MaskedInputCollection, dict[int, NeighbourShares]]:
         """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share."""
         quorum = self.cohort.config.parameters.quorum
-        if len(self._dealings) < quorum:
-            raise TooFewClients(SHARE_KEYS, len(self._dealings), quorum)
+        self._close(len(self._dealings), quorum)
         sends: dict[int, list[DealtShare]] = {member: [] for member in sorted(self._dealings)}
         for dealer, dealing in sorted(self._dealings.items()):
             holders = tuple(dealing.leaves)
@@ -213,8 +218,10 @@ class ShareKeys:
         return following, {receiver: NeighbourShares(tuple(shares)) for receiver, shares in sends.items()}
 
 
-class MaskedInputCollection:
+class MaskedInputCollection(ServerPhase):
     """Add up masked inputs as they come, in O(dim) memory ([BIK+17] Fig. 4, Round 2)."""
+
+    _name = MASKED_INPUT
 
     def __init__(self, cohort: ServerCohort, dealings: dict[int, Dealing]) -> None:
         self.cohort, self._dealings = cohort, dealings
@@ -230,8 +237,7 @@ class MaskedInputCollection:
 
     def check_offer(self, sender: int, sha256: bytes, signature: bytes) -> None:
         """Whether an upload of this digest would be taken; before any of it is staged."""
-        if sender not in self.u2 or sender in self._u3:
-            raise UnexpectedMessage(MASKED_INPUT, sender)
+        self._take(sender, sender in self.u2 and sender not in self._u3)
         statement = upload_statement(self.cohort.context, self.cohort.identity(sender), sha256)
         if not self.cohort.config.roster.verify(sender, signature, statement):
             raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
@@ -254,16 +260,17 @@ class MaskedInputCollection:
     def close(self) -> tuple[ConsistencyCheck, dict[int, SurvivorSets]]:
         """Fix u3. Durable before the sets are sent: u2, u3 and the accumulator (`ConsistencyCheck.frozen`)."""
         needed = self.cohort.config.parameters.min_survivors
-        if len(self._u3) < needed:
-            raise TooFewClients(MASKED_INPUT, len(self._u3), needed)
+        self._close(len(self._u3), needed)
         u3 = frozenset(self._u3)
         sets = SurvivorSets(to_bitmap(self.u2, self.cohort.u1), to_bitmap(u3, self.cohort.u1))
         following = ConsistencyCheck(self.cohort, self._dealings, u3, self._accumulator)
         return following, dict.fromkeys(sorted(u3), sets)
 
 
-class ConsistencyCheck:
+class ConsistencyCheck(ServerPhase):
     """Collect signatures over u2 and u3 ([BIK+17] Fig. 4, Round 3)."""
+
+    _name = CONSISTENCY_CHECK
 
     def __init__(
         self,
@@ -294,16 +301,14 @@ class ConsistencyCheck:
 
     def receive(self, sender: int, message: ConsistencySignature) -> None:
         """Check one signature."""
-        if sender not in self.u3 or sender in self._signatures:
-            raise UnexpectedMessage(CONSISTENCY_CHECK, sender)
+        self._take(sender, sender in self.u3 and sender not in self._signatures)
         if not self.cohort.config.roster.verify(sender, message.signature, self._statement):
             raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
         self._signatures[sender] = message.signature
 
     def close(self) -> tuple[Unmasking, dict[int, UnmaskingRequest]]:
         """Fix u4. Durable before the request is sent: the charge for u3, and the request itself."""
-        if len(self._signatures) < self.needed:
-            raise TooFewClients(CONSISTENCY_CHECK, len(self._signatures), self.needed)
+        self._close(len(self._signatures), self.needed)
         u4 = frozenset(self._signatures)
         # As many signatures as the rule asks for: a participant verifies every one it is shown.
         shown = tuple(sorted(self._signatures.items())[: self.needed])

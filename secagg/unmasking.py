@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from secagg import shamir
 from secagg.commitments import share_leaf
-from secagg.errors import InvalidKey, InvalidMessage, ReconstructionFailed, TooFewClients, UnexpectedMessage
+from secagg.errors import (
+    InvalidKey,
+    InvalidMessage,
+    ProtocolError,
+    ReconstructionFailed,
+    TooFewClients,
+    UnexpectedMessage,
+)
 from secagg.keys import (
     AgreementKey,
     mask_private_key,
@@ -61,8 +68,28 @@ class Completed:
     total: NDArray[Any] = field(repr=False)  # shape (dim,), smallest unsigned word, entries below 2^B
 
 
-class Unmasking:
+class ServerPhase:
+    """A phase takes messages until it is closed, once: what was fixed then can't change behind its back."""
+
+    _name: str
+    _closed = False
+
+    def _take(self, sender: int, expected: bool) -> None:
+        if self._closed or not expected:
+            raise UnexpectedMessage(self._name, sender)
+
+    def _close(self, received: int, needed: int) -> None:
+        if self._closed:
+            raise ProtocolError(f"{self._name}: this phase was closed before")
+        if received < needed:
+            raise TooFewClients(self._name, received, needed)
+        self._closed = True
+
+
+class Unmasking(ServerPhase):
     """Collect shares and open the sum ([BIK+17] Fig. 4, Round 4)."""
+
+    _name = UNMASKING
 
     def __init__(
         self,
@@ -95,8 +122,7 @@ class Unmasking:
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
-        if sender not in self.u4 or sender in self._u5:
-            raise UnexpectedMessage(UNMASKING, sender)
+        self._take(sender, sender in self.u4 and sender not in self._u5)
         if len(message.shares) != len(self._dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each member of u2")
         checked: dict[int, NDArray[np.uint16]] = {}
@@ -106,6 +132,10 @@ class Unmasking:
             kind = SELF_MASK_SEED if dealer in self.u3 else MASK_KEY
             if not isinstance(share, SelfMaskSeedShare if kind == SELF_MASK_SEED else MaskKeyShare):
                 raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
+            # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only
+            # be found when the secret is rebuilt, with nobody left to drop.
+            if (share.share >= shamir.PRIME).any():
+                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has a symbol outside the field")
             leaf = share_leaf(
                 KIND_LABELS[kind],
                 self.cohort.context,
@@ -129,9 +159,8 @@ class Unmasking:
             TooFewClients: a secret has fewer shares than the threshold.
             ReconstructionFailed: a dealer's committed shares rebuild something that is not its secret.
         """
-        fewest = min(len(shares) for shares in self._shares.values())
-        if fewest < self.needed:
-            raise TooFewClients(UNMASKING, fewest, self.needed)
+        fewest = min((len(shares) for shares in self._shares.values()), default=0)
+        self._close(fewest, self.needed)
         parameters = self.cohort.config.parameters
         masks: list[tuple[bytes, int]] = []
         for dealer, symbols in self._rebuilt_secrets().items():
