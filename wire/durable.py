@@ -38,6 +38,7 @@ class DurableStore:
         """
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
+        self._closing, self._closed = threading.Lock(), False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -55,9 +56,16 @@ class DurableStore:
         self._thread.start()
 
     def submit(self, *statements: Statement) -> Future[None]:
-        """Queue statements as one transaction, in the order of calls; the future resolves when they are durable."""
+        """Queue statements as one transaction, in the order of calls; the future resolves when they are durable.
+
+        A future that is cancelled before its turn writes nothing; afterwards it can't be cancelled.
+        """
         future: Future[None] = Future()
-        self._queue.put((list(statements), future))
+        with self._closing:
+            if self._closed:  # nobody would ever resolve it
+                future.set_exception(StorageError(f"{self.path} is closed"))
+            else:
+                self._queue.put((list(statements), future))
         return future
 
     async def write(self, *statements: Statement) -> None:
@@ -78,7 +86,9 @@ class DurableStore:
 
     def close(self) -> None:
         """Write what is queued and close the file."""
-        self._queue.put(None)
+        with self._closing:
+            self._closed = True
+            self._queue.put(None)
         self._thread.join()
         self._connection.close()
 
@@ -100,11 +110,13 @@ class DurableStore:
                 return
 
     def _commit(self, batch: list[tuple[list[Statement], Future[None]]]) -> None:
-        results: list[tuple[Callable[[], None], Future[None]]] = []
+        # From here on a caller can't cancel, so that resolving the futures can't fail and end this thread.
+        batch = [item for item in batch if item[1].set_running_or_notify_cancel()]
+        results: list[Callable[[], None]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             for statements, future in batch:
-                results.append((self._apply(statements, future), future))
+                results.append(self._apply(statements, future))
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection.in_transaction:
@@ -113,7 +125,7 @@ class DurableStore:
             for _, future in batch:
                 future.set_exception(failure)
             return
-        for resolve, _ in results:
+        for resolve in results:
             resolve()
 
     def _apply(self, statements: list[Statement], future: Future[None]) -> Callable[[], None]:
@@ -122,7 +134,7 @@ class DurableStore:
         try:
             for sql, parameters in statements:
                 self._connection.execute(sql, parameters)
-        except sqlite3.Error as error:
+        except Exception as error:  # values that SQLite has no type or room for raise other types than its own
             self._connection.execute("ROLLBACK TO one")
             self._connection.execute("RELEASE one")
             failure = StorageError(f"{self.path}: {error}")
