@@ -238,13 +238,13 @@ def _check_words(values: NDArray[Any], layout: _Layout) -> None:
 def _checked_parts(data: Buffer, dim: int, layout: _Layout) -> tuple[Words, Words]:
     """Check length and unused bits; return the groups, shape (W, M), as a view of ``data``, and the tail's values."""
     size = packed_size(dim, layout.bits)
-    length = memoryview(data).nbytes
-    if length != size:
-        raise ValueError(f"{dim} values of {layout.bits} bits are {size} bytes, not {length}")
+    view = memoryview(data).cast("B")
+    if len(view) != size:
+        raise ValueError(f"{dim} values of {layout.bits} bits are {size} bytes, not {len(view)}")
     count, rest = divmod(dim, layout.group)
-    groups = np.frombuffer(data, dtype=layout.dtype, count=layout.words * count).reshape(layout.words, count)
+    groups = np.frombuffer(view, dtype=layout.dtype, count=layout.words * count).reshape(layout.words, count)
     start = groups.nbytes
-    tail = int.from_bytes(memoryview(data)[start:], "little")
+    tail = int.from_bytes(view[start:], "little")
     if tail >> (rest * layout.bits):
         raise ValueError("unused bits at the end of a packed vector must be zero")
     low = (1 << layout.bits) - 1

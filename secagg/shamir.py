@@ -11,6 +11,7 @@ Running times depend on sizes only up to what BLAS and integer division do; they
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -28,8 +29,13 @@ SYMBOLS: Final = 16  # in one secret
 _EXACT_BELOW: Final = 2**53
 assert (PRIME - 1) * (PRIME - 1) ** 2 < _EXACT_BELOW
 
-# Differences of one block of point sets, 8 bytes each while they are multiplied: stays within a level-2 cache.
+# Elements that one step of a long computation holds at once, 4 or 8 bytes each: near the level-2 cache, and far below
+# the shares of a thousand dealers.
 _BLOCK_ELEMENTS: Final = 1 << 17
+
+# Each pass of the rejection misses a word with probability 15 / 65536, so a sound source does not see a fourth or fifth
+# pass; a stuck one must not hold the caller for ever.
+_MAX_PASSES: Final = 32
 
 
 def random_symbols(count: int, random_bytes: RandomBytes) -> Symbols:
@@ -46,13 +52,15 @@ def random_symbols(count: int, random_bytes: RandomBytes) -> Symbols:
         shape (count,), uint16.
 
     Raises:
-        ValueError: ``count`` is negative, or the source returned the wrong number of bytes.
+        ValueError: ``count`` is negative, or the source returned the wrong number of bytes, or is plainly not random.
     """
     if count < 0:
         raise ValueError(f"cannot draw {count} symbols")
     symbols = np.empty(count, dtype=np.uint16)
     filled = 0
-    while filled < count:
+    for _ in range(_MAX_PASSES):
+        if filled == count:
+            return symbols
         wanted = 2 * (count - filled)
         drawn = random_bytes(wanted)
         if len(drawn) != wanted:
@@ -61,7 +69,7 @@ def random_symbols(count: int, random_bytes: RandomBytes) -> Symbols:
         accepted = words[words < PRIME]
         symbols[filled : filled + accepted.size] = accepted
         filled += accepted.size
-    return symbols
+    raise ValueError(f"the random source gave hardly any word below {PRIME}")
 
 
 def split(secret: Symbols, threshold: int, xs: Sequence[int], random_bytes: RandomBytes) -> Symbols:
@@ -116,8 +124,12 @@ def combine(xs: Sequence[int], shares: Symbols, threshold: int) -> Symbols:
         raise ValueError(f"{len(points)} holders need as many rows of shares, not shape {symbols.shape}")
     used = symbols[:threshold]
     weights = lagrange_at_zero(points[:threshold]).astype(np.float64)
-    total = weights @ used.reshape(threshold, -1).astype(np.float64)
-    return _modulo(total).reshape(used.shape[1:])
+    columns = used.reshape(threshold, -1)
+    secret = np.empty(columns.shape[1], dtype=np.uint16)
+    step = max(1, _BLOCK_ELEMENTS // threshold)
+    for start in range(0, secret.size, step):
+        secret[start : start + step] = _modulo(weights @ columns[:, start : start + step].astype(np.float64))
+    return secret.reshape(used.shape[1:])
 
 
 def combine_each(xs: ArrayLike, shares: Symbols) -> Symbols:
@@ -125,7 +137,7 @@ def combine_each(xs: ArrayLike, shares: Symbols) -> Symbols:
 
     Args:
         xs: shape (m, t), integers: row i holds the distinct points of the holders of secret i, with t the threshold.
-        shares: shape (m, t, s), uint16, symbols below 65521.
+        shares: shape (m, t, s), uint16, symbols below 65521: rows as in ``xs``.
 
     Returns:
         shape (m, s), uint16.
@@ -244,7 +256,10 @@ def _modulo(values: NDArray[np.float64]) -> Symbols:
 
 
 def _checked_points(xs: Sequence[int]) -> tuple[int, ...]:
-    points = tuple(xs)
+    try:
+        points = tuple(index(x) for x in xs)
+    except TypeError as error:
+        raise ValueError("holders' points must be integers") from error
     if len(set(points)) != len(points):
         raise ValueError("holders' points must be distinct")
     if not all(1 <= x < PRIME for x in points):

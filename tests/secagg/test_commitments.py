@@ -1,0 +1,267 @@
+"""Share commitments and their Merkle tree against an independent definition, and the attacks it must not allow."""
+
+import struct
+from hashlib import sha256
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.commitments import MerkleTree, pair_node, share_leaf, verify_path
+
+steady = settings(derandomize=True, deadline=None)
+
+ARGUMENTS = {
+    "kind": b"mask-key",
+    "cohort_context": bytes(range(32)),
+    "dealer": bytes([1]) * 32,
+    "holder": bytes([2]) * 32,
+    "x": 3,
+    "salt": bytes(range(100, 116)),
+    "share": np.arange(16, dtype=np.uint16) * 4000,
+}
+
+
+def some_leaves(count: int, seed: int = 0) -> list[bytes]:
+    rng = Random(f"{count} {seed}")
+    return [rng.randbytes(32) for _ in range(count)]
+
+
+# --- the slow reference -------------------------------------------------------------------------------------------
+
+
+def tagged(label: bytes, *fields: bytes) -> bytes:
+    return sha256(struct.pack(">H", len(label)) + label + b"".join(fields)).digest()
+
+
+def reference_node(leaves: list[bytes]) -> bytes:
+    """Split below the largest power of two: what handing up odd nodes amounts to."""
+    if len(leaves) == 1:
+        return tagged(b"sordino/v1/merkle-leaf", leaves[0])
+    half = 1 << (len(leaves) - 1).bit_length() - 1
+    return tagged(b"sordino/v1/merkle-node", reference_node(leaves[:half]), reference_node(leaves[half:]))
+
+
+def reference_root(leaves: list[bytes]) -> bytes:
+    return tagged(b"sordino/v1/merkle-root", struct.pack(">I", len(leaves)), reference_node(leaves))
+
+
+def reference_path(leaves: list[bytes], index: int) -> tuple[bytes, ...]:
+    if len(leaves) == 1:
+        return ()
+    half = 1 << (len(leaves) - 1).bit_length() - 1
+    if index < half:
+        return (*reference_path(leaves[:half], index), reference_node(leaves[half:]))
+    return (*reference_path(leaves[half:], index - half), reference_node(leaves[:half]))
+
+
+# --- leaves -------------------------------------------------------------------------------------------------------
+
+
+def test_a_leaf_hashes_exactly_its_fields() -> None:
+    share = b"".join(struct.pack("<H", symbol) for symbol in ARGUMENTS["share"].tolist())
+    fields = [ARGUMENTS[name] for name in ("kind", "cohort_context", "dealer", "holder")]
+    expected = tagged(
+        b"sordino/v1/share-commitment",
+        *(struct.pack(">H", len(field)) + field for field in fields),
+        struct.pack(">I", 3),
+        ARGUMENTS["salt"],
+        share,
+    )
+    assert share_leaf(**ARGUMENTS) == expected
+    assert pair_node(expected, bytes(32)) == tagged(b"sordino/v1/share-pair", expected, bytes(32))
+
+
+def test_the_bytes_stay_as_they_are() -> None:
+    # Frozen: a change here is a change of the protocol and needs a new version in the labels.
+    leaf = share_leaf(**ARGUMENTS)
+    tree = MerkleTree([pair_node(leaf, bytes([i]) * 32) for i in range(5)])
+    assert leaf.hex() == "3325e223e1a13691d743d33e9e5eec8de60a3365adf164971236bd8590292757"
+    assert tree.root.hex() == "38b60009249966939f724a660acbd857ebb4d8fbe4ecb1dbfd8f972aadee1a67"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", b"mask-kez"),
+        ("kind", b"mask-ke"),
+        ("cohort_context", bytes(range(1, 33))),
+        ("dealer", bytes([2]) * 32),
+        ("holder", bytes([1]) * 32),
+        ("x", 4),
+        ("x", 3 << 8),
+        ("salt", bytes(range(101, 117))),
+        ("share", np.arange(16, dtype=np.uint16) * 4000 + np.uint16(1)),
+        ("share", (np.arange(16, dtype=np.uint16) * 4000).byteswap()),
+    ],
+)
+def test_every_field_counts(name: str, value: object) -> None:
+    assert share_leaf(**{**ARGUMENTS, name: value}) != share_leaf(**ARGUMENTS)
+
+
+def test_bytes_that_move_from_one_field_to_the_next_make_another_leaf() -> None:
+    # Plain concatenation would take these for the same commitment.
+    names = ["kind", "cohort_context", "dealer", "holder"]
+    joined = b"".join(ARGUMENTS[name] for name in names)
+    assert len(joined) == 8 + 3 * 32
+    cuts = [(8, 40, 72), (7, 40, 72), (8, 41, 72), (8, 40, 71), (9, 41, 73), (1, 2, 3)]
+    leaves = set()
+    for cut in cuts:
+        edges = [0, *cut, len(joined)]
+        fields = {name: joined[a:b] for name, a, b in zip(names, edges[:-1], edges[1:], strict=True)}
+        leaves.add(share_leaf(**{**ARGUMENTS, **fields}))
+    assert len(leaves) == len(cuts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", b""),
+        ("kind", bytes(2**16)),
+        ("cohort_context", b""),
+        ("dealer", b""),
+        ("holder", b""),
+        ("x", 0),
+        ("x", -1),
+        ("x", 2**32),
+        ("salt", bytes(15)),
+        ("salt", bytes(17)),
+        ("salt", b""),
+        ("share", np.zeros(15, dtype=np.uint16)),
+        ("share", np.zeros((1, 16), dtype=np.uint16)),
+        ("share", np.zeros(16, dtype=np.uint32)),
+        ("share", np.zeros(16, dtype=np.int16)),
+    ],
+)
+def test_bad_fields_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError):
+        share_leaf(**{**ARGUMENTS, name: value})
+
+
+def test_pairs_are_ordered_and_of_whole_hashes() -> None:
+    left, right = some_leaves(2)
+    assert pair_node(left, right) != pair_node(right, left)
+    for bad in (left[:31], left + b"\x00", b""):
+        with pytest.raises(ValueError, match="32 bytes"):
+            pair_node(bad, right)
+        with pytest.raises(ValueError, match="32 bytes"):
+            pair_node(left, bad)
+
+
+# --- trees --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [*range(1, 35), 63, 64, 65, 100, 127, 1000])
+def test_trees_agree_with_the_reference(count: int) -> None:
+    leaves = some_leaves(count)
+    tree = MerkleTree(leaves)
+    assert len(tree) == count
+    assert tree.root == reference_root(leaves)
+    paths = tree.paths()
+    assert len(paths) == count
+    for index in range(count) if count < 35 else {0, 1, 31, count // 2, count - 2, count - 1}:
+        assert paths[index] == tree.path(index) == reference_path(leaves, index)
+        assert verify_path(tree.root, leaves[index], index, count, paths[index])
+        assert verify_path(tree.root, leaves[index], index, count, list(paths[index]))
+
+
+@given(count=st.integers(1, 20), data=st.data())
+@steady
+def test_nothing_else_verifies(count: int, data: st.DataObject) -> None:
+    leaves = some_leaves(count)
+    tree = MerkleTree(leaves)
+    index = data.draw(st.integers(0, count - 1))
+    path = tree.path(index)
+    other = data.draw(st.integers(0, 40).filter(lambda value: value != index))
+    assert not verify_path(tree.root, leaves[index], other, count, path)
+    other = data.draw(st.integers(-2, 40).filter(lambda value: value != count))
+    assert not verify_path(tree.root, leaves[index], index, other, path)
+    assert not verify_path(tree.root, bytes(32), index, count, path)
+    assert not verify_path(bytes(32), leaves[index], index, count, path)
+    assert not verify_path(tree.root, leaves[index], index, count, (*path, bytes(32)))
+    if path:
+        assert not verify_path(tree.root, leaves[index], index, count, path[:-1])
+        assert not verify_path(tree.root, leaves[index], index, count, path[1:])
+        step = data.draw(st.integers(0, len(path) - 1))
+        bit = data.draw(st.integers(0, 255))
+        flipped = (int.from_bytes(path[step], "big") ^ 1 << bit).to_bytes(32, "big")
+        assert not verify_path(tree.root, leaves[index], index, count, (*path[:step], flipped, *path[step + 1 :]))
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_malformed_hashes_are_answered_not_raised(size: int) -> None:
+    leaves = some_leaves(4)
+    tree = MerkleTree(leaves)
+    path = tree.path(1)
+    assert not verify_path(tree.root, bytes(size), 1, 4, path)
+    assert not verify_path(bytes(size), leaves[1], 1, 4, path)
+    assert not verify_path(tree.root, leaves[1], 1, 4, (path[0], bytes(size)))
+    assert not verify_path(tree.root, leaves[1], 1, 0, ())
+    assert not verify_path(tree.root, leaves[1], -1, 4, path)
+    assert not verify_path(tree.root, leaves[1], 1, 2**32, path)
+    assert not verify_path(tree.root, leaves[1], 2**70, 2**71, path)
+
+
+def test_bytes_cannot_move_between_siblings_of_a_path() -> None:
+    leaves = some_leaves(4)
+    tree = MerkleTree(leaves)
+    low, high = tree.path(0)
+    assert not verify_path(tree.root, leaves[0], 0, 4, (low + high[:1], high[1:]))
+
+
+def test_an_inner_node_is_no_leaf() -> None:
+    # Second preimage: two leaves' parent shown as one leaf of a smaller tree, and as a leaf one level up.
+    leaves = some_leaves(4)
+    tree = MerkleTree(leaves)
+    left, right = tree.path(2)[1], tree.path(0)[1]  # the two nodes below the top
+    assert MerkleTree([left, right]).root != tree.root
+    assert not verify_path(tree.root, left, 0, 2, (right,))
+    assert not verify_path(tree.root, left, 0, 4, (right,))
+
+
+def test_a_repeated_last_leaf_changes_the_root() -> None:
+    # Where odd nodes are paired with themselves these lists have one root (CVE-2012-2459).
+    for count in (1, 3, 5, 6, 7, 9, 11):
+        leaves = some_leaves(count)
+        for repeated in range(1, count + 1):
+            assert MerkleTree(leaves + leaves[-repeated:]).root != MerkleTree(leaves).root
+
+
+def naive_root(leaves: list[bytes]) -> bytes:
+    level = leaves
+    while len(level) > 1:
+        level = level + level[-1:] if len(level) % 2 else level
+        level = [sha256(level[i] + level[i + 1]).digest() for i in range(0, len(level), 2)]
+    return level[0]
+
+
+def test_the_naive_tree_falls_to_both_attacks() -> None:
+    leaves = some_leaves(3)
+    assert naive_root(leaves) == naive_root(leaves + leaves[-1:])
+    leaves = some_leaves(4)
+    parents = [sha256(leaves[0] + leaves[1]).digest(), sha256(leaves[2] + leaves[3]).digest()]
+    assert naive_root(leaves) == naive_root(parents)
+
+
+def test_roots_of_all_small_lists_differ() -> None:
+    alphabet = some_leaves(2)
+    roots = set()
+    lists = 0
+    for count in range(1, 9):
+        for choice in range(2**count):
+            roots.add(MerkleTree([alphabet[choice >> i & 1] for i in range(count)]).root)
+            lists += 1
+    assert len(roots) == lists
+
+
+def test_bad_trees_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 leaves"):
+        MerkleTree([])
+    with pytest.raises(ValueError, match="32 bytes"):
+        MerkleTree([bytes(32), bytes(31)])
+    tree = MerkleTree(some_leaves(3))
+    for index in (-1, 3):
+        with pytest.raises(IndexError):
+            tree.path(index)
