@@ -384,7 +384,19 @@ def test_combine_refuses(changed: dict[str, object], message: str) -> None:
 
 @pytest.mark.parametrize(
     "xs",
-    [[], 3, [0, 1], [PRIME, 1], [-1, 2], [1, 1], [1.0, 2.0], [[1, 2], [4, 4]], [1, 2**70], list(range(1, PRIME + 1))],
+    [
+        [],
+        3,
+        [0, 1],
+        [PRIME],
+        [PRIME, 1],
+        [-1, 2],
+        [1, 1],
+        [1.0, 2.0],
+        [[1, 2], [4, 4]],
+        [1, 2**70],
+        list(range(1, PRIME + 1)),
+    ],
 )
 def test_weights_refuse(xs: object) -> None:
     with pytest.raises(ValueError, match="point"):
