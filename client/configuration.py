@@ -13,7 +13,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wire.settings_file import (
     ConfigurationError,
-    Settings,
     Table,
     check_files,
     number_if_it_is_one,
@@ -109,7 +108,7 @@ class ParticipantTable(Table):
     """Which part of the data set this participant holds, from 0."""
 
 
-class HostConfiguration(Settings):
+class HostConfiguration(Table):
     """One client process as its owner configured it; frozen, validated once."""
 
     host: HostTable
@@ -145,18 +144,14 @@ def load(path: Path) -> HostConfiguration:
     file = path / HOST_FILE if path.is_dir() else path
     configuration = read_settings(HostConfiguration, file, hint=_HINT)
     base = file.resolve().parent
-    participants = tuple(
-        entry.model_copy(update={"key": base / entry.key}) for entry in configuration.participants
-    )
+    participants = tuple(entry.model_copy(update={"key": base / entry.key}) for entry in configuration.participants)
     readable = {f"participants[{index}].key": entry.key for index, entry in enumerate(participants)}
     readable["coordinator.ca"] = base / configuration.coordinator.ca
     check_files(file, readable, hint="Correct the path, or copy the host's folder again, whole.")
     return configuration.model_copy(
         update={
             "host": configuration.host.model_copy(update={"journal": base / configuration.host.journal}),
-            "coordinator": configuration.coordinator.model_copy(
-                update={"ca": base / configuration.coordinator.ca}
-            ),
+            "coordinator": configuration.coordinator.model_copy(update={"ca": base / configuration.coordinator.ca}),
             "participants": participants,
         }
     )
