@@ -23,6 +23,7 @@ from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_budget
 from learning.datasets import Dataset
 from learning.parameters import flatten, shapes_of, unflatten
+from learning.public_random import PublicRandom
 from learning.task import Task
 from mechanisms.encoder import Encoder, InvalidUpdate
 from mechanisms.privacy_curves import curve, epsilon_with_sampler_error
@@ -189,8 +190,8 @@ class Participant:
         model = np.frombuffer(await self._fetch(session, model_sha256, 4 * self._task.dim), dtype="<f4")
         parameters = unflatten(model, self._shapes)
         # Orders examples into batches and nothing else; noise and keys never come from it.
-        rng = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
-        return flatten(await self._compute(self._task.local_update, parameters, self._data, rng))
+        order = PublicRandom(os.urandom(32))
+        return flatten(await self._compute(self._task.local_update, parameters, self._data, order))
 
     async def _mask(
         self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares

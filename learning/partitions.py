@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.public_random import PublicRandom
+
 PARTITIONS: Final = ("iid", "dirichlet")
 FEWEST_EXAMPLES: Final = 5
 
@@ -55,7 +57,7 @@ def partition(
             f"{len(labels)} examples are too few for {clients} participants with at least {fewest_examples} "
             "each; take fewer participants or a larger data set"
         )
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = PublicRandom(b"partition", seed)
     if name == "iid":
         parts = np.array_split(rng.permutation(len(labels)), clients)
     else:
@@ -68,8 +70,7 @@ def partition(
 def partition_digest(parts: Sequence[NDArray[np.int64]]) -> str:
     """Return SHA-256 in hex over all parts in order.
 
-    Numpy promises a generator's raw bits across versions, not the Dirichlet samples made from them: two
-    machines that compare digests know whether they cut the data alike.
+    Two machines that compare digests know whether they cut the data alike.
     """
     digest = hashlib.sha256(f"sordino partition 1 {len(parts)}".encode())
     for part in parts:
@@ -79,25 +80,25 @@ def partition_digest(parts: Sequence[NDArray[np.int64]]) -> str:
 
 
 def _dirichlet(
-    labels: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
+    labels: NDArray[np.int64], clients: int, alpha: float, rng: PublicRandom
 ) -> list[NDArray[np.int64]]:
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(clients, alpha))
+        members = rng.shuffled(np.flatnonzero(labels == label))
+        shares = rng.dirichlet(alpha, clients)
         cuts = np.floor(np.cumsum(shares)[:-1] * len(members) + 0.5).astype(np.int64)
         for piece, rows in zip(pieces, np.split(members, cuts), strict=True):
             piece.append(rows)
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _lift_smallest(parts: list[NDArray[np.int64]], fewest: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+def _lift_smallest(parts: list[NDArray[np.int64]], fewest: int, rng: PublicRandom) -> list[NDArray[np.int64]]:
     """Move single examples from the largest part to parts below ``fewest``.
 
     The caller has checked that there are enough for all, so while one part is short another has more than
     ``fewest`` to give.
     """
-    lists = [rng.permutation(part).tolist() for part in parts]
+    lists = [rng.shuffled(part).tolist() for part in parts]
     for receiver in lists:
         while len(receiver) < fewest:
             receiver.append(max(lists, key=len).pop())  # of equals, the first

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-import numpy as np
-
 from learning.datasets import Dataset
 from learning.options import OptionError, TrainingOptions
 from learning.parameters import Parameters
+from learning.public_random import PublicRandom, Shuffler
 
 
 class Task(Protocol):
@@ -38,7 +37,7 @@ class Task(Protocol):
         """Return the parameters before the first round: the same in every process."""
         ...
 
-    def local_update(self, parameters: Parameters, data: Dataset, rng: np.random.Generator) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler) -> Parameters:
         """Train on one participant's data and return new minus old.
 
         A pure function of its arguments: no state is kept, ``parameters`` is not written to. It does not
@@ -90,10 +89,10 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     raise OptionError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
 
 
-def update_rng(seed: int, round_number: int, participant: int) -> np.random.Generator:
+def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:
     """Return the generator of one participant's batch order in one round.
 
     It orders examples and nothing else: no mask, noise or rounding ever comes from it, so it need not be
     secret. Distinct (seed, round, participant) give independent streams.
     """
-    return np.random.Generator(np.random.PCG64([seed, round_number, participant]))
+    return PublicRandom(b"batch order", seed, round_number, participant)

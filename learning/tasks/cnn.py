@@ -18,6 +18,7 @@ from torch.nn import functional
 from learning.datasets import CLASSES, Dataset
 from learning.options import TrainingOptions, require
 from learning.parameters import Parameters, check_shapes, dimension, subtract
+from learning.public_random import Shuffler
 from learning.tasks.softmax_regression import check_images
 
 _SHAPES: Final[dict[str, tuple[int, ...]]] = {
@@ -76,7 +77,7 @@ class Cnn:
             parameters[name] = (rng.uniform(-1.0, 1.0, shape) * bound).astype(np.float32)
         return parameters
 
-    def local_update(self, parameters: Parameters, data: Dataset, rng: np.random.Generator) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler) -> Parameters:
         """Train ``local_epochs`` passes in a fresh random order each and return new minus old.
 
         Args:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from learning.datasets import CLASSES, IMAGE_SIDE, Dataset
 from learning.options import TrainingOptions, require
 from learning.parameters import Parameters, check_shapes, dimension, subtract
+from learning.public_random import Shuffler
 
 POOLINGS: Final = (1, 2, 4, 7, 14)
 _ROWS_A_BLOCK: Final = 1_000
@@ -105,7 +106,7 @@ class SoftmaxRegression:
         """Return zeros: the problem is convex, so no start is better, and every process agrees on it."""
         return {name: np.zeros(shape, dtype=np.float32) for name, shape in self._shapes.items()}
 
-    def local_update(self, parameters: Parameters, data: Dataset, rng: np.random.Generator) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler) -> Parameters:
         """Train ``local_epochs`` passes in a fresh random order each and return new minus old.
 
         Args:
