@@ -23,6 +23,7 @@ from learning.datasets import DatasetError, load_labels, load_partition
 from learning.options import OptionError
 from learning.partitions import partition
 from learning.task import TaskUnavailable, make_task
+from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, verify_roster
 from wire.durable import StorageError
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
@@ -54,6 +55,7 @@ def join(configuration: HostConfiguration) -> int:
     Raises:
         JoinError: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
+    choose_keystream(time.perf_counter)
     try:
         journal = ClientJournal(configuration.host.journal)
     except StorageError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from learning.options import OptionError
 from learning.parameters import flatten
 from learning.task import TaskUnavailable, make_task
 from mechanisms.plan import InfeasiblePlan
+from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from server import service
 from server.configuration import ConfigurationError, StudyConfiguration
@@ -72,6 +74,7 @@ def serve(
     Raises:
         StartError: nothing was started; says what to change.
     """
+    choose_keystream(time.perf_counter)
     study, journal = open_study(configuration, on_event)
     try:
         return uvloop.run(_serve(configuration, study))

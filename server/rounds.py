@@ -55,6 +55,7 @@ REFUSALS = {
 }
 PROGRESS_INTERVAL_S = 0.5
 MOST_MESSAGES = 2 * len(PHASE_FIELDS)
+ENVELOPE_BYTES = 4  # tag and length of a PhaseMessage inside its ParticipantMessage
 
 Emit = Callable[..., None]
 
@@ -116,6 +117,8 @@ class Attempt:
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._alive = set(cohort)
         self._messages: Counter[int] = Counter()
+        self._received_bytes: Counter[int] = Counter()
+        self._sent_bytes: Counter[int] = Counter()
         self._over = False
         self._phase_name = ADVERTISE_KEYS
         parameters = config.parameters
@@ -131,6 +134,7 @@ class Attempt:
         if session.participant not in self._alive:
             return
         self._messages[session.participant] += 1
+        self._received_bytes[session.participant] += message.ByteSize() + ENVELOPE_BYTES
         if self._messages[session.participant] > MOST_MESSAGES:
             self.lost(session.participant, "sent more messages than an attempt has")
             return
@@ -157,6 +161,7 @@ class Attempt:
         self._inbox.put_nowait((participant, _Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
         if not await done:
             raise UploadRefused("the vector was not taken")
+        self._received_bytes[participant] += len(packed)
         return offer.sha256
 
     # ------------------------------------------------------------ the phases
@@ -374,6 +379,14 @@ class Attempt:
         """An upload broke off: nothing of it counts, and its credit goes on."""
         self.lost(participant, f"upload failed: {reason}")
 
+    def mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
+        """Mean bytes sent and received by these participants in this attempt: protobuf framing included, TLS not."""
+        count = max(len(participants), 1)
+        return (
+            round(sum(self._received_bytes[who] for who in participants) / count),
+            round(sum(self._sent_bytes[who] for who in participants) / count),
+        )
+
     # ------------------------------------------------------------ helpers
 
     async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -385,6 +398,7 @@ class Attempt:
             session = self._sessions.get(who)
             if session is not None and who in self._alive:
                 session.send(message)
+                self._sent_bytes[who] += message.ByteSize()
 
     def _grant_credit(self, participant: int) -> None:
         credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt)

@@ -143,13 +143,11 @@ async def _handshake(
 
 async def _write(session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     while (message := await session.outbox.get()) is not None:
-        session.sent_bytes += message.ByteSize()
         await context.write(message)
 
 
 async def _read(study: Study, session: Session, iterator: AsyncIterator[pb.ParticipantMessage]) -> None:
     async for message in iterator:
-        session.received_bytes += message.ByteSize()
         match message.WhichOneof("message"):
             case "phase":
                 study.phase_message(session, message.phase)
@@ -177,15 +175,9 @@ async def _upload(
     if session is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
     try:
-        return pb.UploadReceipt(sha256=await study.upload(session, _counted(session, requests)))
+        return pb.UploadReceipt(sha256=await study.upload(session, requests))
     except UploadRefused as error:
         await context.abort(STATUS[UploadRefused], str(error))
-
-
-async def _counted(session: Session, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for chunk in chunks:
-        session.received_bytes += len(chunk)
-        yield chunk
 
 
 async def _download(
@@ -198,7 +190,6 @@ async def _download(
     if document is None:
         await context.abort(grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
     for frame in frames(document):
-        session.sent_bytes += len(frame)
         yield frame
 
 

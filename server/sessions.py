@@ -29,8 +29,6 @@ class Session:
     token: bytes = field(repr=False)
     ready: bool = False
     outbox: asyncio.Queue[pb.CoordinatorMessage | None] = field(default_factory=asyncio.Queue, repr=False)
-    sent_bytes: int = 0
-    received_bytes: int = 0
     closed: bool = False
 
     def send(self, message: pb.CoordinatorMessage) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import structlog
 
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -87,7 +86,6 @@ class Study:
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
-        self._traffic: dict[int, tuple[int, int]] = {}
         self.sessions = Sessions(document.study, roster, self._session_lost)
         deadlines = configuration.deadlines
         self._deadlines_s = {
@@ -266,7 +264,6 @@ class Study:
         )
         await self._journal.begin_attempt(round_, number)
         self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort))
-        self._mark_traffic()
         attempt = Attempt(
             config,
             cohort,
@@ -336,7 +333,7 @@ class Study:
         evaluation = await asyncio.get_running_loop().run_in_executor(self._worker, learn)
         figures = attempt.figures
         sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
-        upload, download = self._mean_traffic(completed.u3)
+        upload, download = attempt.mean_traffic(completed.u5)
         body = {
             "round": round_,
             "attempt": number,
@@ -391,26 +388,6 @@ class Study:
             "epsilon_coordinator": self._account.epsilon_coordinator(),
             "epsilon_released": self._account.epsilon_released(),
         }
-
-    def _mark_traffic(self) -> None:
-        """Bytes so far of each session, so that a round can count its own."""
-        self._traffic = {
-            who: (session.received_bytes, session.sent_bytes)
-            for who in range(len(self._roster))
-            if (session := self.sessions.get(who)) is not None
-        }
-
-    def _mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
-        """Mean bytes a survivor sent and received in this attempt, protobuf framing included, TLS not."""
-        sent, received = [], []
-        for who in participants:
-            session, before = self.sessions.get(who), self._traffic.get(who)
-            if session is not None and before is not None and session.received_bytes >= before[0]:
-                sent.append(session.received_bytes - before[0])
-                received.append(session.sent_bytes - before[1])
-        if not sent:
-            return 0, 0
-        return round(float(np.mean(sent))), round(float(np.mean(received)))
 
     def _description(self, address: str) -> Mapping[str, Any]:
         data, privacy = self._configuration.data, self._configuration.privacy

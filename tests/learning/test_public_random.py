@@ -21,7 +21,8 @@ def test_words_are_shake_256_of_the_seed() -> None:
 
 
 def test_seeds_that_look_alike_name_different_streams() -> None:
-    streams = [PublicRandom(1, 2), PublicRandom(2, 1), PublicRandom(12), PublicRandom(b"\x01", 2), PublicRandom(1, b"\x02")]
+    seeds: list[tuple[int | bytes, ...]] = [(1, 2), (2, 1), (12,), (b"\x01", 2), (1, b"\x02")]
+    streams = [PublicRandom(*seed) for seed in seeds]
     assert len({stream.words(1).tobytes() for stream in streams}) == len(streams)
     with pytest.raises(ValueError, match=">= 0"):
         PublicRandom(-1)
