@@ -53,7 +53,7 @@ class Task(Protocol):
         ...
 
 
-TASKS: Final = ("softmax-regression", "cnn")
+TASKS: Final = ("softmax-regression", "mlp", "cnn")
 
 
 class TaskUnavailable(ImportError):
@@ -76,6 +76,10 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
         from learning.tasks.softmax_regression import SoftmaxOptions, SoftmaxRegression
 
         return SoftmaxRegression(SoftmaxOptions.from_mapping(given))
+    if name == "mlp":
+        from learning.tasks.mlp import Mlp, MlpOptions
+
+        return Mlp(MlpOptions.from_mapping(given))
     if name == "cnn":
         try:
             from learning.tasks.cnn import Cnn, CnnOptions

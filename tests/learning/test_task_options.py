@@ -58,7 +58,7 @@ def test_unknown_option_lists_the_known_ones() -> None:
 
 
 def test_unknown_task_lists_the_known_ones() -> None:
-    with pytest.raises(OptionError, match="softmax-regression, cnn"):
+    with pytest.raises(OptionError, match="softmax-regression, mlp, cnn"):
         make_task("resnet")
 
 
