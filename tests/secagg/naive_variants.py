@@ -1,0 +1,70 @@
+"""Protocol code without one of its checks: what shows that an attack is stopped by that check and by nothing else.
+
+The module's source is read, the one ``if`` statement that refuses is taken out, and the rest is run as a module of
+its own; the real module stays as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from functools import cache
+from types import ModuleType
+
+from secagg import client_phases, server_phases, unmasking
+
+
+def refusals(module: ModuleType, *errors: str) -> list[str]:
+    """The source text of every ``raise`` of these errors in a module."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Raise)
+        and isinstance(node.exc, ast.Call)
+        and isinstance(node.exc.func, ast.Name)
+        and node.exc.func.id in errors
+    ]
+
+
+@cache
+def without(module: ModuleType, fragment: str) -> ModuleType:
+    """The module without the one ``if`` that only refuses and whose source, with what it raises, holds `fragment`."""
+    tree = ast.parse(inspect.getsource(module))
+    remover = _Remover(fragment)
+    tree = ast.fix_missing_locations(remover.visit(tree))
+    assert remover.removed == 1, f"{fragment!r} fits {remover.removed} checks of {module.__name__}"
+    naive = ModuleType(module.__name__)
+    exec(compile(tree, f"{module.__name__} without {fragment!r}", "exec"), naive.__dict__)
+    return naive
+
+
+class _Remover(ast.NodeTransformer):
+    def __init__(self, fragment: str) -> None:
+        self.fragment, self.removed = fragment, 0
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        only_refuses = len(node.body) == 1 and isinstance(node.body[0], ast.Raise | ast.Return) and not node.orelse
+        if only_refuses and self.fragment in ast.unparse(node):
+            self.removed += 1
+            return ast.Pass()
+        return self.generic_visit(node)
+
+
+def client_without(fragment: str) -> ModuleType:
+    """`secagg.client_phases` without one check."""
+    return without(client_phases, fragment)
+
+
+@cache
+def server_without(fragment: str) -> ModuleType:
+    """`secagg.server_phases` without one check, which may be one of `secagg.unmasking`."""
+    if any(fragment in text for text in _checks(unmasking)):
+        naive = ModuleType(server_phases.__name__)
+        exec(compile(inspect.getsource(server_phases), "server_phases, naive unmasking", "exec"), naive.__dict__)
+        naive.Unmasking = without(unmasking, fragment).Unmasking  # type: ignore[attr-defined]
+        return naive
+    return without(server_phases, fragment)
+
+
+def _checks(module: ModuleType) -> list[str]:
+    return [ast.unparse(node) for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.If)]
