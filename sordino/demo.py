@@ -412,7 +412,7 @@ class Demo:
             (
                 "Upload",
                 size_text(result["upload_bytes"]),
-                f"a participant a round; its vector is {size_text(result['vector_bytes'])}, padded to a power of two",
+                f"a participant a round, of it the vector {size_text(result['vector_bytes'])}",
             ),
         ]
         (folder / MEASURED_FILE).write_text(json.dumps(lines))
@@ -489,8 +489,8 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"{'attempt' if result['attempts_aborted'] == 1 else 'attempts'} aborted",
         f"key to sum          {result['key_to_sum_s']:.2f} s, {result['participants']} participants in "
         f"{result['processes']} processes",
-        f"upload              {result['upload_bytes']:,.0f} bytes a participant a round; its vector takes "
-        f"{result['vector_bytes']:,.0f} (d x B / 8 = {result['vector_floor_bytes']:,.0f} before padding)",
+        f"upload              {result['upload_bytes']:,.0f} bytes a participant a round, of it the vector "
+        f"{result['vector_bytes']:,.0f} (d x B / 8 = {result['vector_floor_bytes']:,.0f})",
         f"memory              coordinator {result['coordinator_peak_rss_mb']:.0f} MB, largest client process "
         f"{result['client_peak_rss_mb']:.0f} MB, resident",
         f"setting             {result['partition']} partition, min_survivors {result['min_survivors']}, "

@@ -49,7 +49,7 @@ def run(
     ] = 0,
 ) -> int:
     from client.configuration import load
-    from sordino.processes import end_with_parent
+    from sordino.processes import end_with_parent, use_few_arenas
     from wire.settings_file import split_address
 
     if end_with:
@@ -64,10 +64,12 @@ def run(
             raise Failure(ExitCode.INPUT, f"{address} names no port to connect to; use the coordinator's.")
         table = configuration.coordinator.model_copy(update={"address": address})
         configuration = configuration.model_copy(update={"coordinator": table})
-    from client.participant_host import join
-    from sordino.logs import configure_logs
+    from sordino.logs import configure_logs  # before the shell: it loads structlog the light way
 
     configure_logs()
+    use_few_arenas()
+    from client.participant_host import join
+
     code = int(join(configuration))
     if as_json:
         body = {

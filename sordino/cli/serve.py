@@ -51,11 +51,12 @@ def run(
     if end_with:
         end_with_parent(end_with)
     configuration = load(study)
-    from server.coordinator import serve
     from sordino.logs import configure_logs
 
+    configure_logs()
+    from server.coordinator import serve
+
     if as_json or quiet:
-        configure_logs()
         return int(serve(configuration, on_event=_print_event if as_json else None))
     from sordino.panel import Display, StudyPanel
 

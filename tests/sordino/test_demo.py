@@ -1,0 +1,154 @@
+"""The demo: real processes, one of them killed on purpose, and nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sordino.demo import DemoOptions, child_environment, final_lines, parts_by_participant
+from sordino.local_study import make_local_study
+
+SMALL = ("--participants", "20", "--processes", "4")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sordino", "demo", *arguments]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes with ``folder`` on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(str(folder).encode() in word for word in words) and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition: object, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_demo_with_a_killed_process(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    ended = subprocess.run(
+        # Rounds long enough that the middle of one can be hit.
+        command("--participants", "60", "--processes", "6", "--rounds", "6", "--out", str(folder), "--json"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    names = "accuracy accuracy_without_noise epsilon_coordinator epsilon_released delta rounds dropouts wall_s"
+    assert set(names.split()) <= set(result)
+    assert result["rounds"] == 6
+    assert result["dropouts"] == 10
+    assert result["attempts_aborted"] == 0
+    assert result["epsilon_coordinator"] <= 8
+    assert 0 < result["accuracy_without_noise"] < 1
+    assert result["client_peak_rss_mb"] > 0
+    assert "killed host-03 in round" in ended.stderr
+    page = (folder / "report.html").read_text()
+    assert "10 participants (host-03)" in page
+    assert "honest-but-curious" in page
+    assert processes_of(folder) == []
+    again = subprocess.run(
+        [sys.executable, "-m", "sordino", "report", str(folder), "--output", str(tmp_path / "again.html"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(again.stdout)["rounds"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "demo"
+    process = subprocess.Popen(
+        command(*SMALL, "--rounds", "200", "--out", str(folder)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert wait_for(lambda: (folder / "coordinator" / "state.sqlite").exists(), 30)
+        assert len(processes_of(folder)) >= 3
+        process.send_signal(number)
+        code = process.wait(timeout=30)
+    finally:
+        process.kill()
+    assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
+    assert wait_for(lambda: processes_of(folder) == [], 15)
+
+
+def test_parts_follow_the_roster(tmp_path: Path) -> None:
+    options = DemoOptions(rounds=2, participants=20, processes=4).study(8443)
+    study = make_local_study(tmp_path / "demo", options)
+    parts = parts_by_participant(study)
+    assert sorted(parts) == list(range(20))
+    assert sorted(parts.values()) == list(range(20))
+
+
+def test_children_get_no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_PRIVACY__EPSILON", "1")
+    environment = child_environment()
+    assert not [name for name in environment if name.startswith("SORDINO_")]
+    assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_final_lines_are_short_and_complete() -> None:
+    result = {
+        "accuracy": 0.7412,
+        "accuracy_without_noise": 0.7609,
+        "epsilon_coordinator": 6.781,
+        "epsilon_released": 6.781,
+        "epsilon_budget": 8.0,
+        "delta": 1e-5,
+        "rounds": 15,
+        "wall_s": 38.2,
+        "round_s": 2.1,
+        "dropouts": 20,
+        "rounds_with_dropouts": 1,
+        "attempts_aborted": 0,
+        "key_to_sum_s": 2.04,
+        "participants": 100,
+        "processes": 10,
+        "upload_bytes": 24_500.0,
+        "vector_bytes": 1024.0,
+        "vector_floor_bytes": 1000,
+        "coordinator_peak_rss_mb": 140.0,
+        "client_peak_rss_mb": 99.0,
+        "partition": "Dirichlet 1",
+        "min_survivors": 70,
+        "h_min": 65,
+        "A": 5,
+        "noise_multiplier": 2.471,
+        "report": "/tmp/x/report.html",
+    }
+    lines = final_lines(result)
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    for word in ("0.741, 0.761", "6.78 of 8", "delta 1e-05", "min_survivors 70", "h_min 65", "A 5", "Dirichlet 1"):
+        assert word in text
+    assert "accuracy            0.741\n" in "\n".join(final_lines(result | {"accuracy_without_noise": None}))
