@@ -121,33 +121,41 @@ def _solve(stated: Statement) -> Calibration:
         raise _TooManyBits(f"{stated.bits} bits make a finer grid than the sampler and 64-bit norms take", "")
     high = min(high, LARGEST_VARIANCE * unit)
 
-    def epsilon(numerator: int) -> float:
+    def epsilon(numerator: int, at: Floats) -> float:
         variance = Fraction(numerator, unit)
-        return planned_epsilon(stated, _granularity(stated, variance), variance, orders)
+        return planned_epsilon(stated, _granularity(stated, variance), variance, at)
 
-    if epsilon(high) > target:
-        raise InfeasiblePlan(
-            f"no noise that fits {stated.bits} bits reaches epsilon {stated.epsilon:g} "
-            f"over {stated.rounds} rounds with {stated.h_min} honest survivors",
-            "",
-        )
-    while low < high:
-        middle = (low + high) // 2
-        if epsilon(middle) <= target:
-            high = middle
-        else:
-            low = middle + 1
-    variance = Fraction(high, unit)
+    def smallest(at: Floats) -> int:
+        """The smallest numerator that reaches the target with the orders ``at``."""
+        if epsilon(high, at) > target:
+            raise InfeasiblePlan(
+                f"no noise that fits {stated.bits} bits reaches epsilon {stated.epsilon:g} "
+                f"over {stated.rounds} rounds with {stated.h_min} honest survivors",
+                "",
+            )
+        below, above = low, high
+        while below < above:
+            middle = (below + above) // 2
+            if epsilon(middle, at) <= target:
+                above = middle
+            else:
+                below = middle + 1
+        return above
+
+    variance = Fraction(smallest(orders), unit)
+    # The order is fixed here, for the schedule that is planned; the filter of the study keeps it. The noise is then
+    # found again for that order alone: near the largest targets the sampler's error is a part of delta that grows
+    # with epsilon, and the best order of the bound isn't quite the one that the first search ended at.
+    rdp = stated.rounds * round_rdp(stated, _granularity(stated, variance), variance, orders)
+    converted = rdp + np.log1p(-1 / orders) - (math.log(stated.delta) + np.log(orders)) / (orders - 1)
+    order = float(orders[np.argmin(converted)])
+    variance = Fraction(smallest(np.array([order])), unit)
     granularity = _granularity(stated, variance)
     if stated.clip / granularity + math.sqrt(stated.padded_dim) >= LARGEST_NORM:
         raise _TooManyBits(
             f"with {stated.bits} bits the grid is so fine that squared integer norms leave 64 bits",
             "",
         )
-    # The order is fixed here, for the schedule that is planned; the filter of the study keeps it.
-    rdp = stated.rounds * round_rdp(stated, granularity, variance, orders)
-    converted = rdp + np.log1p(-1 / orders) - (math.log(stated.delta) + np.log(orders)) / (orders - 1)
-    order = float(orders[np.argmin(converted)])
     return Calibration(granularity=granularity, local_variance=variance, order=order)
 
 

@@ -336,3 +336,10 @@ def test_plans_are_frozen(demo_plan: Plan) -> None:
 def test_every_number_enters_the_identity(demo_plan: Plan) -> None:
     assert replace(demo_plan, epsilon=9.0).identity != demo_plan.identity
     assert replace(demo_plan, quorum=80).identity != demo_plan.identity
+
+
+@pytest.mark.parametrize("epsilon", [58.0, 64.0, 70.0, 100.0])
+def test_targets_where_the_samplers_error_grows_with_epsilon(demo: Arguments, epsilon: float) -> None:
+    """The order that is best for the bound alone isn't best here; a plan must still hold what it promises."""
+    plan = make_plan(**{**demo, "epsilon": epsilon, "dim": 100_180, "rounds": 4})
+    assert plan.planned_epsilon <= epsilon
