@@ -432,6 +432,7 @@ class Attempt:
         self.sent: dict[tuple[str, int], Any] = {}
         self.server_phase: Any = None
         self.mask_keys: dict[int, AgreementKey] = {}
+        self.mask_key_symbols: dict[int, NDArray[np.uint16]] = {}
 
     def run(self) -> Completed:
         """All five phases; raises what ends the attempt."""
@@ -439,6 +440,7 @@ class Attempt:
         self.server_phase = phase = self.server.AdvertiseKeys(config, frozenset(everybody))
         self.phases, adverts = advertise(config, everybody, self.client)
         self.mask_keys = {who: one._keys.mask_key for who, one in self.phases.items()}
+        self.mask_key_symbols = {who: one._keys.mask_key_symbols for who, one in self.phases.items()}
         phase, messages = self._collect(PHASES[0], phase, adverts)
 
         u1 = phase.cohort.u1

@@ -1,0 +1,458 @@
+"""Participants that send what they should not, against the real coordinator: each is refused, the phase stays as it
+was, and the others' sum comes out; and every message a phase may get, in every phase.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from attempts_in_memory import (
+    Attempt,
+    Script,
+    crooked_dealing,
+    flip,
+    freeze,
+    identities,
+    keyed_source,
+    make_config,
+    sum_of,
+)
+from naive_variants import refusals, server_without
+from numpy.typing import NDArray
+
+from secagg import server_phases, unmasking
+from secagg.commitments import MerkleTree, pair_node
+from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients, UnexpectedMessage
+from secagg.keys import (
+    AgreementKey,
+    advertisement_statement,
+    dealing_statement,
+    seed_commitment,
+    self_mask_seed,
+    upload_statement,
+)
+from secagg.messages import (
+    PHASES,
+    Advertisement,
+    ConsistencySignature,
+    MaskedInput,
+    MaskKeyShare,
+    SealedShares,
+    SelfMaskSeedShare,
+    UnmaskingReply,
+)
+from secagg.shamir import PRIME, random_symbols, split
+from secagg.unmasking import ServerPhase
+
+ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+BAD = 3  # who cheats, in a cohort of 9
+CONFIG = make_config(9, min_survivors=7, quorum=7)
+ME = identities(9)[BAD]
+
+RUINED, CRASHES, TAKEN, ANOTHER_CHECK = "no sum or a wrong one", "the coordinator crashes", "taken", "another check"
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """One dishonest message, the check that must find it, and what happens without that check."""
+
+    change: Callable[[Attempt, Any], Any]
+    phase: str
+    check: str  # part of the source of the check, unique in secagg/server_phases.py and secagg/unmasking.py
+    naive: str
+
+
+CHEATS: dict[str, Cheat] = {}
+
+
+def cheat(phase: str, check: str, naive: str = RUINED) -> Callable[[Callable[[Attempt, Any], Any]], None]:
+    """Register a function (attempt, honest message) -> dishonest message."""
+
+    def register(change: Callable[[Attempt, Any], Any]) -> None:
+        CHEATS[change.__name__] = Cheat(change, phase, check, naive)
+
+    return register
+
+
+def advertises(mask_key: bytes, channel_key: bytes) -> Advertisement:
+    statement = advertisement_statement(CONFIG.round_context(), ME.public, mask_key, channel_key)
+    return Advertisement(mask_key, channel_key, ME.sign(statement))
+
+
+@cheat(ADVERTISE, "a public key is not 32 bytes long", ANOTHER_CHECK)
+def a_short_key(attempt: Attempt, honest: Advertisement) -> Advertisement:
+    return advertises(honest.mask_key[:31], honest.channel_key)
+
+
+@cheat(ADVERTISE, "a public key was advertised before")
+def the_key_of_another(attempt: Attempt, honest: Advertisement) -> Advertisement:
+    return advertises(attempt.sent[ADVERTISE, 0].mask_key, honest.channel_key)
+
+
+@cheat(ADVERTISE, "a public key was advertised before")
+def one_key_in_both_roles(attempt: Attempt, honest: Advertisement) -> Advertisement:
+    return advertises(honest.mask_key, honest.mask_key)
+
+
+@cheat(ADVERTISE, "a public key is of low order")
+def a_key_of_low_order(attempt: Attempt, honest: Advertisement) -> Advertisement:
+    return advertises(honest.mask_key, bytes(32))
+
+
+@cheat(ADVERTISE, "the keys are not signed by the participant's identity")
+def keys_signed_by_another(attempt: Attempt, honest: Advertisement) -> Advertisement:
+    statement = advertisement_statement(CONFIG.round_context(), ME.public, honest.mask_key, honest.channel_key)
+    return replace(honest, signature=identities(9)[4].sign(statement))
+
+
+@cheat(ADVERTISE, "the keys are not signed by the participant's identity")
+def keys_signed_for_another_attempt(attempt: Attempt, honest: Advertisement) -> Advertisement:
+    other = make_config(9, min_survivors=7, quorum=7, attempt=2).round_context()
+    statement = advertisement_statement(other, ME.public, honest.mask_key, honest.channel_key)
+    return replace(honest, signature=ME.sign(statement))
+
+
+@cheat(SHARE, "shares must go to exactly the neighbours", CRASHES)
+def a_share_too_few(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    return replace(honest, ciphertexts=honest.ciphertexts[:-1])
+
+
+@cheat(SHARE, "a sealed share is not", TAKEN)
+def a_huge_ciphertext(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    return replace(honest, ciphertexts=(bytes(1 << 20), *honest.ciphertexts[1:]))
+
+
+@cheat(SHARE, "there must be two commitments of 32 bytes for each holder", CRASHES)
+def a_commitment_too_few(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    return replace(honest, leaves=honest.leaves[:-1])
+
+
+@cheat(SHARE, "there must be two commitments of 32 bytes for each holder", CRASHES)
+def a_long_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    return replace(honest, leaves=(honest.leaves[0] + b"x", *honest.leaves[1:]))
+
+
+@cheat(SHARE, "the seed commitment is not 32 bytes long")
+def a_short_seed_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    cohort = attempt.server_phase.cohort
+    leaves = honest.leaves
+    root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
+    statement = dealing_statement(cohort.context, ME.public, root, b"short")
+    return replace(honest, seed_commitment=b"short", signature=ME.sign(statement))
+
+
+@cheat(SHARE, "the commitments are not signed by the participant's identity")
+def commitments_that_nobody_signed(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    return replace(honest, signature=flip(honest.signature))
+
+
+@cheat(SHARE, "the commitments are not signed by the participant's identity")
+def commitments_changed_after_signing(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    return replace(honest, leaves=(flip(honest.leaves[0]), *honest.leaves[1:]))
+
+
+@cheat(MASK, "the upload is not signed by the participant's identity", TAKEN)
+def an_upload_that_nobody_signed(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
+    return replace(honest, signature=bytes(64))
+
+
+@cheat(MASK, "the upload has", ANOTHER_CHECK)
+def an_upload_that_is_too_long(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
+    return uploads(attempt, honest.packed + b"\x00")
+
+
+@cheat(MASK, "the upload doesn't have the digest that was signed")
+def an_upload_with_one_bit_changed(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
+    return replace(honest, packed=flip(honest.packed))
+
+
+def uploads(attempt: Attempt, packed: bytes) -> MaskedInput:
+    sha256 = hashlib.sha256(packed).digest()
+    statement = upload_statement(attempt.cohort.context, ME.public, sha256)
+    return MaskedInput(packed, sha256, ME.sign(statement))
+
+
+@cheat(SIGN, "the signature doesn't cover these sets")
+def a_signature_over_other_sets(attempt: Attempt, honest: ConsistencySignature) -> ConsistencySignature:
+    u1 = frozenset(attempt.cohort.u1)
+    return ConsistencySignature(ME.sign(attempt.cohort.statement((u1, u1 - {0}))))
+
+
+@cheat(UNMASK, "there must be one entry for each member of u2", CRASHES)
+def an_entry_too_few(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
+    return UnmaskingReply(honest.shares[:-1])
+
+
+@cheat(UNMASK, "the wrong kind of share", ANOTHER_CHECK)
+def the_other_kind_of_share(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
+    return UnmaskingReply((attempt.cohort.held[BAD][0].mask_key, *honest.shares[1:]))
+
+
+@cheat(UNMASK, "doesn't match the commitment")
+def a_wrong_share(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
+    share = honest.shares[0].share.copy()
+    share[0] ^= 1
+    return UnmaskingReply((replace(honest.shares[0], share=share), *honest.shares[1:]))
+
+
+@cheat(UNMASK, "has a symbol outside the field", CRASHES)
+def a_share_outside_the_field(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
+    """It committed to this share of its own secret when it dealt (see `attempt_with`), so the commitment fits."""
+    assert honest.shares[BAD].share.max() == PRIME
+    return honest
+
+
+def crooked(attempt: Attempt, change: Callable[[NDArray[np.uint16]], None]) -> SealedShares:
+    """A dealing of which some shares are changed before they are sealed and committed to."""
+    phase, random_bytes = attempt.phases[BAD], keyed_source("crooked secrets")
+    graph, context = phase._cohort.graph, phase._cohort.context
+    secrets = np.stack([attempt.mask_key_symbols[BAD], random_symbols(16, random_bytes)])
+    shares = split(secrets, graph.threshold, [graph.x(holder) for holder in graph.holders(BAD)], random_bytes)
+    change(shares)
+    phase._seed = self_mask_seed(secrets[1], context, ME.public)
+    return crooked_dealing(phase, shares, seed_commitment(phase._seed, context, ME.public))
+
+
+def own_share_outside_the_field(shares: NDArray[np.uint16]) -> None:
+    shares[BAD] = PRIME
+
+
+def another_secret(shares: NDArray[np.uint16]) -> None:
+    shares[:] = (shares.astype(int) + 1) % PRIME  # shares of the secret plus one
+
+
+def attempt_with(name: str, server: ModuleType = server_phases) -> Attempt:
+    """One cheats, early among the others, so that what it sends would be used."""
+    one = CHEATS[name]
+    attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, *sorted(set(range(9)) - {0, BAD})]}), server=server)
+    attempt.tamper = {(one.phase, BAD): lambda honest: one.change(attempt, honest)}
+    if name == "a_share_outside_the_field":
+        attempt.tamper[SHARE, BAD] = lambda honest: crooked(attempt, own_share_outside_the_field)
+    return attempt
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheat_is_refused_and_the_others_are_summed(name: str) -> None:
+    attempt = attempt_with(name)
+    completed = attempt.run()
+    refused = attempt.refused
+    assert [type(error) for error in refused] == [InvalidMessage]
+    assert (refused[0].phase, refused[0].sender) == (CHEATS[name].phase, BAD)
+    assert CHEATS[name].check in str(refused[0])
+    assert not attempt.misbehaved
+    assert (BAD in completed.u3) == (CHEATS[name].phase in (SIGN, UNMASK))
+    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, CONFIG.parameters))
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheat_on_a_naive_coordinator(name: str) -> None:
+    attempt = attempt_with(name, server_without(CHEATS[name].check))
+    match CHEATS[name].naive:
+        case "no sum or a wrong one":
+            try:
+                total = attempt.run().total
+            except ProtocolError:
+                return
+            assert (total != sum_of(attempt.u3, CONFIG.parameters)).any()
+        case "the coordinator crashes":
+            with pytest.raises((ValueError, IndexError, KeyError)):
+                attempt.run()
+        case "another check":
+            attempt.run()
+            assert len(attempt.refused) == 1
+        case "taken":
+            attempt.run()
+            assert not attempt.refused
+
+
+def test_every_check_of_the_coordinator_has_its_cheat() -> None:
+    """The one that isn't in the list passes on what packing says; see the next test."""
+    checks = refusals(server_phases, "InvalidMessage") + refusals(unmasking, "InvalidMessage")
+    without = [text for text in checks if not any(one.check in text.replace("\\", "") for one in CHEATS.values())]
+    assert len(without) == 1
+    assert "str(error)" in without[0]
+
+
+def test_unused_bits_of_an_upload_must_be_zero() -> None:
+    config = make_config(9, bits=3, dim=3)
+    attempt = Attempt(config)
+
+    def change(honest: MaskedInput) -> MaskedInput:
+        return uploads(attempt, honest.packed[:-1] + bytes([honest.packed[-1] | 0x80]))
+
+    attempt.tamper = {(MASK, BAD): change}
+    completed = attempt.run()
+    assert ["unused bits" in str(error) for error in attempt.refused] == [True]
+    np.testing.assert_array_equal(completed.total, sum_of(set(range(9)) - {BAD}, config.parameters))
+
+
+# ---------------------------------------------------------------- dealers whose secrets are not theirs
+
+
+def test_the_dealer_of_a_wrong_seed_is_named() -> None:
+    attempt = Attempt(CONFIG)
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked(attempt, another_secret)}
+    with pytest.raises(ReconstructionFailed, match="another self-mask seed") as caught:
+        attempt.run()
+    assert caught.value.dealer == BAD
+
+
+def test_the_dealer_of_a_wrong_mask_key_is_named() -> None:
+    attempt = Attempt(CONFIG, Script(up={(MASK, BAD): "lose"}))
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked(attempt, another_secret)}
+    with pytest.raises(ReconstructionFailed, match="another mask key") as caught:
+        attempt.run()
+    assert caught.value.dealer == BAD
+
+
+def test_a_crooked_dealing_with_nothing_wrong_is_taken() -> None:
+    """So that the two tests above fail for the reason they give."""
+    attempt = Attempt(CONFIG)
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked(attempt, lambda shares: None)}
+    np.testing.assert_array_equal(attempt.run().total, sum_of(range(9), CONFIG.parameters))
+
+
+def test_a_dealer_that_starves_the_holders_can_only_abort() -> None:
+    """Rubbish in place of most ciphertexts: too few shares of its seed come together. Nothing opens."""
+    attempt = Attempt(CONFIG)
+
+    def change(honest: SealedShares) -> SealedShares:
+        return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
+
+    attempt.tamper = {(SHARE, BAD): change}
+    with pytest.raises(TooFewClients) as caught:
+        attempt.run()
+    assert (caught.value.phase, caught.value.received) == (UNMASK, 1)
+    assert not attempt.cohort.opens(range(9))
+
+
+# ---------------------------------------------------------------- every message in every phase
+
+
+class Reached(Exception):
+    def __init__(self, phase: Any, messages: dict[int, Any]) -> None:
+        super().__init__()
+        self.phase, self.messages = phase, messages
+
+
+class UpTo(Attempt):
+    """Stops where the coordinator would begin to collect the messages of one phase."""
+
+    stop: str
+
+    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
+        if name == self.stop:
+            raise Reached(phase, dict(messages))
+        return super()._collect(name, phase, messages)
+
+
+def reach(name: str) -> Reached:
+    """Participant 8 leaves before the phase begins; of the others all would answer."""
+    fates = {(PHASES[PHASES.index(name) - 1], 8): "lose"} if name != ADVERTISE else {}
+    attempt = UpTo(CONFIG, Script(up=fates))
+    attempt.stop = name
+    with pytest.raises(Reached) as caught:
+        attempt.run()
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def sent() -> dict[tuple[str, int], Any]:
+    """Every message of an attempt in which all goes well."""
+    attempt = Attempt(CONFIG)
+    attempt.run()
+    return attempt.sent
+
+
+@pytest.mark.parametrize("kind", PHASES)
+@pytest.mark.parametrize("name", PHASES)
+def test_every_message_in_every_phase(name: str, kind: str, sent: dict[tuple[str, int], Any]) -> None:
+    reached = reach(name)
+    phase, messages = reached.phase, reached.messages
+    for who in (0, 1, 2):
+        phase.receive(who, messages[who])
+    before = freeze(phase)
+    outside = {8} if name != ADVERTISE else set()
+    for sender in range(-1, 10):
+        if kind == name and sender in range(3, 9) and sender not in outside:
+            continue  # these are taken below
+        message = messages.get(sender, sent[kind, sender % 9]) if kind == name else sent[kind, sender % 9]
+        # Another kind of message doesn't type-check, and comes no further than its first missing field.
+        with pytest.raises(UnexpectedMessage if kind == name else (ProtocolError, AttributeError)):
+            phase.receive(sender, message)
+        assert freeze(phase) == before
+    if kind == name:
+        for who in range(3, 8):
+            phase.receive(who, messages[who])
+            assert who in phase.received
+        phase.close()
+
+
+def test_a_message_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And without the check an upload would count twice."""
+    reached = reach(MASK)
+    phase, upload = reached.phase, reached.messages[0]
+    phase.receive(0, upload)
+    with pytest.raises(UnexpectedMessage):
+        phase.receive(0, upload)
+    once = phase._accumulator.copy()
+    monkeypatch.setattr(ServerPhase, "_take", lambda self, sender, expected: None)
+    phase.receive(0, upload)
+    np.testing.assert_array_equal(phase._accumulator, once * 2)
+
+
+@pytest.mark.parametrize("name", PHASES[:2])
+def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
+    reached = reach(name)
+    phase = reached.phase
+    for who in range(8):
+        phase.receive(who, reached.messages[who])
+    phase.drop(5)
+    phase.drop(77)
+    following, _ = phase.close()
+    left = following.cohort.u1 if name == ADVERTISE else following.u2
+    assert set(left) == set(range(8)) - {5}
+    before = freeze(following)
+    phase.drop(6)
+    assert freeze(following) == before
+
+
+def test_whoever_left_may_advertise_the_same_keys_again() -> None:
+    reached = reach(ADVERTISE)
+    phase, messages = reached.phase, reached.messages
+    phase.receive(0, messages[0])
+    phase.drop(0)
+    phase.receive(0, messages[0])
+    assert phase.received == {0}
+
+
+def test_shares_of_a_kind_are_told_apart_by_type_and_not_by_content() -> None:
+    share, salt = np.zeros(16, np.uint16), bytes(16)
+    assert MaskKeyShare(share, salt) != SelfMaskSeedShare(share, salt)
+
+
+def test_a_key_of_the_same_point_in_other_bytes_is_no_shortcut() -> None:
+    """X25519 ignores the top bit. A copied key with that bit set passes as another one; its owner still can't open
+    what is sealed for it, and its mask key can't be rebuilt from what it shares.
+    """
+    attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, 1, 2, 4, 5, 6, 7, 8]}, up={(MASK, BAD): "lose"}))
+
+    def copied(honest: Advertisement) -> Advertisement:
+        theirs = attempt.sent[ADVERTISE, 0].mask_key
+        advertisement = advertises(theirs[:31] + bytes([theirs[31] ^ 0x80]), honest.channel_key)
+        attempt.phases[BAD]._advertisement = advertisement
+        return advertisement
+
+    attempt.tamper = {(ADVERTISE, BAD): copied}
+    key = AgreementKey(b"k" * 32)
+    with pytest.raises(ReconstructionFailed, match="another mask key") as caught:
+        attempt.run()
+    assert caught.value.dealer == BAD
+    mine = attempt.cohort.advertisements
+    assert key.agree(mine[0].mask_key) == key.agree(mine[BAD].mask_key)
