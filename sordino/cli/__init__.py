@@ -56,6 +56,9 @@ for _verb in (demo, init, plan, serve, join, report):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and end the process. No ending shows a traceback."""
+    # Several processes share the machine, and no product here is large: a second BLAS thread only spins.
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         sordino.check_rooms()
