@@ -14,7 +14,9 @@ from wire.durable import DurableStore
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
 SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS rosters (study TEXT PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS studies (
+    study TEXT PRIMARY KEY, document BLOB NOT NULL, roster_version INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS attempts (
     study TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
     charged_renyi REAL, charged_order REAL, signed BLOB, answered BLOB,
@@ -42,19 +44,29 @@ class ClientJournal:
             if renyi is not None:
                 self._add_charge(key, renyi)
 
-    async def accept_roster(self, study: str, version: int) -> None:
-        """Remember the newest roster version.
+    async def accept_study(self, study: str, document_sha256: bytes, roster_version: int) -> None:
+        """Pin a study's document, and remember its newest roster version.
+
+        Charges are summed at the order that the document fixes, so it must stay the same for the whole study.
 
         Raises:
-            ValueError: an older version than one seen before.
+            ValueError: another document than the one accepted first, or an older roster than one seen before.
         """
-        rows = self._store.read("SELECT version FROM rosters WHERE study = ?", (study,))
-        if rows and version < rows[0][0]:
-            raise ValueError(f"the coordinator shows roster version {version}, but version {rows[0][0]} was seen")
+        rows = self._store.read("SELECT document, roster_version FROM studies WHERE study = ?", (study,))
+        if rows and bytes(rows[0][0]) != document_sha256:
+            raise ValueError(
+                f"the plan or task of the study {study!r} differs from the one this host accepted first: "
+                "a changed study needs a name of its own"
+            )
+        if rows and roster_version < rows[0][1]:
+            raise ValueError(
+                f"the coordinator shows roster version {roster_version}, but version {rows[0][1]} was seen before"
+            )
         await self._store.write(
             (
-                "INSERT INTO rosters VALUES (?, ?) ON CONFLICT (study) DO UPDATE SET version = excluded.version",
-                (study, version),
+                "INSERT INTO studies VALUES (?, ?, ?) "
+                "ON CONFLICT (study) DO UPDATE SET roster_version = excluded.roster_version",
+                (study, document_sha256, roster_version),
             )
         )
 

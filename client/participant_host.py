@@ -204,7 +204,7 @@ class ParticipantHost:
                     raise InvalidStudy(
                         f"the plan is for {document.plan.clients} participants, the roster has {len(roster)}"
                     )
-                await self._journal.accept_roster(document.study, roster.version)
+                await self._journal.accept_study(document.study, welcome.study_sha256, roster.version)
             except PolicyRefusal as error:
                 raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
             except (InvalidRoster, InvalidStudy, ValueError) as error:

@@ -93,6 +93,8 @@ class Uploads:
                 raise UploadRefused(f"nothing arrived for {self.stall_s:.0f} s") from error
             except InvalidChunk as error:
                 raise UploadRefused(str(error)) from error
+            if not offer.granted:
+                raise UploadRefused("the participant left the attempt during its upload")
             if len(staged) > self.size:
                 raise UploadRefused(f"the vector is longer than {self.size} bytes")
         if len(staged) != self.size:
