@@ -429,7 +429,8 @@ class Attempt:
         self.u3: frozenset[int] = frozenset()
         self.refused: list[ProtocolError] = []  # by the coordinator
         self.misbehaved: dict[int, CoordinatorMisbehaved] = {}  # found by a participant
-        self.sent: dict[tuple[str, int], Any] = {}
+        self.sent: dict[tuple[str, int], Any] = {}  # by participants
+        self.asked: dict[tuple[str, int], Any] = {}  # by the coordinator
         self.server_phase: Any = None
         self.mask_keys: dict[int, AgreementKey] = {}
         self.mask_key_symbols: dict[int, NDArray[np.uint16]] = {}
@@ -476,6 +477,7 @@ class Attempt:
                 continue
             if (name, who) in self.tamper_down:
                 message = self.tamper_down[name, who](message)
+            self.asked[name, who] = message
             before = self.phases[who]
             try:
                 after, answers[who] = step(who, before, message) if step else before.receive(message)
