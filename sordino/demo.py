@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sordino.child_process import STOP_S, Child, child_environment, stop
 from sordino.exit_codes import ExitCode, Failure
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
+from sordino.networked_round import measure_networked_round
 from sordino.panel import Display, size_text
-from sordino.processes import free_port, peak_resident_mb, port_is_free
+from sordino.processes import free_port, port_is_free
 from sordino.progress import StudyView
 from sordino.report import BASELINE_FILE, MEASURED_FILE
 
@@ -33,7 +34,6 @@ AWAY_ROUNDS: Final = 3
 KILLED_HOSTS: Final = 2
 _POLL_S: Final = 0.05
 _MEMORY_EVERY_S: Final = 1.0
-_STOP_S: Final = 8.0
 _BASELINE_S: Final = 60.0
 # Left by whoever is in no sum: the phases in which leaving takes one's update out of it.
 _BEFORE_THE_SUM: Final = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection")
@@ -69,61 +69,6 @@ class DemoOptions:
 
 
 @dataclass
-class _Child:
-    """A process that the demo started."""
-
-    name: str
-    arguments: list[str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    peak_mb: float = 0.0
-    killed: bool = False
-    """By the demo, to be started again."""
-    ended: bool = False
-    """By itself, and said."""
-
-    def start(self, environment: Mapping[str, str]) -> None:
-        self.killed = False
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "sordino", *self.arguments, "--end-with", str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=dict(environment),
-                start_new_session=True,
-            )
-
-    def poll(self) -> int | None:
-        return None if self.process is None else self.process.poll()
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.process is not None and self.running:
-            self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """As the power cut does it: no chance to say good-bye."""
-        self.killed = True
-        self.signal(signal.SIGKILL)
-
-    def measure(self) -> None:
-        if self.process is not None and self.running:
-            self.peak_mb = max(self.peak_mb, peak_resident_mb(self.process.pid) or 0.0)
-
-    def last_words(self) -> str:
-        """The last line of its log, for an error message."""
-        with contextlib.suppress(OSError):
-            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-            if lines:
-                return lines[-1][:300]
-        return "it said nothing"
-
-
-@dataclass
 class Demo:
     """One run; use ``run``."""
 
@@ -131,8 +76,8 @@ class Demo:
     display: Display
     study: LocalStudy
     environment: dict[str, str] = field(default_factory=dict)
-    coordinator: _Child | None = None
-    clients: list[_Child] = field(default_factory=list)
+    coordinator: Child | None = None
+    clients: list[Child] = field(default_factory=list)
     killed_in: int | None = None
     back_in: int | None = None
     baseline: subprocess.Popen[str] | None = None
@@ -163,7 +108,9 @@ class Demo:
                 f"{self.coordinator.last_words()} (all of it: {self.coordinator.log})",
             )
         without_noise = self._without_noise()
-        result = self._result(without_noise, time.monotonic() - began)
+        self.display.remark("measuring a round of five processes with about 100,000 values")
+        five = measure_networked_round(self.study.directory / "five", self.environment)
+        result = self._result(without_noise, time.monotonic() - began) | {"networked_round": five}
         self._leave_for_report(without_noise, result)
         return result
 
@@ -174,12 +121,12 @@ class Demo:
         logs.mkdir()
         self.environment = child_environment()
         address = self.study.options.client_address
-        self.coordinator = _Child(
+        self.coordinator = Child(
             "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
         )
         self.coordinator.start(self.environment)
         for home in self.study.hosts:
-            child = _Child(home.name, ["join", address, "--home", str(home)], logs / f"{home.name}.log")
+            child = Child(home.name, ["join", address, "--home", str(home)], logs / f"{home.name}.log")
             self.clients.append(child)
             child.start(self.environment)
         self._start_baseline()
@@ -218,26 +165,7 @@ class Demo:
             self.display.panel.without_noise.append(float(json.loads(line)))
 
     def _stop(self) -> None:
-        """Ask all to end, then make them."""
-        children = [child for child in (self.coordinator, *self.clients) if child is not None]
-        if self.coordinator is not None:
-            self.coordinator.signal(signal.SIGTERM)
-        until = time.monotonic() + _STOP_S
-        asked = False
-        while any(child.running for child in children) and time.monotonic() < until:
-            # Clients end by themselves when the coordinator says that the study has; the others are asked.
-            if not asked and (self.coordinator is None or not self.coordinator.running):
-                grace = time.monotonic() + 2.0
-                while any(child.running for child in self.clients) and time.monotonic() < grace:
-                    time.sleep(_POLL_S)
-                for child in self.clients:
-                    child.signal(signal.SIGTERM)
-                asked = True
-            time.sleep(_POLL_S)
-        for child in children:
-            child.signal(signal.SIGKILL)
-            if child.process is not None:
-                child.process.wait()
+        stop(self.coordinator, self.clients)
         if self.baseline is not None and self.baseline.poll() is None:
             self.baseline.kill()
             self.baseline.wait()
@@ -299,7 +227,7 @@ class Demo:
             names = " and ".join(child.name for child in back)
             self.display.remark(f"{names} killed in round {self.killed_in}, started again in round {view.round}")
 
-    def _victims(self) -> list[_Child]:
+    def _victims(self) -> list[Child]:
         """As many as the quorum can do without, at most two, from the middle of the list."""
         plan = self.study.plan
         each = -(-self.options.participants // self.options.processes)
@@ -328,7 +256,7 @@ class Demo:
         assert self.coordinator is not None  # noqa: S101  # started before
         assert self.coordinator.process is not None  # noqa: S101
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.coordinator.process.wait(timeout=_STOP_S)
+            return self.coordinator.process.wait(timeout=STOP_S)
         return int(ExitCode.STUDY)
 
     # ---- afterwards ----------------------------------------------------------------------------
@@ -415,6 +343,15 @@ class Demo:
                 f"a participant a round, of it the vector {size_text(result['vector_bytes'])}",
             ),
         ]
+        five = result["networked_round"]
+        if five is not None:
+            lines.append(
+                (
+                    "Key to sum, five processes",
+                    f"{five['key_to_sum_s']:.2f} s",
+                    f"a round of 5 participants with d = {five['dim']:,} over TLS, from the first key to the sum",
+                )
+            )
         (folder / MEASURED_FILE).write_text(json.dumps(lines))
 
 
@@ -461,22 +398,10 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
     return parts
 
 
-def child_environment() -> dict[str, str]:
-    """The environment for processes of a demo: no overrides of settings, and one thread for linear algebra
-    each.
-    """
-    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("SORDINO_")}
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment[name] = "1"
-    home = str(Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH", "")]))
-    environment["PYTHONUNBUFFERED"] = "1"
-    return environment
-
-
 def final_lines(result: Mapping[str, Any]) -> list[str]:
     """What the demo says at its end."""
     beside = result["accuracy_without_noise"]
+    five = result["networked_round"]
     return [
         f"accuracy            {result['accuracy']:.3f}"
         + (f", {beside:.3f} for the same training without noise" if beside is not None else ""),
@@ -484,11 +409,17 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"epsilon_released {result['epsilon_released']:.2f}, at delta {result['delta']:g}",
         f"rounds              {result['rounds']} in {result['wall_s']:.0f} s, {result['round_s']:.1f} s each",
         f"dropouts            {result['dropouts']} participants in {result['rounds_with_dropouts']} "
-        f"{'round' if result['rounds_with_dropouts'] == 1 else 'rounds'}, "
-        f"{result['attempts_aborted'] or 'no'} "
+        f"{'round' if result['rounds_with_dropouts'] == 1 else 'rounds'}, {result['attempts_aborted'] or 'no'} "
         f"{'attempt' if result['attempts_aborted'] == 1 else 'attempts'} aborted",
         f"key to sum          {result['key_to_sum_s']:.2f} s, {result['participants']} participants in "
         f"{result['processes']} processes",
+        "networked round     "
+        + (
+            f"{five['key_to_sum_s']:.2f} s from the first key to the sum, 5 participants in 5 processes, "
+            f"d = {five['dim']:,}"
+            if five is not None
+            else "could not be measured"
+        ),
         f"upload              {result['upload_bytes']:,.0f} bytes a participant a round, of it the vector "
         f"{result['vector_bytes']:,.0f} (d x B / 8 = {result['vector_floor_bytes']:,.0f})",
         f"memory              coordinator {result['coordinator_peak_rss_mb']:.0f} MB, largest client process "

@@ -55,9 +55,7 @@ def listing(*codes: ExitCode) -> str:
 
 
 class Failure(Exception):
-    """An ending that isn't OK: the code, one sentence, and where there is one the nearest thing that would
-    work.
-    """
+    """An ending that isn't OK: the code, one sentence, and perhaps the nearest thing that would work."""
 
     def __init__(self, code: ExitCode, message: str, suggestion: str | None = None) -> None:
         super().__init__(message)

@@ -161,7 +161,7 @@ def phase_figure(view: StudyView) -> str:
         rest = [max(0.0, done.seconds - sum(done.phase_seconds.values())) for done in view.rounds]
         axes.bar(rounds, rest, bottom=floor, width=0.62, color=QUIET, linewidth=0)
         axes.set_xlim(0.45, last + 0.55)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         _round_axis(axes, last, limits=False)
         axes.set_ylabel("seconds")
         keys = [(PHASE_COLOURS[phase], phase) for phase in PHASES]

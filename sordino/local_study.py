@@ -151,8 +151,7 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
             ExitCode.INFEASIBLE,
             f"the largest host holds {largest} participants, but only A = {plan.colluders} are assumed to collude",
             f"--adversarial {math.ceil(largest / chosen.participants * 1000) / 1000:g}, or --hosts "
-            f"{math.ceil(chosen.participants / max(plan.colluders, 1))}, or --one-machine to say that one "
-            "machine "
+            f"{math.ceil(chosen.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
             "plays all parts",
         )
     directory.parent.mkdir(parents=True, exist_ok=True)

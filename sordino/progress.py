@@ -161,8 +161,7 @@ class StudyView:
             if self.gathering is not None:
                 connected, needed, expected, left = self.gathering
                 return (
-                    f"Round {len(self.rounds) + 1}: waiting for {expected - connected} of {expected} "
-                    "participants "
+                    f"Round {len(self.rounds) + 1}: waiting for {expected - connected} of {expected} participants "
                     f"to connect, {needed} needed, {left:.0f} s left"
                 )
             if not self.round:
@@ -362,8 +361,7 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
     kind = event.get("kind")
     if kind == "study_started":
         return [
-            f"study {view.study}: {view.task}, {view.participants} participants, {view.planned_rounds} "
-            "rounds, "
+            f"study {view.study}: {view.task}, {view.participants} participants, {view.planned_rounds} rounds, "
             f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}"
         ]
     if kind == "attempt_started":
@@ -381,10 +379,8 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
     if kind == "round_completed":
         done = view.rounds[-1]
         return [
-            f"round {done.round}: sum of {done.survivors}, accuracy {done.accuracy:.3f}, "
-            f"epsilon_coordinator {done.epsilon_coordinator:.2f}, epsilon_released "
-            f"{done.epsilon_released:.2f}, "
-            f"{done.seconds:.1f} s"
+            f"round {done.round}: sum of {done.survivors}, accuracy {done.accuracy:.3f}, epsilon_coordinator "
+            f"{done.epsilon_coordinator:.2f}, epsilon_released {done.epsilon_released:.2f}, {done.seconds:.1f} s"
         ]
     if kind == "study_finished":
         count = int(event.get("rounds_completed", len(view.rounds)))

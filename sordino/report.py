@@ -105,9 +105,9 @@ def render(view: StudyView, extras: Extras) -> str:
         ),
         _figure("Privacy spent", _epsilon_caption(view), figures.epsilon_figure(view)),
         "</section>",
-        _figure("Dropouts", _dropout_caption(view), figures.dropout_figure(view)),
+        _figure("Dropouts", _dropout_caption(view), figures.dropout_figure(view), wide=True),
         _dropout_list(view),
-        _figure("Phase times", _phase_caption(view), figures.phase_figure(view)),
+        _figure("Phase times", _phase_caption(view), figures.phase_figure(view), wide=True),
         _rounds(view),
         _measured(extras),
         _plan_section(view, plan),
@@ -218,8 +218,9 @@ def _summary(view: StudyView, extras: Extras, plan: Plan | None) -> str:
     return f'<p class="lead">{_e(" ".join(text))}</p>'
 
 
-def _figure(title: str, caption: str, svg: str) -> str:
-    return f"<figure><h2>{_e(title)}</h2><p>{_e(caption)}</p>{svg}</figure>"
+def _figure(title: str, caption: str, svg: str, *, wide: bool = False) -> str:
+    body = f'<div class="scroll wide">{svg}</div>' if wide else svg
+    return f"<figure><h2>{_e(title)}</h2><p>{_e(caption)}</p>{body}</figure>"
 
 
 def _epsilon_caption(view: StudyView) -> str:
@@ -240,9 +241,8 @@ def _dropout_list(view: StudyView) -> str:
         for number, phase, reason, members in view.dropout_groups()
     ]
     rows += [
-        f"<tr><td>{end.round}</td><td>{_e(end.phase)}</td><td>attempt {end.attempt} aborted: "
-        f"{end.received} answered, "
-        f"{end.needed} needed; nothing was revealed</td><td>{_e(end.reason)}</td></tr>"
+        f"<tr><td>{end.round}</td><td>{_e(end.phase)}</td><td>attempt {end.attempt} aborted: {end.received} "
+        f"answered, {end.needed} needed; nothing was revealed</td><td>{_e(end.reason)}</td></tr>"
         for end in view.aborted
     ]
     if not rows:
@@ -333,49 +333,39 @@ def _promise(view: StudyView, extras: Extras, plan: Plan | None) -> str:
     terms = [
         (
             "What the coordinator sees",
-            f"One sum a round, over at least {survivors} updates, with noise in it that no single party "
-            "knows. If it "
-            "lies about who survived, about keys or about the model, honest participants stop before they "
-            "reveal "
-            "anything that would open a second sum.",
+            f"One sum a round, over at least {survivors} updates, with noise in it that no single party knows. If "
+            "it lies about who survived, about keys or about the model, honest participants stop before they "
+            "reveal anything that would open a second sum.",
         ),
         (
             "Who is assumed to collude",
-            f"Up to A = {colluders} participants, together with the coordinator. Their noise is not "
-            "counted: every "
-            f"sum holds the noise of at least h_min = {h_min} honest participants. A is an assumption, not "
-            "something "
-            "that is measured.",
+            f"Up to A = {colluders} participants, together with the coordinator. Their noise is not counted: "
+            f"every sum holds the noise of at least h_min = {h_min} honest participants. A is an assumption, not "
+            "something that is measured.",
         ),
         (
             "What epsilon bounds",
-            "Adjacency is zero-out: a participant's whole update in a round against an update of zeros, "
-            "her noise "
-            "present either way. It hides what her data says, in all rounds together. It does not hide "
-            "that she took "
-            "part, and telling two arbitrary updates apart has twice the sensitivity.",
+            "Adjacency is zero-out: a participant's whole update in a round against an update of zeros, her "
+            "noise present either way. It hides what her data says, in all rounds together. It does not hide "
+            "that she took part, and telling two arbitrary updates apart has twice the sensitivity.",
         ),
         (
             "How it is charged",
-            "A round is charged when its survivors are fixed, at what its sum really costs; an attempt "
-            "that then fails "
-            "stays charged. The figure shown is for the participant with the highest cost, at a Renyi "
-            "order fixed "
-            "before the study began. The study stops before a round that would exceed the budget.",
+            "A round is charged when its survivors are fixed, at what its sum really costs; an attempt that then "
+            "fails stays charged. The figure shown is for the participant with the highest cost, at a Renyi "
+            "order fixed before the study began; the first round carries the price of delta, so it looks dear. "
+            "The study stops before a round that would exceed the budget.",
         ),
         (
             f"What delta {view.delta:g} means",
-            "The chance with which the bound epsilon may fail altogether. It should be far below one over "
-            "the number of "
-            "participants.",
+            "The chance with which the bound epsilon may fail altogether. It should be far below one over the "
+            "number of participants.",
         ),
         (
             "What remains visible",
-            "Who takes part, when messages arrive, and that somebody's task failed. Losses, norms and "
-            "numbers of "
-            "examples never leave a participant in the clear. A cheating participant can shift the sum by "
-            "any amount: "
-            "inputs are not proved.",
+            "Who takes part, when messages arrive, and that somebody's task failed. Losses, norms and numbers of "
+            "examples never leave a participant in the clear. A cheating participant can shift the sum by any "
+            "amount: inputs are not proved.",
         ),
     ]
     if extras.one_machine:
@@ -437,6 +427,7 @@ td small { display: inline; }
 .numbers th, .numbers td { text-align: right; padding: 0.3rem 0 0.3rem 0.8rem; white-space: nowrap; }
 .numbers th:first-child, .numbers td:first-child { text-align: left; padding-left: 0; }
 .scroll { overflow-x: auto; }
+.wide svg { min-width: 40rem; overflow: hidden; }
 .plan th, .plan td:nth-child(2) { white-space: nowrap; }
 .plan td:last-child { color: var(--muted); }
 .terms { margin: 0.6rem 0 0; }

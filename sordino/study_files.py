@@ -27,7 +27,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             "[study]",
             _line("name", options.name, "(fixed) letters, digits, . _ -"),
             _line("rounds", options.rounds, "(fixed) rounds that share the privacy budget"),
-            _line("task", options.task, "(fixed) softmax-regression, or cnn (needs the extra torch)"),
+            _line("task", options.task, "(fixed) softmax-regression, mlp, or cnn (needs the extra torch)"),
             "",
             "[task]  # (fixed) how each participant trains in a round",
             *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),

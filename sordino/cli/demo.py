@@ -14,12 +14,10 @@ from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "demo"
 HELP = (
-    "See it work: a coordinator and ten client processes on this machine train on real data.\n\n"
-    "Ten processes with ten participants each talk to a coordinator over TLS on loopback and train a softmax "
-    "regression on Fashion-MNIST, with secure aggregation and discrete Gaussian noise. In the middle of "
-    "round 5 two "
-    "processes are killed on purpose; three rounds later they start again. At the end stand accuracy "
-    "beside the same "
+    "See it work: a coordinator and ten client processes on this machine train on real data.\n\nTen processes "
+    "with ten participants each talk to a coordinator over TLS on loopback and train a softmax regression on "
+    "Fashion-MNIST, with secure aggregation and discrete Gaussian noise. In the middle of round 5 two processes "
+    "are killed on purpose; three rounds later they start again. At the end stand accuracy beside the same "
     "training without noise, the privacy spent, and a report.html. Ctrl-C stops every process."
 )
 EPILOG = "Example: [bold]sordino demo --rounds 5 --out my-demo[/bold]\n\n" + listing(

@@ -15,13 +15,10 @@ from sordino.local_study import ONE_MACHINE, StudyOptions
 NAME = "init"
 HELP = (
     "Make a study: its file, the authority and the signed roster, TLS certificates, and a folder for each "
-    "host.\n\n"
-    "DIR must be new or empty. The privacy plan is made first; when no plan keeps the budget, nothing is "
-    "written "
-    "and the nearest setting that works is named. A host's folder is complete: copy it to the machine that "
-    "holds "
-    "the data. Keep DIR/authority/authority.key away from the coordinator when the study is more than a "
-    "trial."
+    "host.\n\nDIR must be new or empty. The privacy plan is made first; when no plan keeps the budget, nothing "
+    "is written and the nearest setting that works is named. A host's folder is complete: copy it to the machine "
+    "that holds the data. Keep DIR/authority/authority.key away from the coordinator when the study is more than "
+    "a trial."
 )
 EPILOG = (
     "Example: [bold]sordino init my-study --participants 20 --hosts 4 --epsilon 6 --rounds 30[/bold]\n\n"
@@ -45,7 +42,7 @@ def run(
     ] = _D.hosts,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=_STUDY)] = _D.rounds,
     task: Annotated[
-        str, typer.Option(help="softmax-regression, or cnn (needs torch).", rich_help_panel=_STUDY)
+        str, typer.Option(help="softmax-regression, mlp, or cnn (needs torch).", rich_help_panel=_STUDY)
     ] = _D.task,
     client_rate: Annotated[float, typer.Option(help="Step size of local training.", rich_help_panel=_STUDY)] = 0.5,
     batch_size: Annotated[int, typer.Option(help="Examples in one step.", rich_help_panel=_STUDY)] = 20,

@@ -12,16 +12,12 @@ from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "join"
 HELP = (
-    "Take part in a study with the participants of one host.\n\n"
-    "Connects to the coordinator, trains on the data here, and sends masked, noised integers; never an "
-    "example, "
-    "a gradient or a loss. The host's folder holds host.toml, the participants' keys, the coordinator's "
-    "certificate "
-    "authority and the policy that was accepted: a round that breaks the policy is refused. While the "
-    "coordinator "
-    "can't be reached, this keeps trying for as long as host.toml says. The journal remembers what was "
-    "spent: keep "
-    "it, and never run two processes from one folder."
+    "Take part in a study with the participants of one host.\n\nConnects to the coordinator, trains on the data "
+    "here, and sends masked, noised integers; never an example, a gradient or a loss. The host's folder holds "
+    "host.toml, the participants' keys, the coordinator's certificate authority and the policy that was "
+    "accepted: a round that breaks the policy is refused. While the coordinator can't be reached, this keeps "
+    "trying for as long as host.toml says. The journal remembers what was spent: keep it, and never run two "
+    "processes from one folder."
 )
 EPILOG = "Example: [bold]sordino join localhost:8443 --home my-study/hosts/host-01[/bold]\n\n" + listing(
     ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED

@@ -12,12 +12,10 @@ from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "plan"
 HELP = (
-    "Go from a privacy budget to noise, thresholds and bytes, and refuse what no plan can keep.\n\n"
-    "The noise is sized for the smallest sum that may be opened, without the shares of the participants "
-    "assumed to "
-    "collude, so the budget holds whoever drops out. Figures are in the units of the update, not grid "
-    "steps. The "
-    "epsilon is never above the one asked for."
+    "Go from a privacy budget to noise, thresholds and bytes, and refuse what no plan can keep.\n\nThe noise is "
+    "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
+    "so the budget holds whoever drops out. Figures are in the units of the update, not grid steps. The epsilon "
+    "is never above the one asked for."
 )
 EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "

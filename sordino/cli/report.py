@@ -12,10 +12,9 @@ from sordino.exit_codes import ExitCode, listing
 
 NAME = "report"
 HELP = (
-    "Write a study's report.html from what its coordinator recorded.\n\n"
-    "It shows accuracy, the privacy spent, dropouts, phase times, and the plan in plain words. The page is "
-    "one file, "
-    "needs no network, and can be printed. It may be written while the study runs."
+    "Write a study's report.html from what its coordinator recorded.\n\nIt shows accuracy, the privacy spent, "
+    "dropouts, phase times, and the plan in plain words. The page is one file, needs no network, and can be "
+    "printed. It may be written while the study runs."
 )
 EPILOG = "Example: [bold]sordino report my-study[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT)
 

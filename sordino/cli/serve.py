@@ -15,14 +15,11 @@ from sordino.exit_codes import ExitCode, listing
 
 NAME = "serve"
 HELP = (
-    "Run the coordinator of a study until its last round, or until the privacy budget is reached.\n\n"
-    "On a terminal a panel shows the phase and what it waits for, participants, dropouts with their "
-    "reason, accuracy "
-    "and both epsilons; elsewhere each thing that matters is one plain line. Ctrl-C stops cleanly; the "
-    "same command "
-    "goes on where the journal ends. SORDINO_TABLE__KEY in the environment overrides a key of study.toml, "
-    "such as "
-    "SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
+    "Run the coordinator of a study until its last round, or until the privacy budget is reached.\n\nOn a "
+    "terminal a panel shows the phase and what it waits for, participants, dropouts with their reason, accuracy "
+    "and both epsilons; elsewhere each thing that matters is one plain line. Ctrl-C stops cleanly; the same "
+    "command goes on where the journal ends. SORDINO_TABLE__KEY in the environment overrides a key of "
+    "study.toml, such as SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
 )
 EPILOG = "Example: [bold]sordino serve my-study[/bold]\n\n" + listing(
     ExitCode.OK,

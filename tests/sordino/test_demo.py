@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino.demo import DemoOptions, child_environment, final_lines, parts_by_participant
+from sordino.child_process import child_environment
+from sordino.demo import DemoOptions, final_lines, parts_by_participant
 from sordino.local_study import make_local_study
 
 SMALL = ("--participants", "20", "--processes", "4")
@@ -66,6 +67,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     assert result["epsilon_coordinator"] <= 8
     assert 0 < result["accuracy_without_noise"] < 1
     assert result["client_peak_rss_mb"] > 0
+    assert result["networked_round"]["dim"] > 100_000
     assert "killed host-03 in round" in ended.stderr
     page = (folder / "report.html").read_text()
     assert "10 participants (host-03)" in page
@@ -144,11 +146,22 @@ def test_final_lines_are_short_and_complete() -> None:
         "h_min": 65,
         "A": 5,
         "noise_multiplier": 2.471,
+        "networked_round": {"key_to_sum_s": 0.31, "dim": 100_180},
         "report": "/tmp/x/report.html",
     }
     lines = final_lines(result)
     assert max(map(len, lines)) <= 100
     text = "\n".join(lines)
-    for word in ("0.741, 0.761", "6.78 of 8", "delta 1e-05", "min_survivors 70", "h_min 65", "A 5", "Dirichlet 1"):
+    for word in (
+        "0.741, 0.761",
+        "6.78 of 8",
+        "delta 1e-05",
+        "min_survivors 70",
+        "h_min 65",
+        "A 5",
+        "Dirichlet 1",
+        "0.31 s",
+    ):
         assert word in text
+    assert "could not be measured" in "\n".join(final_lines(result | {"networked_round": None}))
     assert "accuracy            0.741\n" in "\n".join(final_lines(result | {"accuracy_without_noise": None}))
