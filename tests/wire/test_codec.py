@@ -1,0 +1,302 @@
+"""Between protobuf and the core: every message there and back, nothing but one kind of error for what is malformed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from attempts_in_memory import Attempt, Script, freeze, make_config
+from google.protobuf.message import DecodeError, Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import CoordinatorMisbehaved, ProtocolError
+from secagg.messages import PHASES, CohortKeys, UnmaskingReply
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
+
+CONFIG = make_config(8, min_survivors=6, quorum=7)
+ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of message: its functions, and how to fetch one from an attempt."""
+
+    write: Callable[..., Message]
+    read: Callable[[Any], Any]
+    type: type[Message]
+    phase: str
+    to_participant: bool = False
+
+    def encode(self, message: Any) -> Message:
+        return self.write(3, 2, message) if self.to_participant else self.write(message)
+
+
+KINDS = {
+    "advertisement": Kind(codec.write_advertisement, codec.read_advertisement, pb.Advertisement, ADVERTISE),
+    "sealed shares": Kind(codec.write_sealed_shares, codec.read_sealed_shares, pb.SealedShares, SHARE),
+    "consistency": Kind(codec.write_consistency, codec.read_consistency, pb.ConsistencySignature, SIGN),
+    "unmasking reply": Kind(codec.write_unmasking_reply, codec.read_unmasking_reply, pb.UnmaskingReply, UNMASK),
+    "cohort keys": Kind(codec.write_cohort_keys, codec.read_cohort_keys, pb.CohortKeys, SHARE, True),
+    "neighbour shares": Kind(codec.write_neighbour_shares, codec.read_neighbour_shares, pb.NeighbourShares, MASK, True),
+    "survivor sets": Kind(codec.write_survivor_sets, codec.read_survivor_sets, pb.SurvivorSets, SIGN, True),
+    "unmasking request": Kind(
+        codec.write_unmasking_request, codec.read_unmasking_request, pb.UnmaskingRequest, UNMASK, True
+    ),
+}
+
+
+class Recorded(Attempt):
+    """Keeps the phase that each message is meant for, as it was before."""
+
+    def __init__(self) -> None:
+        # Participant 7 leaves before its upload, so that replies hold both kinds of share; 6 reports "no share" of 2.
+        super().__init__(CONFIG, Script(up={(MASK, 7): "lose"}))
+        self.tamper_down = {(MASK, 6): lambda message: _spoilt(message, 2)}
+        self.before: dict[str, Any] = {}
+
+    def _ask(self, name: str, messages: Any, step: Any = None) -> Any:
+        self.before[f"participant {name}"] = fresh(self.phases[0])
+        return super()._ask(name, messages, step)
+
+    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
+        self.before[f"coordinator {name}"] = fresh(phase)
+        return super()._collect(name, phase, messages)
+
+
+def fresh(phase: Any) -> Any:
+    """The same phase, with nothing in it shared that messages change."""
+    kept = [phase.cohort] if hasattr(phase, "cohort") else []
+    kept += [one for one in vars(phase).values() if type(one).__name__ in ("RoundConfig", "Cohort", "IdentityKey")]
+    return copy.deepcopy(phase, {id(one): one for one in (*kept, CONFIG)})
+
+
+def _spoilt(message: Any, dealer: int) -> Any:
+    shares = list(message.shares)
+    at = next(i for i, dealt in enumerate(shares) if dealt.dealer == dealer)
+    shares[at] = type(shares[at])(**{**vars(shares[at]), "ciphertext": bytes(112)})
+    return type(message)(tuple(shares))
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    attempt = Recorded()
+    attempt.run()
+    return attempt
+
+
+def messages_of(recorded: Recorded, kind: Kind) -> list[Any]:
+    source = recorded.asked if kind.to_participant else recorded.sent
+    return [message for (phase, _), message in sorted(source.items()) if phase == kind.phase]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_round_trip(name: str, recorded: Recorded) -> None:
+    kind = KINDS[name]
+    for message in messages_of(recorded, kind):
+        data = kind.encode(message).SerializeToString()
+        parsed = kind.type.FromString(data)
+        read = kind.read(parsed)
+        assert type(read) is type(message)
+        assert freeze(read) == freeze(message)
+        assert kind.encode(read).SerializeToString() == data
+        if kind.to_participant:
+            assert (parsed.round, parsed.attempt) == (3, 2)
+
+
+def test_replies_of_all_kinds_were_seen(recorded: Recorded) -> None:
+    kinds = {
+        type(share).__name__ for reply in messages_of(recorded, KINDS["unmasking reply"]) for share in reply.shares
+    }
+    assert kinds == {"SelfMaskSeedShare", "MaskKeyShare", "NoneType"}
+
+
+def test_digests_of_those_who_are_no_neighbours() -> None:
+    message = CohortKeys(((0, b"d" * 32), (70_000, b"e" * 32)))
+    assert codec.read_cohort_keys(codec.write_cohort_keys(1, 1, message)) == message
+
+
+# ---------------------------------------------------------------- lengths
+
+
+def byte_fields(message: Message) -> list[Callable[[Message, bytes], None]]:
+    """For every bytes field inside a message, however deep, a function that sets it in a copy."""
+    setters: list[Callable[[Message, bytes], None]] = []
+
+    def at(path: tuple[Any, ...]) -> Callable[[Message], Any]:
+        def find(root: Message) -> Any:
+            for step in path:
+                root = root[step] if isinstance(step, int) else getattr(root, step)
+            return root
+
+        return find
+
+    def walk(one: Message, path: tuple[Any, ...]) -> None:
+        for descriptor, value in one.ListFields():
+            name = descriptor.name
+            if descriptor.type == descriptor.TYPE_BYTES:
+                if isinstance(value, bytes):
+                    setters.append(lambda root, new, find=at(path), name=name: setattr(find(root), name, new))
+                else:
+                    setters.append(lambda root, new, find=at((*path, name)): find(root).__setitem__(0, new))
+            elif descriptor.type == descriptor.TYPE_MESSAGE:
+                if isinstance(value, Message):
+                    walk(value, (*path, name))
+                else:
+                    walk(value[0], (*path, name, 0))
+
+    walk(message, ())
+    return setters
+
+
+@pytest.mark.parametrize("name", ["advertisement", "sealed shares", "consistency", "unmasking reply", "cohort keys",
+                                  "unmasking request"])  # fmt: skip
+@pytest.mark.parametrize("length", [0, 1, 31, 33, 63, 65, 111, 113, 10_000])
+def test_every_other_length_is_refused(name: str, length: int, recorded: Recorded) -> None:
+    kind = KINDS[name]
+    good = kind.encode(messages_of(recorded, kind)[0])
+    setters = byte_fields(good)
+    assert setters
+    for change in setters:
+        bad = copy.deepcopy(good)
+        change(bad, bytes(length))
+        with pytest.raises(MalformedMessage, match=f"bytes, not {length}"):
+            kind.read(bad)
+
+
+@pytest.mark.parametrize("length", [0, 111, 113])
+def test_lengths_inside_a_dealt_share_are_the_cores_matter(length: int, recorded: Recorded) -> None:
+    """A bad ciphertext costs its dealer a share and must not end the attempt."""
+    good = codec.write_neighbour_shares(1, 1, messages_of(recorded, KINDS["neighbour shares"])[0])
+    good.shares[0].ciphertext = bytes(length)
+    assert len(codec.read_neighbour_shares(good).shares[0].ciphertext) == length
+
+
+def test_missing_parts() -> None:
+    with pytest.raises(MalformedMessage, match="without keys"):
+        codec.read_cohort_keys(pb.CohortKeys(members=[pb.CohortMember(participant=1)]))
+    with pytest.raises(MalformedMessage, match="empty"):
+        codec.read_unmasking_reply(pb.UnmaskingReply(shares=[pb.PeerShare()]))
+    for name in ("advertisement", "sealed shares", "consistency"):
+        with pytest.raises(MalformedMessage):
+            KINDS[name].read(KINDS[name].type())
+
+
+# ---------------------------------------------------------------- one share of a peer
+
+
+def test_an_entry_of_the_reply_holds_one_kind_of_share() -> None:
+    entry = pb.PeerShare.DESCRIPTOR
+    assert [one.name for one in entry.oneofs] == ["kind"]
+    assert {field.name for field in entry.fields} == {field.name for field in entry.oneofs[0].fields}
+    reply = pb.UnmaskingReply.DESCRIPTOR
+    assert [field.name for field in reply.fields] == ["shares"]  # positions name dealers: no field could name one twice
+
+
+def test_bytes_that_claim_both_kinds_are_read_as_one() -> None:
+    """Protobuf keeps the last member of a oneof, so the first is not in the message at all."""
+    share = pb.RevealedShare(share=b"\x01\x00" * 16, salt=bytes(16))
+    both = pb.PeerShare(self_mask_seed=share).SerializeToString() + pb.PeerShare(mask_key=share).SerializeToString()
+    entry = pb.PeerShare.FromString(both)
+    assert entry.WhichOneof("kind") == "mask_key"
+    assert not entry.HasField("self_mask_seed")
+    read = codec.read_unmasking_reply(pb.UnmaskingReply(shares=[entry]))
+    assert [type(one).__name__ for one in read.shares] == ["MaskKeyShare"]
+
+
+def test_one_type_in_the_core_holds_one_share() -> None:
+    """Each entry of `UnmaskingReply.shares` is one share or None; a pair has no type there."""
+    assert UnmaskingReply.__dataclass_fields__.keys() == {"shares"}
+    assert UnmaskingReply.__annotations__["shares"] == "tuple[SelfMaskSeedShare | MaskKeyShare | None, ...]"
+
+
+def test_symbols_are_little_endian() -> None:
+    revealed = pb.RevealedShare(share=b"\x01\x02" * 16, salt=b"s" * 16)
+    (share,) = codec.read_unmasking_reply(pb.UnmaskingReply(shares=[pb.PeerShare(mask_key=revealed)])).shares
+    assert share is not None
+    np.testing.assert_array_equal(share.share, np.full(16, 0x0201, np.uint16))
+    assert share.share.dtype == np.uint16
+
+
+# ---------------------------------------------------------------- rubbish
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(name=st.sampled_from(sorted(KINDS)), data=st.binary(max_size=300))
+def test_random_bytes_give_one_kind_of_error(name: str, data: bytes) -> None:
+    kind = KINDS[name]
+    with contextlib.suppress(DecodeError, MalformedMessage):
+        kind.read(kind.type.FromString(data))
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """A few bytes changed, cut out, doubled or moved."""
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        if not out:
+            break
+        at, length = rng.randrange(len(out)), rng.choice((1, 2, 34, 66, 114, 200))
+        match rng.randrange(6):
+            case 0:
+                del out[at : at + length]
+            case 1:
+                out[at:at] = out[at : at + length]
+            case 2:
+                out[at:at] = rng.randbytes(length)
+            case _:
+                out[at] = rng.randrange(256)
+    return bytes(out)
+
+
+def _from_1(phase: Any, message: Any) -> None:
+    phase.receive(1, message)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_damaged_messages_never_cause_another_error(name: str, recorded: Recorded) -> None:
+    """From the bytes on the wire through the codec into the phase they are meant for, on either side."""
+    kind, rng = KINDS[name], random.Random(name)
+    data = kind.encode(messages_of(recorded, kind)[0 if kind.to_participant else 1]).SerializeToString()
+    side = "participant" if kind.to_participant else "coordinator"
+    before = recorded.before[f"{side} {kind.phase}"]
+    outcomes = {"decoded": 0, "refused": 0}
+    receive = (lambda phase, message: phase.receive(message)) if kind.to_participant else _from_1
+    receive(fresh(before), kind.read(kind.encode(messages_of(recorded, kind)[0 if kind.to_participant else 1])))
+    for _ in range(400):
+        try:
+            message = kind.read(kind.type.FromString(damaged(data, rng)))
+        except (DecodeError, MalformedMessage):
+            continue
+        outcomes["decoded"] += 1
+        phase = fresh(before)
+        expected = CoordinatorMisbehaved if kind.to_participant else ProtocolError
+        try:
+            receive(phase, message)
+        except expected:
+            outcomes["refused"] += 1
+    print(name, outcomes)
+    assert outcomes["decoded"] > 40
+    assert outcomes["refused"] > 30
+
+
+# ---------------------------------------------------------------- whole attempts through the wire
+
+
+def test_an_attempt_whose_messages_all_pass_through_protobuf() -> None:
+    def through(kind: Kind) -> Callable[[Any], Any]:
+        return lambda message: kind.read(kind.type.FromString(kind.encode(message).SerializeToString()))
+
+    up = {(one.phase, who): through(one) for one in KINDS.values() if not one.to_participant for who in range(8)}
+    down = {(one.phase, who): through(one) for one in KINDS.values() if one.to_participant for who in range(8)}
+    plain = Attempt(CONFIG).run()
+    wired = Attempt(CONFIG, tamper=up, tamper_down=down).run()
+    np.testing.assert_array_equal(plain.total, wired.total)
+    assert plain.u5 == wired.u5 == frozenset(range(8))
