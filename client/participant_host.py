@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import grpc
+import numpy as np
 import structlog
 import uvloop
 
@@ -98,22 +99,27 @@ class ParticipantHost:
         """
         self._configuration, self._journal, self._documents = configuration, journal, _Documents()
         self._terms: StudyTerms | None = None
+        self._reachable = True
         self._terms_lock = asyncio.Lock()
         data = configuration.data
         try:
             task = make_task(configuration.study.task, dict(configuration.task))
             parts = partition(load_labels(data.dataset), data.partition, data.parts, data.alpha, data.seed)
+            # One pass over the file for all participants of the process, holding only their rows.
+            rows = [parts[entry.part] for entry in configuration.participants]
+            examples = load_partition(data.dataset, np.concatenate(rows))
+            ends = np.cumsum([len(part) for part in rows])
             self._participants = [
                 Participant(
                     configuration,
                     load_identity(entry.key),
                     task,
-                    load_partition(data.dataset, parts[entry.part]),
+                    examples.take(np.arange(end - len(part), end)),
                     journal,
                     executor,
                     self._documents.fetch,
                 )
-                for entry in configuration.participants
+                for entry, part, end in zip(configuration.participants, rows, ends, strict=True)
             ]
             self._ca = configuration.coordinator.ca.read_bytes()
         except OSError as error:
@@ -158,6 +164,7 @@ class ParticipantHost:
                 session = await open_session(channel, participant.identity, self._configuration.study.name)
                 try:
                     terms = await self._accept(session)
+                    self._reachable = True
                     away_since, failures = time.monotonic(), 0
                     reason = await participant.take_part(session, terms)
                 finally:
@@ -169,8 +176,9 @@ class ParticipantHost:
             except grpc.aio.AioRpcError as error:
                 if error.code() in FINAL:
                     raise JoinError(f"{address}: {error.details()}", BAD_INPUT) from error
-                if failures == 0:
+                if self._reachable:  # said once for all participants of the process
                     log.info("coordinator away, trying again", address=address, reason=error.details())
+                self._reachable = False
             except DocumentMismatch as error:
                 raise JoinError(f"{address}: {error}", NETWORK) from error
             failures += 1

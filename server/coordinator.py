@@ -69,7 +69,7 @@ def serve(
         on_event: is given every event, on the event loop: must not block.
 
     Returns:
-        0 all rounds done, 5 a round failed too often, 40 budget reached, 130 told to stop.
+        0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
 
     Raises:
         StartError: nothing was started; says what to change.
@@ -169,14 +169,20 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
 
     run = asyncio.create_task(study.run(address))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, run.cancel)
+    stopped: list[int] = []
+
+    def stop(code: int) -> None:
+        stopped.append(code)
+        run.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop, OK)
+    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
     try:
         outcome = await run
         return EXIT_CODES.get(outcome.reason, FAILED)
     except asyncio.CancelledError:
         log.info("stopped on request; the journal and the last model are kept")
-        return INTERRUPTED
+        return stopped[0] if stopped else INTERRUPTED
     finally:
         await health.enter_graceful_shutdown()
         # Sessions end by themselves once StudyEnd is written; a participant that hangs is cut off.

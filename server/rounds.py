@@ -379,13 +379,18 @@ class Attempt:
         """An upload broke off: nothing of it counts, and its credit goes on."""
         self.lost(participant, f"upload failed: {reason}")
 
+    def count_download(self, participant: int, size: int) -> None:
+        """The model went to the process that hosts this participant."""
+        self._sent_bytes[participant] += size
+
     def mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
-        """Mean bytes sent and received by these participants in this attempt: protobuf framing included, TLS not."""
-        count = max(len(participants), 1)
-        return (
-            round(sum(self._received_bytes[who] for who in participants) / count),
-            round(sum(self._sent_bytes[who] for who in participants) / count),
-        )
+        """Mean bytes these participants sent, and the whole cohort received, in this attempt.
+
+        Protobuf framing included, TLS not. A model fetched once for several participants of a process counts once.
+        """
+        sent = sum(self._received_bytes[who] for who in participants) / max(len(participants), 1)
+        received = sum(self._sent_bytes.values()) / max(len(self.cohort), 1)
+        return round(sent), round(received)
 
     # ------------------------------------------------------------ helpers
 

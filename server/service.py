@@ -56,6 +56,8 @@ class Study(Protocol):
 
     def document(self, sha256: bytes) -> bytes | None: ...
 
+    def downloaded(self, session: Session, size: int) -> None: ...
+
     def phase_message(self, session: Session, message: pb.PhaseMessage) -> None: ...
 
     def refusal(self, session: Session, message: pb.Refusal) -> None: ...
@@ -189,6 +191,7 @@ async def _download(
     document = study.document(request.sha256)
     if document is None:
         await context.abort(grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
+    study.downloaded(session, len(document))
     for frame in frames(document):
         yield frame
 

@@ -109,6 +109,11 @@ class Study:
         """A public document by its digest."""
         return self._documents.get(sha256)
 
+    def downloaded(self, session: Session, size: int) -> None:
+        """A document went out; the model of a round counts to the round's traffic."""
+        if self._attempt is not None:
+            self._attempt.count_download(session.participant, size)
+
     def phase_message(self, session: Session, message: pb.PhaseMessage) -> None:
         """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""
         attempt = self._attempt

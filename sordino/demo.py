@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -63,6 +64,9 @@ class DemoOptions:
             rounds=self.rounds,
             participants=self.participants,
             hosts=self.processes,
+            # Two of ten processes may be gone when a round begins, and more may leave during it.
+            min_survivors=math.ceil(0.7 * self.participants - 1e-9),
+            quorum=math.ceil(0.75 * self.participants - 1e-9),
             listen=f"127.0.0.1:{port}",
             one_machine=True,
         )

@@ -30,12 +30,12 @@ ONE_MACHINE = (
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What a study owner chooses. The defaults are the demo's setting.
+    """What a study owner chooses. The defaults are the demo's setting, but for min_survivors and quorum.
 
     Attributes:
         participants, hosts: participants are spread evenly over the client processes.
-        min_survivors: fewest in a sum; None takes ``participants x (1 - max_dropout)``, rounded up.
-        quorum: fewest that begin a round; None takes ``min_survivors`` and the colluders on top.
+        min_survivors: fewest in a sum; None takes what independent dropouts miss in one of a thousand rounds.
+        quorum: fewest that begin a round; None takes ``min_survivors``.
         listen: HOST:PORT of the coordinator.
         names: host names and addresses that its certificate holds besides the local ones.
         one_machine: see ``server.configuration``.
@@ -65,7 +65,7 @@ class StudyOptions:
     beta: float = math.exp(-0.5)
     k_stddevs: float = 4.0
     server_rate: float = 1.0
-    server_momentum: float = 0.9
+    server_momentum: float = 0.7
     listen: str = "127.0.0.1:8443"
     names: tuple[str, ...] = ()
     one_machine: bool = True
@@ -81,13 +81,14 @@ class StudyOptions:
 
     def settled(self) -> StudyOptions:
         """With ``min_survivors`` and ``quorum`` as numbers."""
-        survivors = self.min_survivors
+        from secagg.parameters import assumed_colluders, default_min_survivors
+
+        survivors, quorum = self.min_survivors, self.quorum
         if survivors is None:
-            survivors = math.ceil(self.participants * (1 - self.max_dropout) - 1e-9)
-        quorum = self.quorum
+            colluders = assumed_colluders(self.participants, self.adversarial, self.max_dropout)
+            survivors = default_min_survivors(self.participants, colluders, self.max_dropout)
         if quorum is None:
-            colluders = math.floor(self.adversarial * self.participants + 1e-9)
-            quorum = max(survivors, min(self.participants, survivors + colluders))
+            quorum = survivors
         return replace(self, min_survivors=survivors, quorum=quorum)
 
 

@@ -80,7 +80,7 @@ def run(
         typer.Option(
             help="Fewest participants in a sum.",
             rich_help_panel=_PRIVACY,
-            show_default="participants x (1 - max-dropout)",
+            show_default="what independent dropouts rarely miss",
         ),
     ] = None,
     quorum: Annotated[
@@ -88,7 +88,7 @@ def run(
         typer.Option(
             help="Fewest that begin a round.",
             rich_help_panel=_PRIVACY,
-            show_default="min-survivors plus the colluders",
+            show_default="min-survivors",
         ),
     ] = None,
     beta: Annotated[

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sordino.cli import main
+from sordino.demo import DemoOptions
 from sordino.local_study import StudyOptions, make_local_study, plan_for
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
@@ -40,7 +41,7 @@ WITHOUT_NOISE = [round(0.745 - 0.60 * math.exp(-0.42 * r), 4) for r in range(1, 
 @functools.cache
 def demo_plan() -> dict[str, Any]:
     """The demo's plan as the coordinator records it."""
-    return dict(plan_for(StudyOptions()).to_json())
+    return dict(plan_for(DemoOptions().study(0)).to_json())
 
 
 def make_events(
