@@ -31,6 +31,7 @@ from secagg.keys import (
     dealing_statement,
     mask_private_key,
     pairwise_mask_key,
+    seed_commitment,
     self_mask_key,
     self_mask_seed,
 )
@@ -62,6 +63,14 @@ from secagg.unmasking import Completed
 RandomBytes = Callable[[int], bytes]
 Vector = NDArray[Any]
 Sets = tuple[frozenset[int], frozenset[int]]  # u2, u3
+
+# The u coordinates of Curve25519's points of order 1, 2, 4 and 8, and encodings of them above the prime.
+P = 2**255 - 19
+ORDER_8 = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+LOW_ORDER = [u.to_bytes(32, "little") for u in (0, 1, P - 1, P, P + 1, *ORDER_8)]
 
 
 def keyed_source(name: str) -> RandomBytes:
@@ -535,6 +544,18 @@ class Attempt:
         refuses(phase.close, ProtocolError)
         assert freeze(following) == before, f"{name} changed the next phase after it was closed"
         return following
+
+
+def crooked_shares(attempt: Attempt, dealer: int, change: Callable[[NDArray[np.uint16]], None]) -> SealedShares:
+    """A dealing of which some shares, shape (holders, 2, 16), are changed before they are sealed and committed to."""
+    phase, random_bytes = attempt.phases[dealer], keyed_source("crooked secrets")
+    graph, context, identity = phase._cohort.graph, phase._cohort.context, phase._identity.public
+    secrets = np.stack([attempt.mask_key_symbols[dealer], shamir.random_symbols(16, random_bytes)])
+    xs = [graph.x(holder) for holder in graph.holders(dealer)]
+    shares = shamir.split(secrets, graph.threshold, xs, random_bytes)
+    change(shares)
+    phase._seed = self_mask_seed(secrets[SELF_MASK_SEED], context, identity)
+    return crooked_dealing(phase, shares, seed_commitment(phase._seed, context, identity))
 
 
 def refuses(call: Callable[[], Any], error: type[Exception]) -> None:

@@ -15,11 +15,10 @@ import pytest
 from attempts_in_memory import (
     Attempt,
     Script,
-    crooked_dealing,
+    crooked_shares,
     flip,
     freeze,
     identities,
-    keyed_source,
     make_config,
     sum_of,
 )
@@ -28,13 +27,10 @@ from numpy.typing import NDArray
 
 from secagg import server_phases, unmasking
 from secagg.commitments import MerkleTree, pair_node
-from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients, UnexpectedMessage
+from secagg.errors import InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.keys import (
-    AgreementKey,
     advertisement_statement,
     dealing_statement,
-    seed_commitment,
-    self_mask_seed,
     upload_statement,
 )
 from secagg.messages import (
@@ -42,12 +38,10 @@ from secagg.messages import (
     Advertisement,
     ConsistencySignature,
     MaskedInput,
-    MaskKeyShare,
     SealedShares,
-    SelfMaskSeedShare,
     UnmaskingReply,
 )
-from secagg.shamir import PRIME, random_symbols, split
+from secagg.shamir import PRIME
 from secagg.unmasking import ServerPhase
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
@@ -208,23 +202,8 @@ def a_share_outside_the_field(attempt: Attempt, honest: UnmaskingReply) -> Unmas
     return honest
 
 
-def crooked(attempt: Attempt, change: Callable[[NDArray[np.uint16]], None]) -> SealedShares:
-    """A dealing of which some shares are changed before they are sealed and committed to."""
-    phase, random_bytes = attempt.phases[BAD], keyed_source("crooked secrets")
-    graph, context = phase._cohort.graph, phase._cohort.context
-    secrets = np.stack([attempt.mask_key_symbols[BAD], random_symbols(16, random_bytes)])
-    shares = split(secrets, graph.threshold, [graph.x(holder) for holder in graph.holders(BAD)], random_bytes)
-    change(shares)
-    phase._seed = self_mask_seed(secrets[1], context, ME.public)
-    return crooked_dealing(phase, shares, seed_commitment(phase._seed, context, ME.public))
-
-
 def own_share_outside_the_field(shares: NDArray[np.uint16]) -> None:
     shares[BAD] = PRIME
-
-
-def another_secret(shares: NDArray[np.uint16]) -> None:
-    shares[:] = (shares.astype(int) + 1) % PRIME  # shares of the secret plus one
 
 
 def attempt_with(name: str, server: ModuleType = server_phases) -> Attempt:
@@ -233,7 +212,7 @@ def attempt_with(name: str, server: ModuleType = server_phases) -> Attempt:
     attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, *sorted(set(range(9)) - {0, BAD})]}), server=server)
     attempt.tamper = {(one.phase, BAD): lambda honest: one.change(attempt, honest)}
     if name == "a_share_outside_the_field":
-        attempt.tamper[SHARE, BAD] = lambda honest: crooked(attempt, own_share_outside_the_field)
+        attempt.tamper[SHARE, BAD] = lambda honest: crooked_shares(attempt, BAD, own_share_outside_the_field)
     return attempt
 
 
@@ -290,46 +269,6 @@ def test_unused_bits_of_an_upload_must_be_zero() -> None:
     completed = attempt.run()
     assert ["unused bits" in str(error) for error in attempt.refused] == [True]
     np.testing.assert_array_equal(completed.total, sum_of(set(range(9)) - {BAD}, config.parameters))
-
-
-# ---------------------------------------------------------------- dealers whose secrets are not theirs
-
-
-def test_the_dealer_of_a_wrong_seed_is_named() -> None:
-    attempt = Attempt(CONFIG)
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked(attempt, another_secret)}
-    with pytest.raises(ReconstructionFailed, match="another self-mask seed") as caught:
-        attempt.run()
-    assert caught.value.dealer == BAD
-
-
-def test_the_dealer_of_a_wrong_mask_key_is_named() -> None:
-    attempt = Attempt(CONFIG, Script(up={(MASK, BAD): "lose"}))
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked(attempt, another_secret)}
-    with pytest.raises(ReconstructionFailed, match="another mask key") as caught:
-        attempt.run()
-    assert caught.value.dealer == BAD
-
-
-def test_a_crooked_dealing_with_nothing_wrong_is_taken() -> None:
-    """So that the two tests above fail for the reason they give."""
-    attempt = Attempt(CONFIG)
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked(attempt, lambda shares: None)}
-    np.testing.assert_array_equal(attempt.run().total, sum_of(range(9), CONFIG.parameters))
-
-
-def test_a_dealer_that_starves_the_holders_can_only_abort() -> None:
-    """Rubbish in place of most ciphertexts: too few shares of its seed come together. Nothing opens."""
-    attempt = Attempt(CONFIG)
-
-    def change(honest: SealedShares) -> SealedShares:
-        return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
-
-    attempt.tamper = {(SHARE, BAD): change}
-    with pytest.raises(TooFewClients) as caught:
-        attempt.run()
-    assert (caught.value.phase, caught.value.received) == (UNMASK, 1)
-    assert not attempt.cohort.opens(range(9))
 
 
 # ---------------------------------------------------------------- every message in every phase
@@ -430,29 +369,3 @@ def test_whoever_left_may_advertise_the_same_keys_again() -> None:
     phase.drop(0)
     phase.receive(0, messages[0])
     assert phase.received == {0}
-
-
-def test_shares_of_a_kind_are_told_apart_by_type_and_not_by_content() -> None:
-    share, salt = np.zeros(16, np.uint16), bytes(16)
-    assert MaskKeyShare(share, salt) != SelfMaskSeedShare(share, salt)
-
-
-def test_a_key_of_the_same_point_in_other_bytes_is_no_shortcut() -> None:
-    """X25519 ignores the top bit. A copied key with that bit set passes as another one; its owner still can't open
-    what is sealed for it, and its mask key can't be rebuilt from what it shares.
-    """
-    attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, 1, 2, 4, 5, 6, 7, 8]}, up={(MASK, BAD): "lose"}))
-
-    def copied(honest: Advertisement) -> Advertisement:
-        theirs = attempt.sent[ADVERTISE, 0].mask_key
-        advertisement = advertises(theirs[:31] + bytes([theirs[31] ^ 0x80]), honest.channel_key)
-        attempt.phases[BAD]._advertisement = advertisement
-        return advertisement
-
-    attempt.tamper = {(ADVERTISE, BAD): copied}
-    key = AgreementKey(b"k" * 32)
-    with pytest.raises(ReconstructionFailed, match="another mask key") as caught:
-        attempt.run()
-    assert caught.value.dealer == BAD
-    mine = attempt.cohort.advertisements
-    assert key.agree(mine[0].mask_key) == key.agree(mine[BAD].mask_key)

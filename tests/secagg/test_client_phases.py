@@ -17,6 +17,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from attempts_in_memory import (
+    LOW_ORDER,
     Cohort,
     Sets,
     advertise,
@@ -524,14 +525,6 @@ def test_every_check_of_a_participant_has_its_attack() -> None:
 
 
 # ---------------------------------------------------------------- checks that are not one `if`
-
-# The u coordinates of Curve25519's points of order 1, 2, 4 and 8, and encodings of them above the prime.
-P = 2**255 - 19
-ORDER_8 = (
-    325606250916557431795983626356110631294008115727848805560023387167927233504,
-    39382357235489614581723060781553021112529911719440698176882885853963445705823,
-)
-LOW_ORDER = [u.to_bytes(32, "little") for u in (0, 1, P - 1, P, P + 1, *ORDER_8)]
 
 
 @pytest.mark.parametrize("key", LOW_ORDER, ids=[key.hex()[:8] for key in LOW_ORDER])
