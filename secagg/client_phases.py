@@ -450,7 +450,7 @@ class ConsistencyCheck(_Phase):
 
         Raises:
             CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
-                set it masked with (else two halves could each be told that the other missed u2, and two sums open).
+                set it masked with (else a few could be told that the others missed u2, and the sum of those few opens).
         """
         self._leave()
         cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
