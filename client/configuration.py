@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from client.settings import HostSettings
 from wire.settings_file import (
     ConfigurationError,
     Table,
@@ -119,6 +120,10 @@ class HostConfiguration(Table):
     data: DataTable
     policy: PolicyTable
     participants: tuple[ParticipantTable, ...] = Field(min_length=1)
+
+    def settings(self) -> HostSettings:
+        """The same values without pydantic, for the process that runs."""
+        return HostSettings.from_json(self.model_dump_json())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -17,10 +17,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from client.configuration import HostConfiguration
 from client.connection import DocumentMismatch, Session
 from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_budget
+from client.settings import HostSettings
 from learning.datasets import Dataset
 from learning.parameters import flatten, shapes_of, unflatten
 from learning.public_random import PublicRandom
@@ -73,7 +73,7 @@ class Participant:
 
     def __init__(
         self,
-        configuration: HostConfiguration,
+        configuration: HostSettings,
         identity: IdentityKey,
         task: Task,
         data: Dataset,

@@ -14,12 +14,12 @@ import numpy as np
 import structlog
 import uvloop
 
-from client.configuration import HostConfiguration
 from client.connection import DocumentMismatch, Session, open_channel, open_session
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_study
+from client.settings import HostSettings
 from learning.datasets import DatasetError, load_labels, load_partition
 from learning.options import OptionError
 from learning.partitions import partition
@@ -47,7 +47,7 @@ class JoinError(Exception):
         self.exit_code = exit_code
 
 
-def join(configuration: HostConfiguration) -> int:
+def join(configuration: HostSettings) -> int:
     """Take part in a study until it ends.
 
     Returns:
@@ -91,7 +91,7 @@ class ParticipantHost:
     """Several participants over one channel."""
 
     def __init__(
-        self, configuration: HostConfiguration, journal: ClientJournal, executor: ThreadPoolExecutor
+        self, configuration: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor
     ) -> None:
         """
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.configuration import HostConfiguration
+from client.settings import HostSettings
 from wire.study import StudyDocument
 
 
@@ -10,7 +10,7 @@ class PolicyRefusal(Exception):
     """The study or a round breaks what the participant accepted; one sentence that says how."""
 
 
-def check_study(configuration: HostConfiguration, document: StudyDocument) -> None:
+def check_study(configuration: HostSettings, document: StudyDocument) -> None:
     """Hold a study against the host's policy, once, before any round.
 
     The document has been checked from first principles already (`StudyDocument.from_bytes`); here it is compared with
@@ -37,7 +37,7 @@ def check_study(configuration: HostConfiguration, document: StudyDocument) -> No
         )
 
 
-def check_budget(configuration: HostConfiguration, epsilon_after: float) -> None:
+def check_budget(configuration: HostSettings, epsilon_after: float) -> None:
     """Whether the participant may be charged once more.
 
     Raises:

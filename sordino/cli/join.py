@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -43,9 +42,9 @@ def run(
     end_with: Annotated[
         int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
     ] = 0,
-) -> int:
+) -> None:
     from client.configuration import load
-    from sordino.processes import end_with_parent, use_few_arenas
+    from sordino.processes import end_with_parent
     from wire.settings_file import split_address
 
     if end_with:
@@ -60,19 +59,6 @@ def run(
             raise Failure(ExitCode.INPUT, f"{address} names no port to connect to; use the coordinator's.")
         table = configuration.coordinator.model_copy(update={"address": address})
         configuration = configuration.model_copy(update={"coordinator": table})
-    from sordino.logs import configure_logs  # before the shell: it loads structlog the light way
+    from sordino.client_process import become
 
-    configure_logs()
-    use_few_arenas()
-    from client.participant_host import join
-
-    code = int(join(configuration))
-    if as_json:
-        body = {
-            "host": configuration.host.name,
-            "study": configuration.study.name,
-            "participants": len(configuration.participants),
-            "exit_code": code,
-        }
-        typer.echo(json.dumps(body))
-    return code
+    become(configuration.settings(), as_json=as_json)

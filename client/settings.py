@@ -1,0 +1,105 @@
+"""A host's settings as the running client holds them: plain frozen dataclasses.
+
+`client.configuration` checks host.toml with pydantic, whose models cost 15 MB of resident memory for as long as the
+process lives. The checked values are therefore handed to a fresh process as JSON (`client.process`), and these classes
+are all it needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Host:
+    """[host]; see `client.configuration.HostTable`."""
+
+    name: str
+    journal: Path
+
+
+@dataclass(frozen=True)
+class Study:
+    """[study]; see `client.configuration.StudyTable`."""
+
+    name: str
+    authority_public_key: str
+    task: str
+
+    @property
+    def authority_public_key_bytes(self) -> bytes:
+        """The 32 bytes of the key that signs rosters."""
+        return bytes.fromhex(self.authority_public_key)
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """[coordinator]; see `client.configuration.CoordinatorTable`."""
+
+    address: str
+    ca: Path
+    give_up_s: float
+
+
+@dataclass(frozen=True)
+class Data:
+    """[data]; see `client.configuration.DataTable`."""
+
+    dataset: str
+    partition: str
+    alpha: float
+    seed: int
+    parts: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """[policy]; see `client.configuration.PolicyTable`."""
+
+    max_epsilon: float
+    max_delta: float
+    min_honest_survivors: int
+
+
+@dataclass(frozen=True)
+class HostedParticipant:
+    """[[participants]]; see `client.configuration.ParticipantTable`."""
+
+    key: Path
+    part: int
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """All of host.toml, checked, with absolute paths."""
+
+    host: Host
+    study: Study
+    coordinator: Coordinator
+    task: Mapping[str, bool | int | float | str]
+    data: Data
+    policy: Policy
+    participants: tuple[HostedParticipant, ...]
+
+    def to_json(self) -> str:
+        """For the process that will run; holds paths of keys, never keys."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> HostSettings:
+        """Inverse of `to_json`."""
+        values: dict[str, Any] = json.loads(text)
+        host, coordinator = values["host"], values["coordinator"]
+        return cls(
+            host=Host(host["name"], Path(host["journal"])),
+            study=Study(**values["study"]),
+            coordinator=Coordinator(coordinator["address"], Path(coordinator["ca"]), coordinator["give_up_s"]),
+            task=values["task"],
+            data=Data(**values["data"]),
+            policy=Policy(**values["policy"]),
+            participants=tuple(HostedParticipant(Path(one["key"]), one["part"]) for one in values["participants"]),
+        )

@@ -1,0 +1,72 @@
+"""The client process proper: takes over from the command once host.toml is checked.
+
+`sordino join` replaces itself with this module by exec, so the process that runs for hours holds neither the command
+line's libraries nor the settings checker: 22 MB less on a small device. The process id stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, NoReturn
+
+from client.settings import HostSettings
+
+_CODE: Final = "import sys; sys.path.insert(0, {root!r}); from sordino.client_process import main; main({fd})"
+
+
+def become(settings: HostSettings, *, as_json: bool = False) -> NoReturn:
+    """Replace this process by the client with these settings. Flushes output first; does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:  # a file and not a pipe: settings of any length fit
+        file.write(("1" if as_json else "0").encode() + settings.to_json().encode())
+        file.flush()
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
+        root = str(Path(__file__).resolve().parent.parent)
+        # -P: a file named client.py in the working directory must not be taken for this package.
+        code = _CODE.format(root=root, fd=file.fileno())
+        # What follows the code is only for people who list processes.
+        arguments = [sys.executable, "-P", "-c", code, "sordino", "join", str(settings.host.journal.parent)]
+        os.execv(sys.executable, arguments)
+
+
+def main(settings_fd: int) -> NoReturn:
+    """Run the client with the settings in an open file; ends the process with its exit code."""
+    with open(settings_fd, "rb") as file:
+        text = file.read().decode()
+    as_json, settings = text[0] == "1", HostSettings.from_json(text[1:])
+    from sordino.logs import configure_logs  # before the shell: it loads structlog the light way
+    from sordino.processes import use_few_arenas
+
+    configure_logs()
+    use_few_arenas()
+    from client.participant_host import JoinError, join
+
+    try:
+        code = join(settings)
+    except JoinError as error:
+        print(f"sordino join: {error}", file=sys.stderr)
+        code = error.exit_code
+    except Exception as error:
+        if os.environ.get("SORDINO_TRACEBACK"):
+            raise
+        print(
+            f"sordino join: a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where.",
+            file=sys.stderr,
+        )
+        code = 1
+    if as_json:
+        body = {
+            "host": settings.host.name,
+            "study": settings.study.name,
+            "participants": len(settings.participants),
+            "exit_code": code,
+        }
+        print(json.dumps(body))
+    sys.stdout.flush()
+    sys.exit(code)
