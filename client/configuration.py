@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from client.settings import HostSettings
 from wire.settings_file import (
     ConfigurationError,
+    Settings,
     Table,
     check_files,
     number_if_it_is_one,
@@ -109,7 +110,7 @@ class ParticipantTable(Table):
     """Which part of the data set this participant holds, from 0."""
 
 
-class HostConfiguration(Table):
+class HostConfiguration(Settings):
     """One client process as its owner configured it; frozen, validated once."""
 
     host: HostTable

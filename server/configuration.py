@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wire.settings_file import (
     ConfigurationError,
+    Settings,
     Table,
     check_files,
     number_if_it_is_one,
@@ -153,7 +154,7 @@ class CoordinatorTable(Table):
         return split_address(self.listen)[1]
 
 
-class StudyConfiguration(Table):
+class StudyConfiguration(Settings):
     """One study as its owner configured it; frozen, validated once.
 
     ``SORDINO_PRIVACY__EPSILON=4`` and the like override single keys of the file.
