@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.settings import HostSettings
+from secagg.parameters import assumed_colluders
 from wire.study import StudyDocument
 
 
@@ -30,6 +31,12 @@ def check_study(configuration: HostSettings, document: StudyDocument) -> None:
         raise PolicyRefusal(f"the study's epsilon {plan.epsilon:g} is above max_epsilon {policy.max_epsilon:g}")
     if plan.delta > policy.max_delta:
         raise PolicyRefusal(f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
+    needed = assumed_colluders(plan.clients, policy.min_adversarial, plan.max_dropout)
+    if plan.colluders < needed:
+        raise PolicyRefusal(
+            f"the study assumes {plan.colluders} of {plan.clients} participants to collude, "
+            f"min_adversarial {policy.min_adversarial:g} asks for {needed}"
+        )
     if plan.h_min < policy.min_honest_survivors:
         raise PolicyRefusal(
             f"the study hides an update among {plan.h_min} honest participants at least, "

@@ -63,6 +63,7 @@ class Policy:
     max_epsilon: float
     max_delta: float
     min_honest_survivors: int
+    min_adversarial: float
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,15 @@ class AdvertiseKeys(_Phase):
     def __init__(self, config: RoundConfig, identity: IdentityKey, random_bytes: RandomBytes) -> None:
         """
         Raises:
-            CoordinatorMisbehaved: this identity isn't on the roster.
+            CoordinatorMisbehaved: this identity isn't on the roster, or the cohort isn't the whole of it.
         """
         me = config.roster.positions.get(identity.public)
         if me is None:
             raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant is not on the roster")
+        # A coordinator that could choose a cohort could choose one around its victim, and show different ones to
+        # different participants. The lottery that takes the choice from it isn't built yet.
+        if config.parameters.cohort != len(config.roster):
+            raise CoordinatorMisbehaved(ADVERTISE_KEYS, "the cohort is not the whole roster")
         self._config, self._identity, self._random_bytes, self._me = config, identity, random_bytes, me
 
     def advertise(self) -> tuple[ShareKeys, Advertisement]:

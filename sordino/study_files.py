@@ -117,6 +117,7 @@ def host_toml(
         _line("max_epsilon", options.epsilon, "most that one participant may spend in this study"),
         _line("max_delta", options.delta, ""),
         _line("min_honest_survivors", h_min, "fewest honest participants in a sum"),
+        _line("min_adversarial", options.adversarial, "share of the roster that must be assumed to collude"),
         "",
         "[task]  # as in the study's file",
         *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),

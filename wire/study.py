@@ -164,7 +164,7 @@ class StudyDocument:
             round_parameters(plan)
         except InvalidStudy:
             raise
-        except (TypeError, ValueError) as error:  # InfeasiblePlan and InvalidParameters are ValueErrors
+        except (TypeError, ValueError, RecursionError) as error:  # InfeasiblePlan, InvalidParameters: ValueErrors
             raise InvalidStudy(f"the study document doesn't hold: {error}") from error
         return cls(
             study=document["study"], task=document["task"], task_options=document["task_options"], plan=plan

@@ -160,10 +160,11 @@ def a_cohort_of_one_honest_participant(client: ModuleType) -> bool:
     return deals(cohort, CohortKeys(tuple((who, cohort.advertisements[who]) for who in (0, 10, 11))))
 
 
-@attack("members, outside")
-def a_cohort_larger_than_the_plan(client: ModuleType) -> bool:
+@attack("the cohort is not the whole roster")
+def a_cohort_that_the_coordinator_chose(client: ModuleType) -> bool:
     config = make_config(12, roster=13)
-    return deals(start_cohort(config, client=client), start_cohort(config).keys())
+    _, advertisement = client.AdvertiseKeys(config, identities(13)[0], bytes).advertise()
+    return len(advertisement.signature) == 64
 
 
 @attack("own keys unaltered")

@@ -167,9 +167,9 @@ def test_an_abort_reveals_no_secret_to_any_two_colluders() -> None:
         check(attempt, None, frozenset(colluders))
 
 
-def test_participants_of_a_larger_roster_are_named_by_position() -> None:
+def test_participants_are_named_by_position_in_the_roster() -> None:
     """Positions in u1, which fix the points of the shares, differ from positions in the roster."""
-    config = make_config(6, roster=9)
+    config = make_config(9)
     attempt = Attempt(config, Script(up={("AdvertiseKeys", who): LOSE for who in (0, 3, 7)}))
     completed = attempt.run()
     assert completed.u3 == {1, 2, 4, 5, 6, 8}
