@@ -35,7 +35,7 @@ from secagg.server_phases import (
 )
 from secagg.unmasking import Completed
 from server.sessions import Session, Sessions
-from server.uploads import UploadRefused, Uploads
+from server.uploads import UnexpectedUpload, UploadRefused, Uploads
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
@@ -123,7 +123,7 @@ class Attempt:
         self._phase_name = ADVERTISE_KEYS
         parameters = config.parameters
         self._uploads = Uploads(
-            packed_size(parameters.dim, parameters.bits), upload_credits, self._grant_credit
+            packed_size(parameters.dim, parameters.bits), upload_credits, self._grant_credit, self.upload_failed
         )
         self.figures = AttemptFigures()
 
@@ -131,18 +131,22 @@ class Attempt:
 
     def deliver(self, session: Session, message: pb.PhaseMessage) -> None:
         """A phase message of this attempt arrived."""
-        if session.participant not in self._alive:
-            return
-        self._messages[session.participant] += 1
-        self._received_bytes[session.participant] += message.ByteSize() + ENVELOPE_BYTES
-        if self._messages[session.participant] > MOST_MESSAGES:
-            self.lost(session.participant, "sent more messages than an attempt has")
-            return
-        self._inbox.put_nowait((session.participant, message))
+        self._take(session.participant, message, message.ByteSize() + ENVELOPE_BYTES)
 
     def refused(self, session: Session, message: pb.Refusal) -> None:
         """A participant will not go on."""
-        self._inbox.put_nowait((session.participant, _Left(REFUSALS.get(message.code, "refused"))))
+        reason = REFUSALS.get(message.code, "refused")
+        self._take(session.participant, _Left(reason), message.ByteSize() + ENVELOPE_BYTES)
+
+    def _take(self, participant: int, item: Any, size: int) -> None:
+        """Into the inbox, which holds no more of one participant than an attempt can need."""
+        if participant not in self._alive or self._messages[participant] > MOST_MESSAGES:
+            return
+        self._messages[participant] += 1
+        self._received_bytes[participant] += size
+        if self._messages[participant] > MOST_MESSAGES:
+            item = _Left("sent more messages than an attempt has")
+        self._inbox.put_nowait((participant, item))
 
     def lost(self, participant: int, reason: str) -> None:
         """A participant's stream ended."""
@@ -156,7 +160,7 @@ class Attempt:
         """
         offer, packed = await self._uploads.stage(participant, chunks)
         if self._over:
-            raise UploadRefused("the attempt is over")
+            raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait((participant, _Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
         if not await done:
@@ -178,6 +182,7 @@ class Attempt:
             raise AttemptAborted(self._phase_name, str(error), 0, 0) from error
         finally:
             self._over = True
+            self._uploads.close()
             self._fail_staged()
 
     async def _run(self) -> Completed:

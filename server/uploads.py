@@ -18,6 +18,10 @@ class UploadRefused(Exception):
     """The upload can't be taken; the text is safe to send."""
 
 
+class UnexpectedUpload(UploadRefused):
+    """No vector is expected from this participant now: a late one, or a second stream. Discarded unread."""
+
+
 @dataclass(eq=False)
 class Offer:
     """A signed digest that waits for its vector."""
@@ -27,6 +31,8 @@ class Offer:
     signature: bytes
     granted: bool = False
     uploading: bool = False
+    begin: asyncio.TimerHandle | None = None  # runs from the grant until the first chunk
+    patience: asyncio.Timeout | None = None  # of the stream under way
 
 
 @dataclass(eq=False)
@@ -36,6 +42,7 @@ class Uploads:
     size: int  # bytes of a complete vector
     credits: int
     grant: Callable[[int], None]  # tells a participant to send
+    expired: Callable[[int, str], None]  # is told of a participant that holds a credit and doesn't begin
     stall_s: float = 30.0  # longest wait for the next chunk, and for the first after a grant
     _offers: dict[int, Offer] = field(default_factory=dict)
     _waiting: deque[Offer] = field(default_factory=deque)
@@ -57,46 +64,68 @@ class Uploads:
     def forget(self, participant: int) -> None:
         """The participant is gone or done: its credit goes to the next one. It can't offer again."""
         offer = self._offers.get(participant)
-        if offer is not None and offer.granted:
+        if offer is not None:
+            self._withdraw(offer)
+        self._pump()
+
+    def close(self) -> None:
+        """The attempt is over: what is staged is let go of at once, however long its sender would have stayed."""
+        self._waiting.clear()
+        for offer in self._offers.values():
+            self._withdraw(offer)
+
+    def _withdraw(self, offer: Offer) -> None:
+        if offer.granted:
             offer.granted = False
             self._in_use -= 1
-        elif offer is not None and offer in self._waiting:
+        elif offer in self._waiting:
             self._waiting.remove(offer)
-        self._pump()
+        if offer.begin is not None:
+            offer.begin.cancel()
+        if offer.patience is not None and not offer.patience.expired():
+            offer.patience.reschedule(asyncio.get_running_loop().time())
 
     def _pump(self) -> None:
         while self._waiting and self._in_use < self.credits:
             offer = self._waiting.popleft()
             offer.granted = True
             self._in_use += 1
+            offer.begin = asyncio.get_running_loop().call_later(
+                self.stall_s, self.expired, offer.participant, self._stalled()
+            )
             self.grant(offer.participant)
+
+    def _stalled(self) -> str:
+        return f"nothing arrived for {self.stall_s:g} s"
 
     async def stage(self, participant: int, chunks: AsyncIterator[bytes]) -> tuple[Offer, bytes]:
         """Read one whole vector.
 
         Raises:
-            UploadRefused: no credit, a second stream, a malformed chunk, another length than announced, or a stall.
+            UnexpectedUpload: no credit, or a second stream.
+            UploadRefused: a malformed chunk, another length than announced, a stall, or the participant was dropped.
         """
         offer = self._offers.get(participant)
-        if offer is None or not offer.granted or offer.uploading:
-            raise UploadRefused("no upload is expected from this participant now")
+        if offer is None or offer.begin is None or not offer.granted or offer.uploading:
+            raise UnexpectedUpload("no upload is expected from this participant now")
         offer.uploading = True
+        offer.begin.cancel()
         staged = bytearray()
-        iterator = aiter(chunks)
-        while True:
-            try:
-                message = await asyncio.wait_for(anext(iterator), self.stall_s)
-                staged += unframe(message)
-            except StopAsyncIteration:
-                break
-            except TimeoutError as error:
-                raise UploadRefused(f"nothing arrived for {self.stall_s:.0f} s") from error
-            except InvalidChunk as error:
-                raise UploadRefused(str(error)) from error
-            if not offer.granted:
-                raise UploadRefused("the participant left the attempt during its upload")
-            if len(staged) > self.size:
-                raise UploadRefused(f"the vector is longer than {self.size} bytes")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.stall_s) as offer.patience:
+                async for message in chunks:
+                    offer.patience.reschedule(loop.time() + self.stall_s)
+                    staged += unframe(message)
+                    if len(staged) > self.size:
+                        raise UploadRefused(f"the vector is longer than {self.size} bytes")
+        except TimeoutError as error:
+            reason = self._stalled() if offer.granted else "the participant left the attempt during its upload"
+            raise UploadRefused(reason) from error
+        except InvalidChunk as error:
+            raise UploadRefused(str(error)) from error
+        finally:
+            offer.patience = None
         if len(staged) != self.size:
             raise UploadRefused(f"the vector has {len(staged)} bytes, not {self.size}")
         return offer, bytes(staged)
