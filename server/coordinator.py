@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -72,9 +73,10 @@ def serve(
         0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
 
     Raises:
-        StartError: nothing was started; says what to change.
+        StartError: the study can't start, or can't be written down any more; says what to change.
     """
     choose_keystream(time.perf_counter)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
     study, journal = open_study(configuration, on_event)
     try:
         return uvloop.run(_serve(configuration, study))
@@ -151,10 +153,15 @@ def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
         )
 
 
+def _is_fault(record: logging.LogRecord) -> bool:
+    """A call that ends with the process or with its connection is none, though gRPC reports it with a traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     try:
         await study.restore()
-    except ValueError as error:
+    except (ValueError, StorageError, OSError) as error:
         raise StartError(str(error), BAD_INPUT) from error
     server = grpc.aio.server(options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers((service.handlers(study),))
@@ -183,6 +190,11 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     except asyncio.CancelledError:
         log.info("stopped on request; the journal and the last model are kept")
         return stopped[0] if stopped else INTERRUPTED
+    except (StorageError, OSError) as error:
+        # What was written stays; an attempt that was under way is closed as aborted at the next start.
+        raise StartError(
+            f"the study stopped: {error}. Make room there or make it writable, then start again", FAILED
+        ) from error
     finally:
         await health.enter_graceful_shutdown()
         # Sessions end by themselves once StudyEnd is written; a participant that hangs is cut off.

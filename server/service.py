@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from secagg.errors import (
     CoordinatorMisbehaved,
@@ -23,7 +24,7 @@ from secagg.errors import (
     UnexpectedMessage,
 )
 from server.sessions import Session, SessionRefused, Sessions
-from server.uploads import UploadRefused
+from server.uploads import UnexpectedUpload, UploadRefused
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
 
@@ -37,7 +38,8 @@ HANDSHAKE_S = 20.0
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
     UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
-    UploadRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    UploadRefused: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
+    UnexpectedUpload: grpc.StatusCode.FAILED_PRECONDITION,  # late, or a second one: discarded
     TooFewClients: grpc.StatusCode.ABORTED,  # join the next attempt
     ReconstructionFailed: grpc.StatusCode.ABORTED,
     CoordinatorMisbehaved: grpc.StatusCode.ABORTED,
@@ -113,6 +115,8 @@ async def _session(
         await context.abort(STATUS[SessionRefused], str(error))
     except (TimeoutError, StopAsyncIteration):
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
     writer = asyncio.create_task(_write(session, context))
     reader = asyncio.create_task(_read(study, session, iterator))
     reason = "connection closed"
@@ -158,7 +162,9 @@ async def _read(study: Study, session: Session, iterator: AsyncIterator[pb.Parti
             case "ready":
                 study.sessions.set_ready(session)
             case "heartbeat":
-                session.send(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
+                # No answer is owed while others wait to be read: a peer that never reads costs no memory.
+                if session.outbox.empty():
+                    session.send(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
             case _:
                 raise SessionRefused("a message that an open session doesn't take")
 
@@ -179,7 +185,7 @@ async def _upload(
     try:
         return pb.UploadReceipt(sha256=await study.upload(session, requests))
     except UploadRefused as error:
-        await context.abort(STATUS[UploadRefused], str(error))
+        await context.abort(STATUS[type(error)], str(error))
 
 
 async def _download(

@@ -37,7 +37,7 @@ from server.configuration import StudyConfiguration
 from server.journal import Charge, Journal
 from server.rounds import Attempt, AttemptAborted
 from server.sessions import Session, Sessions
-from server.uploads import UploadRefused
+from server.uploads import UnexpectedUpload, UploadRefused
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument, round_parameters, upload_bytes
@@ -85,6 +85,7 @@ class Study:
         self._completed_rounds = 0
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
+        self._finished = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
         self.sessions = Sessions(document.study, roster, self._session_lost)
         deadlines = configuration.deadlines
@@ -130,9 +131,11 @@ class Study:
         """One masked vector."""
         attempt = self._attempt
         if attempt is None:
-            raise UploadRefused("no round is under way")
+            raise UnexpectedUpload("no round is under way")
         try:
             return await attempt.upload(session.participant, chunks)
+        except UnexpectedUpload:
+            raise  # of an earlier attempt, or a second stream: it costs its sender nothing here
         except UploadRefused as error:
             attempt.upload_failed(session.participant, str(error))
             raise
@@ -141,6 +144,8 @@ class Study:
             raise
 
     def _session_lost(self, session: Session, reason: str) -> None:
+        if self._finished:
+            return  # they were told to go
         self._emit("participant_lost", participant=session.participant, host=session.host, reason=reason)
         if self._attempt is not None:
             self._attempt.lost(session.participant, reason)
@@ -177,7 +182,12 @@ class Study:
         outcome = STOPPED
         try:
             outcome = await self._rounds()
+            farewell = pb.CoordinatorMessage(study_end=pb.StudyEnd(reason=outcome))
+        except BaseException:
+            farewell = None  # stopped, not ended: participants come back when the same study is served again
+            raise
         finally:
+            self._finished = True
             self._emit(
                 "study_finished",
                 reason=outcome,
@@ -187,7 +197,7 @@ class Study:
                 delta=self._plan.delta,
                 wall_s=round(time.monotonic() - began, 2),
             )
-            self.sessions.close_all(pb.CoordinatorMessage(study_end=pb.StudyEnd(reason=outcome)))
+            self.sessions.close_all(farewell)
         return Outcome(outcome, self._completed_rounds)
 
     async def _rounds(self) -> str:
@@ -267,8 +277,6 @@ class Study:
             model_digest=self._model_sha256,
             parameters=self._parameters,
         )
-        await self._journal.begin_attempt(round_, number)
-        self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort))
         attempt = Attempt(
             config,
             cohort,
@@ -281,8 +289,10 @@ class Study:
             lambda unmasking, request: self._charge(round_, number, unmasking, request),
             self._roster_sha256,
         )
-        self._attempt = attempt
+        self._attempt = attempt  # from here on it is told of sessions that end
         try:
+            await self._journal.begin_attempt(round_, number)
+            self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort))
             completed = await attempt.run()
         except AttemptAborted as error:
             await self._journal.end_attempt(round_, number, f"aborted: {error}")
