@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -18,6 +20,10 @@ SERVICE = "/sordino.v1.Coordinator/"
 TOKEN_METADATA = "sordino-session-bin"
 LARGEST_MESSAGE = 64 << 20
 NONCE_BYTES = 32
+HANDSHAKE_S = 30.0
+TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
+# What the coordinator says to one upload; other codes are about the connection.
+REJECTED = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.keepalive_time_ms", 30_000),
@@ -29,6 +35,10 @@ CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
+
+
+class UploadRejected(Exception):
+    """The coordinator doesn't take the vector, or not any more."""
 
 
 class DocumentMismatch(Exception):
@@ -47,8 +57,8 @@ class Session:
         self._call, self._channel, self.welcome = call, channel, welcome
 
     async def send(self, message: pb.ParticipantMessage) -> None:
-        """Write one message."""
-        await self._call.write(message)
+        """Write one message; on a stream that has ended it is lost, as the next read will tell."""
+        await _write(self._call, message)
 
     async def messages(self) -> AsyncIterator[pb.CoordinatorMessage]:
         """Messages until the coordinator ends the stream; `grpc.aio.AioRpcError` when it breaks."""
@@ -56,11 +66,20 @@ class Session:
             yield message
 
     async def upload(self, packed: bytes) -> bytes:
-        """Send one vector in chunks; returns the digest the coordinator counted."""
+        """Send one vector in chunks; returns the digest the coordinator counted.
+
+        Raises:
+            UploadRejected: it came too late, or wasn't taken; the session goes on.
+        """
         call = self._channel.stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
-        )(_each(frames(packed)), metadata=self._metadata())
-        receipt: pb.UploadReceipt = await call
+        )(_each(frames(packed)), metadata=self._metadata(), timeout=TRANSFER_S)
+        try:
+            receipt: pb.UploadReceipt = await call
+        except grpc.aio.AioRpcError as error:
+            if error.code() in REJECTED:
+                raise UploadRejected(error.details()) from error
+            raise
         return receipt.sha256
 
     async def download(self, sha256: bytes, largest: int) -> bytes:
@@ -73,7 +92,7 @@ class Session:
             SERVICE + "Download",
             request_serializer=pb.DocumentRequest.SerializeToString,
             response_deserializer=None,
-        )(pb.DocumentRequest(sha256=sha256), metadata=self._metadata())
+        )(pb.DocumentRequest(sha256=sha256), metadata=self._metadata(), timeout=TRANSFER_S)
         document = bytearray()
         async for frame in call:
             document += unframe(frame)
@@ -102,6 +121,7 @@ async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: 
 
     Raises:
         grpc.aio.AioRpcError: not reachable, or refused (PERMISSION_DENIED with the reason).
+        TimeoutError: connected, but the other side stays silent.
     """
     call = channel.stream_stream(
         SERVICE + "Session",
@@ -113,24 +133,31 @@ async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: 
         protocol_version=PROTOCOL_VERSION, identity=identity.public, study=study, nonce=nonce
     )
     try:
-        await call.write(pb.ParticipantMessage(open=opening))
-        challenge = await _expect(call, "challenge")
-        statement = session_statement(study, identity.public, nonce, challenge.nonce)
-        await call.write(pb.ParticipantMessage(proof=pb.Proof(signature=identity.sign(statement))))
-        return Session(call, channel, await _expect(call, "welcome"))
+        async with asyncio.timeout(HANDSHAKE_S):
+            await _write(call, pb.ParticipantMessage(open=opening))
+            challenge = await _expect(call, "challenge")
+            statement = session_statement(study, identity.public, nonce, challenge.nonce)
+            await _write(call, pb.ParticipantMessage(proof=pb.Proof(signature=identity.sign(statement))))
+            return Session(call, channel, await _expect(call, "welcome"))
     except BaseException:
         call.cancel()
         raise
 
 
+async def _write(call: Any, message: pb.ParticipantMessage) -> None:
+    with contextlib.suppress(asyncio.InvalidStateError):  # gRPC's word for a stream that has ended
+        await call.write(message)
+
+
 async def _expect(call: Any, kind: str) -> Any:
     message = await call.read()
-    if message is grpc.aio.EOF or message.WhichOneof("message") != kind:
+    if message is grpc.aio.EOF:
         # When the stream was refused, its status says why: raise that instead of a guess.
         code = await call.code()
         if code != grpc.StatusCode.OK:
             raise grpc.aio.AioRpcError(
                 code, await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
             )
-        raise DocumentMismatch(f"the coordinator didn't answer with {kind}")
-    return getattr(message, kind)
+    elif message.WhichOneof("message") == kind:
+        return getattr(message, kind)
+    raise DocumentMismatch(f"the coordinator didn't answer with {kind}")

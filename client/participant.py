@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from client.connection import DocumentMismatch, Session
+from client.connection import DocumentMismatch, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_budget
 from client.settings import HostSettings
@@ -119,6 +119,10 @@ class Participant:
         except PolicyRefusal as error:
             self._log.warning("refused by policy", round=number[0], attempt=number[1], reason=str(error))
             await self._refuse(session, number, pb.REFUSAL_CODE_POLICY)
+        except UploadRejected as error:
+            # The coordinator has left this participant out already, and says so on the session.
+            self._log.info("upload not taken", round=number[0], attempt=number[1], reason=str(error))
+            self._drop_attempt()
         except AlreadyJoined:
             self._log.info("sits this attempt out after a restart", round=number[0], attempt=number[1])
             await self._refuse(session, number, pb.REFUSAL_CODE_ALREADY_JOINED)

@@ -158,34 +158,39 @@ class ParticipantHost:
     async def _stay(self, channel: grpc.aio.Channel, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
         address, give_up_s = self._configuration.coordinator.address, self._configuration.coordinator.give_up_s
-        away_since, failures = time.monotonic(), 0
+        away_since, failures, trouble = time.monotonic(), 0, ""
         while True:
             try:
                 session = await open_session(channel, participant.identity, self._configuration.study.name)
                 try:
                     terms = await self._accept(session)
-                    self._reachable = True
-                    away_since, failures = time.monotonic(), 0
-                    reason = await participant.take_part(session, terms)
+                    self._reachable, failures = True, 0
+                    try:
+                        reason = await participant.take_part(session, terms)
+                    finally:
+                        away_since = time.monotonic()  # from the end of the session, however it ends
                 finally:
                     session.close()
                 if reason is not None:
                     log.info("the study ended", reason=reason)
                     return
-                away_since = time.monotonic()
+                trouble = "it closed the connection"
             except grpc.aio.AioRpcError as error:
                 if error.code() in FINAL:
                     raise JoinError(f"{address}: {error.details()}", BAD_INPUT) from error
-                if self._reachable:  # said once for all participants of the process
-                    log.info("coordinator away, trying again", address=address, reason=error.details())
-                self._reachable = False
+                trouble = error.details() or error.code().name
+            except TimeoutError:
+                trouble = "it doesn't answer"
             except DocumentMismatch as error:
                 raise JoinError(f"{address}: {error}", NETWORK) from error
+            if self._reachable:  # said once for all participants of the process
+                log.info("coordinator away, trying again", address=address, reason=trouble)
+            self._reachable = False
             failures += 1
             if give_up_s and time.monotonic() - away_since > give_up_s:
                 raise JoinError(
-                    f"{address} can't be reached since {give_up_s:.0f} s: check the address and that the "
-                    "coordinator runs, or raise coordinator.give_up_s",
+                    f"{address} can't be reached since {give_up_s:g} s ({trouble}): check the address, that ca.pem is "
+                    "this coordinator's, and that it runs, or raise coordinator.give_up_s",
                     NETWORK,
                 )
             await asyncio.sleep(_backoff_s(failures))
