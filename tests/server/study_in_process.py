@@ -1,0 +1,335 @@
+"""A real coordinator, without its process: the study, its service and a gRPC server with TLS on a free port.
+
+`Peer` is a participant written by hand on the protocol core: no training, no journal, and every message can be
+replaced on its way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import server.configuration
+from client.configuration import load as load_host
+from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
+from client.keystore import load_identity
+from mechanisms.encoder import Encoder
+from secagg.client_phases import AdvertiseKeys
+from secagg.context import RoundConfig
+from secagg.keys import IdentityKey
+from secagg.roster import verify_roster
+from server.coordinator import SERVER_OPTIONS, open_study
+from server.journal import Journal
+from server.service import handlers
+from server.study import Study
+from sordino.local_study import StudyOptions, make_local_study
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.chunks import frames
+from wire.study import StudyDocument, round_parameters
+
+PARTICIPANTS = 7  # with two assumed to collude five must stay: two may misbehave
+PATIENCE_S = 60.0  # for what takes milliseconds, on a machine that is busy with something else
+QUICK = {  # a phase in which somebody is silent lasts this long
+    "connect_s": 30.0,
+    "advertise_keys_s": 20.0,
+    "share_keys_s": 20.0,
+    "masked_input_s": 20.0,
+    "consistency_check_s": 20.0,
+    "unmasking_s": 20.0,
+}
+
+
+def make_folder(directory: Path, **options: Any) -> Path:
+    """A study whose noise is so small that single inputs show in its sums: epsilon 1000 protects nobody."""
+    chosen: dict[str, Any] = {
+        "name": "seven",
+        "participants": PARTICIPANTS,
+        "hosts": 1,
+        "rounds": 2,
+        "epsilon": 1000.0,
+        "delta": 0.1,
+        "min_survivors": 5,
+        "quorum": 5,
+        "server_momentum": 0.0,
+        "listen": "127.0.0.1:1",  # only named in host.toml; tests listen on a free port
+    } | options
+    make_local_study(directory, StudyOptions(**chosen))
+    return directory
+
+
+@dataclass
+class Coordinator:
+    """A coordinator under test."""
+
+    folder: Path
+    study: Study
+    journal: Journal
+    address: str
+    events: list[dict[str, Any]]
+    changed: asyncio.Event
+    running: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        """Run the study's rounds."""
+        self.running = asyncio.create_task(self.study.run(self.address))
+
+    def of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        """Events of a kind that hold these values."""
+        return [
+            event
+            for event in self.events
+            if event["kind"] == kind and all(event.get(name) == value for name, value in wanted.items())
+        ]
+
+    async def wait_for(self, kind: str, **wanted: Any) -> dict[str, Any]:
+        """The first such event, past or future."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.of(kind, **wanted):
+                self.changed.clear()
+                if self.running is not None and self.running.done():
+                    self.running.result()
+                    assert self.of(kind, **wanted), f"the study ended without {kind} {wanted}"
+                await self.changed.wait()
+        return self.of(kind, **wanted)[0]
+
+    async def finish(self) -> Any:
+        """The study's outcome."""
+        assert self.running is not None
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.running
+
+    def channel(self) -> grpc.aio.Channel:
+        """A TLS channel as a client process opens it."""
+        return open_channel(self.address, (self.folder / "hosts" / "host-01" / "ca.pem").read_bytes())
+
+
+@contextlib.asynccontextmanager
+async def coordinator(folder: Path, state: Path, **tables: dict[str, Any]) -> AsyncIterator[Coordinator]:
+    """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml."""
+    configuration = server.configuration.load(folder)
+    overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": state}, "deadlines": dict(QUICK)}
+    for name, table in tables.items():
+        overrides.setdefault(name, {}).update(table)
+    configuration = configuration.model_copy(
+        update={name: getattr(configuration, name).model_copy(update=table) for name, table in overrides.items()}
+    )
+    events: list[dict[str, Any]] = []
+    changed = asyncio.Event()
+
+    def note(event: dict[str, Any]) -> None:
+        events.append(event)
+        changed.set()
+
+    study, journal = open_study(configuration, note)
+    await study.restore()
+    grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+    grpc_server.add_generic_rpc_handlers((handlers(study),))
+    key, certificate = (
+        path.read_bytes() for path in (configuration.coordinator.tls_key, configuration.coordinator.tls_certificate)
+    )
+    port = grpc_server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    await grpc_server.start()
+    one = Coordinator(folder, study, journal, f"localhost:{port}", events, changed)
+    try:
+        yield one
+    finally:
+        if one.running is not None:
+            one.running.cancel()
+            await asyncio.gather(one.running, return_exceptions=True)
+        await grpc_server.stop(2.0)
+        study.close()
+        journal.close()
+
+
+def identities(folder: Path) -> list[IdentityKey]:
+    """The participants' keys by their position in the roster."""
+    keys = [
+        load_identity(entry.key)
+        for home in sorted((folder / "hosts").iterdir())
+        for entry in load_host(home).participants
+    ]
+    return sorted(keys, key=lambda key: key.public)
+
+
+Twist = Callable[["Peer", Any], Iterable[pb.ParticipantMessage] | None]
+
+
+@dataclass
+class Peer:
+    """One participant.
+
+    Attributes:
+        twists: what to do instead of sending, by the field of `PhaseMessage`, in rounds of `misbehaves`; returns
+            the messages to send, or None to say nothing.
+        uploader: instead of sending the vector.
+    """
+
+    where: Coordinator
+    identity: IdentityKey
+    twists: dict[str, Twist] = field(default_factory=dict)
+    uploader: Callable[[Peer, bytes], Awaitable[Any]] | None = None
+    misbehaves: frozenset[int] = frozenset({1})
+    value: float = 0.0  # of every coordinate of its update
+    session: Session | None = None
+    seen: list[Any] = field(default_factory=list)
+    number: tuple[int, int] = (0, 0)
+    phase: Any = None
+    packed: bytes = b""
+    channel: grpc.aio.Channel | None = None
+    upload_error: grpc.aio.AioRpcError | None = None
+
+    async def connect(self) -> None:
+        """Open the session and fetch what the coordinator promises."""
+        self.channel = self.where.channel()
+        configuration = load_host(self.where.folder / "hosts" / "host-01")
+        self.session = await open_session(self.channel, self.identity, configuration.study.name)
+        self.document = StudyDocument.from_bytes(await self.download(self.session.welcome.study_sha256))
+        self.roster = verify_roster(
+            await self.download(self.session.welcome.roster_sha256), configuration.study.authority_public_key_bytes
+        )
+        self.position = self.roster.positions[self.identity.public]
+        await self.session.send(pb.ParticipantMessage(ready=pb.Ready()))
+
+    async def download(self, sha256: bytes) -> bytes:
+        assert self.session is not None
+        return await self.session.download(sha256, 1 << 24)
+
+    async def play(self) -> str | None:
+        """Answer until the study ends; its reason, or None when the stream ended."""
+        assert self.session is not None
+        async for message in self.session.messages():
+            kind = message.WhichOneof("message")
+            content = getattr(message, kind)
+            self.seen.append(message)
+            if kind == "study_end":
+                return content.reason
+            if kind == "round_start":
+                self.number, self.phase = (content.round, content.attempt), None
+            if (getattr(content, "round", 0), getattr(content, "attempt", 0)) != self.number:
+                continue
+            await getattr(self, f"on_{kind}", _ignore)(content)
+        return None
+
+    # ------------------------------------------------------------ honest answers
+
+    async def on_round_start(self, message: pb.RoundStart) -> None:
+        config = RoundConfig(
+            roster=self.roster,
+            round=message.round,
+            attempt=message.attempt,
+            study_digest=message.study_sha256,
+            model_digest=message.model_sha256,
+            parameters=round_parameters(self.document.plan),
+        )
+        self.phase, answer = AdvertiseKeys(config, self.identity, os.urandom).advertise()
+        await self.say("advertise_keys", codec.write_advertisement(answer))
+
+    async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
+        self.phase, answer = self.phase.receive(codec.read_cohort_keys(message))
+        await self.say("share_keys", codec.write_sealed_shares(answer))
+
+    async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
+        masking = self.phase.receive(codec.read_neighbour_shares(message))
+        encoder = Encoder(self.document.plan, masking.cohort.context)
+        vector = encoder.encode(np.full(self.document.plan.dim, self.value, np.float32), os.urandom)
+        self.phase, masked = masking.mask(vector)
+        self.packed = masked.packed
+        await self.say("masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
+
+    async def on_upload_credit(self, _: pb.UploadCredit) -> None:
+        try:
+            if self.uploader is not None and self.number[0] in self.misbehaves:
+                await self.uploader(self, self.packed)
+            else:
+                await self.upload(frames(self.packed))
+        except grpc.aio.AioRpcError as error:
+            self.upload_error = error
+
+    async def on_survivor_sets(self, message: pb.SurvivorSets) -> None:
+        self.phase, answer = self.phase.receive(codec.read_survivor_sets(message))
+        await self.say("consistency", codec.write_consistency(answer))
+
+    async def on_unmasking_request(self, message: pb.UnmaskingRequest) -> None:
+        self.phase, answer = self.phase.receive(codec.read_unmasking_request(message))
+        await self.say("unmasking", codec.write_unmasking_reply(answer))
+
+    # ------------------------------------------------------------ sending
+
+    async def say(self, kind: str, content: Any) -> None:
+        """Send, or do what the twist for this kind says."""
+        assert self.session is not None
+        messages: Iterable[pb.ParticipantMessage] | None = [self.wrap(**{kind: content})]
+        if kind in self.twists and self.number[0] in self.misbehaves:
+            messages = self.twists[kind](self, content)
+        for message in messages or ():
+            await self.session.send(message)
+
+    def wrap(self, **content: Any) -> pb.ParticipantMessage:
+        """A phase message of the attempt under way."""
+        return pb.ParticipantMessage(phase=pb.PhaseMessage(round=self.number[0], attempt=self.number[1], **content))
+
+    async def upload(self, messages: Iterable[bytes] | AsyncIterator[bytes], token: bytes | None = None) -> bytes:
+        """One call of Upload with raw messages."""
+        assert self.channel is not None
+        assert self.session is not None
+        call = self.channel.stream_unary(
+            SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
+        )(
+            messages if hasattr(messages, "__aiter__") else _each(messages),
+            metadata=((TOKEN_METADATA, self.session.welcome.session_token if token is None else token),),
+        )
+        return bytes((await call).sha256)
+
+    def heard(self, kind: str) -> list[Any]:
+        """Messages of a kind from the coordinator."""
+        return [getattr(message, kind) for message in self.seen if message.WhichOneof("message") == kind]
+
+    async def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        if self.channel is not None:
+            await self.channel.close()
+
+
+async def _ignore(_: Any) -> None:
+    pass
+
+
+async def _each(items: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for item in items:
+        yield item
+
+
+@contextlib.asynccontextmanager
+async def playing(peers: list[Peer]) -> AsyncIterator[list[asyncio.Task[str | None]]]:
+    """Connect all, then let them play."""
+    await asyncio.gather(*(peer.connect() for peer in peers))
+    tasks = [asyncio.create_task(peer.play()) for peer in peers]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(peer.close() for peer in peers))
+
+
+def faults(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Errors in the log, less calls that were cancelled while everything was taken down."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.ERROR
+        and not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+    ]

@@ -1,0 +1,309 @@
+"""Participants that break a rule, over gRPC: each is dropped with a reason, the others' round goes on, and the next
+round takes the culprit again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_in_process import PARTICIPANTS, Coordinator, Peer, Twist, coordinator, faults, identities, playing
+
+import server.rounds
+from server.uploads import Uploads
+from wire import coordinator_pb2 as pb
+from wire.chunks import frame, frames
+
+ADVERTISE, SHARE, INPUT = "AdvertiseKeys", "ShareKeys", "MaskedInputCollection"
+CHECK, UNMASK = "ConsistencyCheck", "Unmasking"
+Uploader = Callable[[Peer, bytes], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What participant 0 does in round 1, and what the coordinator says about it."""
+
+    name: str
+    phase: str
+    reason: str
+    twists: dict[str, Twist] = field(default_factory=dict)
+    uploader: Uploader | None = None
+    dropped: int = 1
+    in_sum: bool = False
+    upload_told: str | None = None  # what the coordinator answers to the upload
+
+
+def sends(*messages: Callable[[Peer, Any], pb.ParticipantMessage]) -> Twist:
+    return lambda peer, honest: [message(peer, honest) for message in messages]
+
+
+def instead(kind: str, content: Any) -> Twist:
+    """Another content of the same kind."""
+    return lambda peer, _: [peer.wrap(**{kind: content})]
+
+
+def altered(kind: str, **changes: Any) -> Twist:
+    """The honest message with some fields replaced."""
+
+    def twist(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
+        message = type(honest)()
+        message.CopyFrom(honest)
+        for name, value in changes.items():
+            value = value(getattr(honest, name)) if callable(value) else value
+            if isinstance(value, list):
+                message.ClearField(name)
+                getattr(message, name).extend(value)
+            else:
+                setattr(message, name, value)
+        return [peer.wrap(**{kind: message})]
+
+    return twist
+
+
+def flipped(data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+def twice(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
+    kind = {pb.Advertisement: "advertise_keys", pb.SealedShares: "share_keys"}.get(type(honest), "consistency")
+    return [peer.wrap(**{kind: honest})] * 2
+
+
+def refuses(code: int) -> Twist:
+    return lambda peer, _: [
+        pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=code))
+    ]
+
+
+def flood(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+    # Of a later phase, so that none is refused by itself.
+    return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))] * 500
+
+
+def other_kind(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.ParticipantMessage]:
+    first = honest.shares[0].self_mask_seed
+    return [peer.wrap(unmasking=pb.UnmaskingReply(shares=[pb.PeerShare(mask_key=first), *honest.shares[1:]]))]
+
+
+def other_share(share: bytes) -> Twist:
+    def twist(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.ParticipantMessage]:
+        salt = honest.shares[1].self_mask_seed.salt
+        bad = pb.PeerShare(self_mask_seed=pb.RevealedShare(share=share, salt=salt))
+        shares = [honest.shares[0], bad, *honest.shares[2:]]
+        return [peer.wrap(unmasking=pb.UnmaskingReply(shares=shares))]
+
+    return twist
+
+
+async def too_long(peer: Peer, packed: bytes) -> None:
+    await peer.upload(frames(packed + b"\0"))
+
+
+async def too_short(peer: Peer, packed: bytes) -> None:
+    await peer.upload(frames(packed[:-1]))
+
+
+async def nothing_at_all(peer: Peer, _: bytes) -> None:
+    await peer.upload(frames(b""))
+
+
+async def another_vector(peer: Peer, packed: bytes) -> None:
+    await peer.upload(frames(flipped(packed)))
+
+
+async def no_chunk(peer: Peer, packed: bytes) -> None:
+    await peer.upload([packed])
+
+
+async def empty_chunk(peer: Peer, packed: bytes) -> None:
+    await peer.upload([frame(packed[:100]), b"\x0a\x00", frame(packed[100:])])
+
+
+async def oversize_chunk(peer: Peer, _: bytes) -> None:
+    await peer.upload([b"\x0a\x81\x80\x10" + bytes(256 * 1024 + 1)])
+
+
+async def endless(peer: Peer, packed: bytes) -> None:
+    await peer.upload([frame(packed)] * 1000)
+
+
+async def half_then_silence(packed: bytes) -> Any:
+    yield frame(packed[: len(packed) // 2])
+    await asyncio.sleep(3600)
+
+
+async def stalls(peer: Peer, packed: bytes) -> None:
+    await peer.upload(half_then_silence(packed))
+
+
+async def gives_up(peer: Peer, packed: bytes) -> None:
+    call = asyncio.create_task(peer.upload(half_then_silence(packed)))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+async def never_begins(peer: Peer, _: bytes) -> None:
+    pass
+
+
+CASES = [
+    Case("unsigned keys", ADVERTISE, "not signed", {"advertise_keys": altered("advertise_keys", signature=bytes(64))}),
+    Case(
+        "short key",
+        ADVERTISE,
+        "mask_key must have 32 bytes",
+        {"advertise_keys": altered("advertise_keys", mask_key=b"k")},
+    ),
+    Case("low-order key", ADVERTISE, "low order", {"advertise_keys": altered("advertise_keys", mask_key=bytes(32))}),
+    Case("no keys", ADVERTISE, "must have 32 bytes", {"advertise_keys": instead("advertise_keys", pb.Advertisement())}),
+    Case("advertises twice", ADVERTISE, "not expected", {"advertise_keys": twice}),
+    Case("empty phase message", ADVERTISE, "an empty phase message", {"advertise_keys": lambda peer, _: [peer.wrap()]}),
+    Case("flood", ADVERTISE, "more messages than an attempt has", {"advertise_keys": flood}),
+    Case("refuses", ADVERTISE, "policy or budget", {"advertise_keys": refuses(pb.REFUSAL_CODE_POLICY)}),
+    Case("refuses without a known code", ADVERTISE, "refused", {"advertise_keys": refuses(77)}),
+    Case(
+        "no shares",
+        SHARE,
+        "seed_commitment must have 32 bytes",
+        {"share_keys": instead("share_keys", pb.SealedShares())},
+    ),
+    Case(
+        "one share short",
+        SHARE,
+        "exactly the neighbours",
+        {"share_keys": altered("share_keys", ciphertexts=lambda c: list(c)[1:])},
+    ),
+    Case(
+        "short share",
+        SHARE,
+        "ciphertext must have 112",
+        {"share_keys": altered("share_keys", ciphertexts=lambda c: [b"", *list(c)[1:]])},
+    ),
+    Case(
+        "another root",
+        SHARE,
+        "not signed",
+        {"share_keys": altered("share_keys", leaves=lambda c: [flipped(c[0]), *list(c)[1:]])},
+    ),
+    Case("deals twice", SHARE, "not expected", {"share_keys": twice}),
+    Case("sits out", SHARE, "sits this attempt out", {"share_keys": refuses(pb.REFUSAL_CODE_ALREADY_JOINED)}),
+    Case("short digest", INPUT, "32 bytes", {"masked_input": altered("masked_input", sha256=b"d")}),
+    Case("unsigned offer", INPUT, "not signed", {"masked_input": altered("masked_input", signature=bytes(64))}),
+    Case("offers twice", INPUT, "offered before", {"masked_input": lambda p, m: [p.wrap(masked_input=m)] * 2}),
+    Case("fails on its side", INPUT, "own side", {"masked_input": refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)}),
+    Case("too long", INPUT, "longer than", uploader=too_long, upload_told="longer than"),
+    Case("too short", INPUT, "has 1023 bytes, not 1024", uploader=too_short, upload_told="1023"),
+    Case("empty upload", INPUT, "has 0 bytes", uploader=nothing_at_all, upload_told="0 bytes"),
+    Case("endless upload", INPUT, "longer than", uploader=endless, upload_told="longer than"),
+    Case("another vector", INPUT, "digest that was signed", uploader=another_vector, upload_told="not taken"),
+    Case("no chunk", INPUT, "upload failed", uploader=no_chunk, upload_told="chunk"),
+    Case("empty chunk", INPUT, "upload failed", uploader=empty_chunk, upload_told="chunk"),
+    Case("oversize chunk", INPUT, "upload failed", uploader=oversize_chunk, upload_told="chunk"),
+    Case("stalled upload", INPUT, "nothing arrived", uploader=stalls, upload_told="nothing arrived"),
+    Case("upload given up", INPUT, "upload failed", uploader=gives_up),
+    Case("upload that never begins", INPUT, "nothing arrived", uploader=never_begins),
+    Case(
+        "bad signature of the sets",
+        CHECK,
+        "doesn't cover",
+        {"consistency": altered("consistency", signature=bytes(64))},
+        in_sum=True,
+    ),
+    Case("short signature", CHECK, "64 bytes", {"consistency": altered("consistency", signature=b"")}, in_sum=True),
+    Case(
+        "refuses the sets",
+        CHECK,
+        "failed its checks",
+        {"consistency": refuses(pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)},
+        in_sum=True,
+    ),
+    Case(
+        "empty reply",
+        UNMASK,
+        "one entry for each",
+        {"unmasking": instead("unmasking", pb.UnmaskingReply())},
+        in_sum=True,
+    ),
+    Case(
+        "empty entries",
+        UNMASK,
+        "an entry of the reply is empty",
+        {"unmasking": altered("unmasking", shares=lambda s: [pb.PeerShare()] * len(s))},
+        in_sum=True,
+    ),
+    Case("wrong kind of share", UNMASK, "wrong kind", {"unmasking": other_kind}, in_sum=True),
+    Case(
+        "share of the wrong length", UNMASK, "share must have 32 bytes", {"unmasking": other_share(b"s")}, in_sum=True
+    ),
+    Case("false share", UNMASK, "doesn't match the commitment", {"unmasking": other_share(bytes(32))}, in_sum=True),
+    Case("share outside the field", UNMASK, "outside the field", {"unmasking": other_share(b"\xff" * 32)}, in_sum=True),
+]
+
+
+class Patient(Peer):
+    """Answers the culprit's phase of round 1 when the culprit has been dropped: else the phase could end before."""
+
+    waits_at = ""
+
+    async def say(self, kind: str, content: Any) -> None:
+        if kind == self.waits_at and self.number[0] == 1:
+            await self.where.wait_for("participant_dropped")
+        await super().say(kind, content)
+
+
+KINDS = {phase: kind for kind, phase in server.rounds.PHASE_FIELDS.items()}
+
+
+def peers_of(where: Coordinator, case: Case) -> list[Peer]:
+    """Seven peers; 0 misbehaves, the last two are patient."""
+    keys = identities(where.folder)
+    patient = [Patient(where, key) for key in keys[-2:]]
+    for peer in patient:
+        peer.waits_at = KINDS[case.phase]
+    return [
+        Peer(where, keys[0], case.twists, case.uploader),
+        *(Peer(where, key) for key in keys[1:-2]),
+        *patient,
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_dropped_and_the_round_goes_on(
+    study_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    case: Case,
+) -> None:
+    if case.name in ("stalled upload", "upload that never begins"):
+        monkeypatch.setattr(server.rounds, "Uploads", lambda *given: Uploads(*given, stall_s=0.3))
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            peers = peers_of(where, case)
+            async with playing(peers):
+                where.start()
+                outcome = await where.finish()
+            assert outcome.rounds_completed == 2
+            first, second = where.of("round_completed")
+            [drop] = where.of("participant_dropped")
+            assert (drop["round"], drop["participant"], drop["phase"]) == (1, 0, case.phase)
+            assert case.reason in drop["reason"]
+            assert first["dropouts"] == 1
+            assert first["u3"] == PARTICIPANTS - (not case.in_sum)
+            left_out = next(end for end in peers[0].heard("round_end") if end.round == 1)
+            assert not left_out.completed
+            assert left_out.reason.startswith("left out")
+            # Nothing else is lost: the same session takes part in the next round.
+            assert (second["u1"], second["u3"], second["dropouts"]) == (PARTICIPANTS, PARTICIPANTS, 0)
+            if case.upload_told is not None:
+                assert peers[0].upload_error is not None
+                assert case.upload_told in (peers[0].upload_error.details() or "")
+
+    asyncio.run(scenario())
+    assert faults(caplog) == []

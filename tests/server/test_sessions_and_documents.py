@@ -1,0 +1,459 @@
+"""The service at its edges: who may open a session, what a token is good for, what floods cost, and that nothing a
+stranger sends shows as a fault of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, playing
+
+import secagg.errors
+from client.connection import SERVICE, TOKEN_METADATA, open_session
+from secagg.keys import IdentityKey, session_statement
+from server.service import STATUS
+from server.sessions import SessionRefused
+from server.uploads import UnexpectedUpload, UploadRefused
+from wire import coordinator_pb2 as pb
+from wire.chunks import frames, unframe
+
+Raw = Callable[[grpc.aio.Channel], Any]
+
+
+def raw_session(channel: grpc.aio.Channel) -> Any:
+    """A control stream that takes and gives bytes."""
+    return channel.stream_stream(SERVICE + "Session", request_serializer=None, response_deserializer=None)()
+
+
+def opening(key: IdentityKey, **changes: Any) -> pb.Open:
+    fields = {"protocol_version": 1, "identity": key.public, "study": "seven", "nonce": bytes(32)}
+    return pb.Open(**(fields | changes))
+
+
+async def ending(call: Any) -> tuple[grpc.StatusCode, str]:
+    """Read a stream to its end."""
+    async with asyncio.timeout(20):
+        try:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError:
+            pass
+        return await call.code(), (await call.details()) or ""
+
+
+def test_every_error_of_the_core_has_a_status() -> None:
+    kinds = [
+        kind
+        for kind in vars(secagg.errors).values()
+        if isinstance(kind, type) and issubclass(kind, secagg.errors.ProtocolError)
+    ]
+    assert len(kinds) >= 7
+    assert set(kinds) <= set(STATUS)
+    assert {SessionRefused, UploadRefused, UnexpectedUpload} <= set(STATUS)
+    assert grpc.StatusCode.OK not in STATUS.values()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"identity": IdentityKey.generate(lambda n: b"s" * n).public}, "not on the study's roster"),
+        ({"identity": b""}, "not on the study's roster"),
+        ({"study": "eight"}, "another study"),
+        ({"protocol_version": 2}, "protocol version 1, the participant 2"),
+        ({"protocol_version": 0}, "same version of sordino"),
+        ({"nonce": b"short"}, "32 bytes"),
+    ],
+)
+def test_open_refused(study_folder: Path, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            call = raw_session(channel)
+            message = pb.ParticipantMessage(open=opening(identities(study_folder)[0], **changes))
+            await call.write(message.SerializeToString())
+            code, details = await ending(call)
+            assert code == grpc.StatusCode.PERMISSION_DENIED
+            assert told in details
+            assert where.of("participant_connected") == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("who", ["a stranger", "a neighbour", "a replay"])
+def test_proof_refused(study_folder: Path, tmp_path: Path, who: str) -> None:
+    async def scenario() -> None:
+        mine, other = identities(study_folder)[:2]
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            call = raw_session(channel)
+            await call.write(pb.ParticipantMessage(open=opening(mine)).SerializeToString())
+            challenge = pb.CoordinatorMessage.FromString(await call.read()).challenge
+            signer = {"a stranger": IdentityKey.generate(os.urandom), "a neighbour": other, "a replay": mine}[who]
+            nonce = bytes(32) if who == "a replay" else challenge.nonce
+            signature = signer.sign(session_statement("seven", mine.public, bytes(32), nonce))
+            await call.write(pb.ParticipantMessage(proof=pb.Proof(signature=signature)).SerializeToString())
+            code, details = await ending(call)
+            assert code == grpc.StatusCode.PERMISSION_DENIED
+            assert "proof of identity" in details
+            assert where.study.sessions.get(0) is None
+
+    asyncio.run(scenario())
+
+
+FIRST_BYTES = {
+    "garbage": b"\xff\xfe\xfd",
+    "no message": b"",
+    "another message first": pb.ParticipantMessage(ready=pb.Ready()).SerializeToString(),
+    "a phase message first": pb.ParticipantMessage(phase=pb.PhaseMessage(round=1)).SerializeToString(),
+    "oversize": pb.ParticipantMessage(open=pb.Open(study="s" * (5 << 20))).SerializeToString(),
+    "end of stream": None,
+}
+
+
+@pytest.mark.parametrize("first", FIRST_BYTES)
+def test_a_session_that_begins_wrong(
+    study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str
+) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            call = raw_session(channel)
+            content = FIRST_BYTES[first]
+            if content is None:
+                await call.done_writing()
+            else:
+                await call.write(content)
+            code, _ = await ending(call)
+            assert code != grpc.StatusCode.OK
+            # The coordinator is as it was: an honest participant opens its session.
+            session = await open_session(channel, identities(study_folder)[0], "seven")
+            assert len(session.welcome.session_token) == 32
+            session.close()
+
+    asyncio.run(scenario())
+    assert faults(caplog) == []
+
+
+IN_SESSION = {
+    "garbage": b"\xff\xfe\xfd",
+    "a second open": pb.ParticipantMessage(open=pb.Open()).SerializeToString(),
+    "no message": b"",
+    "oversize": pb.ParticipantMessage(
+        phase=pb.PhaseMessage(round=1, attempt=1, consistency=pb.ConsistencySignature(signature=bytes(5 << 20)))
+    ).SerializeToString(),
+}
+
+
+@pytest.mark.parametrize("phase", ["AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck"])
+@pytest.mark.parametrize("content", IN_SESSION)
+def test_a_stream_that_turns_to_garbage_is_a_dropout(
+    study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, phase: str, content: str
+) -> None:
+    """In every phase that waits for everybody; the last one may end without the culprit."""
+    kind = {
+        "AdvertiseKeys": "advertise_keys",
+        "ShareKeys": "share_keys",
+        "MaskedInputCollection": "masked_input",
+        "ConsistencyCheck": "consistency",
+    }[phase]
+
+    class Vandal(Peer):
+        async def say(self, sent: str, honest: Any) -> None:
+            if sent != kind:
+                await super().say(sent, honest)
+                return
+            assert self.session is not None
+            self.session._call._request_serializer = lambda raw: raw  # bytes instead of messages
+            await self.session._call.write(IN_SESSION[content])
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+            keys = identities(study_folder)
+            peers = [Vandal(where, keys[0]), *(Peer(where, key) for key in keys[1:])]
+            async with playing(peers):
+                where.start()
+                assert (await where.finish()).rounds_completed == 2
+            [drop] = where.of("participant_dropped")
+            assert (drop["round"], drop["participant"], drop["phase"]) == (1, 0, phase)
+            [lost] = where.of("participant_lost", participant=0)
+            assert lost["reason"] == drop["reason"]
+            first, second = where.of("round_completed")
+            assert first["u3"] == PARTICIPANTS - (phase != "ConsistencyCheck")
+            assert second["u1"] == PARTICIPANTS - 1
+
+    asyncio.run(scenario())
+    assert faults(caplog) == []
+
+
+def test_a_second_session_replaces_the_first(study_folder: Path, tmp_path: Path) -> None:
+    """In the middle of an attempt: the attempt is lost for the participant, the next one has it again."""
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+            keys = identities(study_folder)
+            again = Peer(where, keys[0])
+
+            class Doubled(Peer):
+                async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
+                    await again.connect()
+                    tasks.append(asyncio.create_task(again.play()))
+                    await super().on_cohort_keys(message)
+
+            tasks: list[asyncio.Task[Any]] = []
+            peers = [Doubled(where, keys[0]), *(Peer(where, key) for key in keys[1:])]
+            async with playing(peers) as first_tasks:
+                where.start()
+                await where.finish()
+                assert await asyncio.wait_for(first_tasks[0], 20) is None  # the older stream just ends
+                assert await asyncio.wait_for(tasks[0], 20) == "rounds done"
+                old = peers[0].session
+                assert old is not None
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await old.download(old.welcome.study_sha256, 1 << 20)
+                assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            await again.close()
+            [drop] = where.of("participant_dropped")
+            assert (drop["participant"], drop["phase"]) == (0, "ShareKeys")
+            assert "replaced" in drop["reason"]
+            assert [round_["u1"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
+
+    asyncio.run(scenario())
+
+
+def test_messages_of_other_attempts_are_not_read(study_folder: Path, tmp_path: Path) -> None:
+    def stray(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
+        kind = {pb.Advertisement: "advertise_keys", pb.ConsistencySignature: "consistency"}[type(honest)]
+        strays = [
+            pb.ParticipantMessage(
+                phase=pb.PhaseMessage(round=round_, attempt=attempt, consistency=pb.ConsistencySignature())
+            )
+            for round_, attempt in ((0, 0), (1, 2), (2, 1), (2**63, 2**31))
+        ]
+        refusals = [pb.ParticipantMessage(refusal=pb.Refusal(round=2, attempt=1))]
+        return [*strays, *refusals, peer.wrap(**{kind: honest})]
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+            keys = identities(study_folder)
+            twists = {"advertise_keys": stray, "consistency": stray}
+            peers = [Peer(where, keys[0], twists), *(Peer(where, key) for key in keys[1:])]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            assert where.of("participant_dropped") == []
+            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Path) -> None:
+    """Messages outside any attempt, and heartbeats whose answers are never read, pile up nowhere."""
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            session = await open_session(channel, identities(study_folder)[0], "seven")
+            kinds = [
+                pb.ParticipantMessage(heartbeat=pb.Heartbeat()),
+                pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)),
+                pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1)),
+                pb.ParticipantMessage(ready=pb.Ready()),
+            ]
+            for _ in range(1000):
+                for message in kinds:
+                    await session.send(message)
+            inside = where.study.sessions.get(0)
+            assert inside is not None
+            async with asyncio.timeout(20):
+                while not inside.ready:
+                    await asyncio.sleep(0.01)
+            assert inside.outbox.qsize() <= 2
+            session.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("token", [None, b"", bytes(32), b"x" * 5000])
+def test_documents_and_uploads_need_a_token(study_folder: Path, tmp_path: Path, token: bytes | None) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            session = await open_session(channel, identities(study_folder)[0], "seven")
+            metadata = () if token is None else ((TOKEN_METADATA, token),)
+            request = pb.DocumentRequest(sha256=session.welcome.study_sha256)
+            download = channel.unary_stream(
+                SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString
+            )(request, metadata=metadata)
+            assert (await ending(download))[0] == grpc.StatusCode.UNAUTHENTICATED
+            upload = channel.stream_unary(SERVICE + "Upload")(frames(b"vector"), metadata=metadata)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await upload
+            assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            session.close()
+
+    asyncio.run(scenario())
+
+
+def test_documents(study_folder: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+            peer = Peer(where, identities(study_folder)[0])
+            await peer.connect()
+            assert peer.session is not None
+            study_bytes = await peer.download(peer.session.welcome.study_sha256)
+            assert hashlib.sha256(study_bytes).digest() == peer.session.welcome.study_sha256
+            for unknown in (b"", bytes(32), b"x" * 1000, hashlib.sha256(b"the key").digest()):
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await peer.download(unknown)
+                assert error.value.code() == grpc.StatusCode.NOT_FOUND
+            await peer.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_folder: Path, tmp_path: Path) -> None:
+    """Before any round, before the offer, after the receipt, and with the token of another participant."""
+    told: list[tuple[str, str]] = []
+
+    async def attempt(name: str, peer: Peer, data: bytes, token: bytes | None = None) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await peer.upload(frames(data), token)
+        told.append((name, error.value.details() or ""))
+        assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+    class Eager(Peer):
+        async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
+            await attempt("before the offer", self, bytes(1024))
+            await super().on_neighbour_shares(message)
+
+        async def on_upload_credit(self, message: pb.UploadCredit) -> None:
+            await super().on_upload_credit(message)
+            await attempt("twice", self, self.packed)
+
+    class Thief(Peer):
+        async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
+            assert peers[2].session is not None
+            await attempt("as another", self, bytes(1024), peers[2].session.welcome.session_token)
+            await super().on_neighbour_shares(message)
+
+    class Slow(Peer):
+        async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
+            async with asyncio.timeout(20):
+                while len(told) < 3 * self.number[0]:
+                    await asyncio.sleep(0.01)
+            await super().on_neighbour_shares(message)
+
+    peers: list[Peer] = []
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+            keys = identities(study_folder)
+            peers[:] = [Eager(where, keys[0]), Thief(where, keys[1]), *(Slow(where, key) for key in keys[2:])]
+            async with playing(peers):
+                await attempt("before any round", peers[0], bytes(1024))
+                where.start()
+                await where.finish()
+            assert where.of("participant_dropped") == []
+            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
+
+    asyncio.run(scenario())
+    assert {name for name, _ in told} == {"before any round", "before the offer", "twice", "as another"}
+
+
+def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> None:
+    """Two credits, seven uploads: a third participant is told to send when one of the first two is done."""
+    at_once: list[int] = []
+    sending: set[int] = set()
+
+    async def watched(peer: Peer, packed: bytes) -> None:
+        sending.add(peer.position)
+        at_once.append(len(sending))
+
+        async def chunks() -> Any:
+            for message in frames(packed):
+                await asyncio.sleep(0.02)  # long enough that others would overlap
+                yield message
+            # The credit goes on when the vector is added, which is before the receipt is read here.
+            sending.discard(peer.position)
+
+        await peer.upload(chunks())
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 2}) as where:
+            peers = [
+                Peer(where, key, uploader=watched, misbehaves=frozenset({1, 2})) for key in identities(study_folder)
+            ]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
+
+    asyncio.run(scenario())
+    assert max(at_once) == 2
+    assert len(at_once) == 2 * PARTICIPANTS
+
+
+def test_a_dropped_upload_is_let_go_of_at_once(study_folder: Path, tmp_path: Path) -> None:
+    """One credit, and its holder stops in the middle and leaves: the others go on, no half vector stays staged."""
+    ended: list[str] = []
+
+    async def half(peer: Peer, packed: bytes) -> None:
+        begun = asyncio.Event()
+
+        async def chunks() -> Any:
+            yield next(frames(packed[:500]))
+            begun.set()
+            await asyncio.sleep(3600)
+
+        call = asyncio.create_task(peer.upload(chunks()))
+        await begun.wait()
+        assert peer.session is not None
+        # The control stream goes, the upload's own stream stays open.
+        await peer.session.send(
+            pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
+        )
+        try:
+            await asyncio.wait_for(call, 20)
+        except grpc.aio.AioRpcError as error:
+            ended.append(error.details() or "")
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 1}) as where:
+            keys = identities(study_folder)
+            peers = [Peer(where, keys[0], uploader=half), *(Peer(where, key) for key in keys[1:])]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            [drop] = where.of("participant_dropped")
+            assert (drop["participant"], drop["reason"]) == (0, "failed on its own side")
+            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS - 1, PARTICIPANTS]
+
+    asyncio.run(scenario())
+    assert len(ended) == 1
+    assert "left the attempt" in ended[0] or "no upload" in ended[0]
+
+
+def test_chunks_of_a_large_document(study_folder: Path, tmp_path: Path) -> None:
+    """More than one chunk, none above 256 KiB."""
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+            large = os.urandom(600_000)
+            where.study._documents[hashlib.sha256(large).digest()] = large
+            peer = Peer(where, identities(study_folder)[0])
+            await peer.connect()
+            assert peer.session is not None
+            assert peer.channel is not None
+            call = peer.channel.unary_stream(
+                SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString
+            )(
+                pb.DocumentRequest(sha256=hashlib.sha256(large).digest()),
+                metadata=((TOKEN_METADATA, peer.session.welcome.session_token),),
+            )
+            sizes = [len(unframe(frame)) async for frame in call]
+            assert sizes == [262_144, 262_144, 600_000 - 2 * 262_144]
+            await peer.close()
+
+    asyncio.run(scenario())
