@@ -8,6 +8,9 @@ time cost a few disk flushes and not a hundred.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
+import os
 import queue
 import sqlite3
 import threading
@@ -23,8 +26,47 @@ class StorageError(Exception):
     """The database can't be opened or written; names the file and the reason."""
 
 
+def _lock(path: Path) -> int:
+    """A lock beside the database, as a file descriptor; held until it is closed or the process ends, however."""
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StorageError(f"{path} is in use by another process: stop that one, or use another folder") from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open(path: Path, schema: str, application: int) -> sqlite3.Connection:
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        found = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if found != application and (found or tables):
+            raise StorageError(f"{path} is a database of another kind: name another file")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA application_id={application}")
+        connection.executescript(schema)
+    except (sqlite3.Error, StorageError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{path} can't be used as a database: {error}") from error
+    return connection
+
+
 class DurableStore:
-    """One SQLite file with one writer. Reads may come from any thread or process."""
+    """One SQLite file with one writer. Reads may come from any thread or process.
+
+    A second writer, of this or another process, is refused: both shells keep facts in memory that only hold while
+    nobody else writes. The lock is on a file of its own, since closing any handle on the database would drop SQLite's.
+    """
 
     def __init__(self, path: Path, schema: str, application: int) -> None:
         """
@@ -34,24 +76,21 @@ class DurableStore:
             application: SQLite application_id that tells this kind of file from others.
 
         Raises:
-            StorageError: not a database, one of another kind, or not writable.
+            StorageError: not a database, one of another kind, not writable, or another process writes to it.
         """
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            found = self._connection.execute("PRAGMA application_id").fetchone()[0]
-            tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if found != application and (found or tables):
-                raise StorageError(f"{path} is a database of another kind: name another file")
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.execute(f"PRAGMA application_id={application}")
-            self._connection.executescript(schema)
-        except (sqlite3.Error, OSError) as error:
+            self._lock = _lock(path)
+        except OSError as error:
             raise StorageError(f"{path} can't be used as a database: {error}") from error
+        try:
+            self._connection = _open(path, schema, application)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._thread = threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True)
         self._thread.start()
 
@@ -77,20 +116,27 @@ class DurableStore:
         await asyncio.wrap_future(self.submit(*statements))
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query on a connection of its own; sees everything that is durable."""
-        connection = sqlite3.connect(self.path)
+        """Rows of a query on a connection of its own; sees everything that is durable.
+
+        Raises:
+            StorageError: the file is gone or damaged.
+        """
         try:
-            return connection.execute(sql, parameters).fetchall()
-        finally:
-            connection.close()
+            with contextlib.closing(sqlite3.connect(self.path)) as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
         """Write what is queued and close the file."""
         with self._closing:
+            if self._closed:
+                return
             self._closed = True
             self._queue.put(None)
         self._thread.join()
         self._connection.close()
+        os.close(self._lock)
 
     def _run(self) -> None:
         while True:
