@@ -13,7 +13,7 @@ import grpc
 
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames, unframe
+from wire.chunks import InvalidChunk, frames, unframe
 from wire.codec import PROTOCOL_VERSION
 
 SERVICE = "/sordino.v1.Coordinator/"
@@ -22,8 +22,6 @@ LARGEST_MESSAGE = 64 << 20
 NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
 TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
-# What the coordinator says to one upload; other codes are about the connection.
-REJECTED = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.keepalive_time_ms", 30_000),
@@ -39,6 +37,10 @@ CHANNEL_OPTIONS = [
 
 class UploadRejected(Exception):
     """The coordinator doesn't take the vector, or not any more."""
+
+
+class DocumentUnavailable(Exception):
+    """The coordinator doesn't hand out the document, or not any more."""
 
 
 class DocumentMismatch(Exception):
@@ -69,7 +71,8 @@ class Session:
         """Send one vector in chunks; returns the digest the coordinator counted.
 
         Raises:
-            UploadRejected: it came too late, or wasn't taken; the session goes on.
+            UploadRejected: it wasn't taken, or came too late. Whether the session goes on its own stream tells: a call
+                that the coordinator ends while it is being written can end in any status.
         """
         call = self._channel.stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
@@ -77,9 +80,7 @@ class Session:
         try:
             receipt: pb.UploadReceipt = await call
         except grpc.aio.AioRpcError as error:
-            if error.code() in REJECTED:
-                raise UploadRejected(error.details()) from error
-            raise
+            raise UploadRejected(error.details() or error.code().name) from error
         return receipt.sha256
 
     async def download(self, sha256: bytes, largest: int) -> bytes:
@@ -87,6 +88,7 @@ class Session:
 
         Raises:
             DocumentMismatch: more than ``largest`` bytes, or bytes with another digest.
+            DocumentUnavailable: it isn't there, or the session or the connection has ended.
         """
         call = self._channel.unary_stream(
             SERVICE + "Download",
@@ -94,11 +96,17 @@ class Session:
             response_deserializer=None,
         )(pb.DocumentRequest(sha256=sha256), metadata=self._metadata(), timeout=TRANSFER_S)
         document = bytearray()
-        async for frame in call:
-            document += unframe(frame)
-            if len(document) > largest:
-                call.cancel()
-                raise DocumentMismatch(f"a document is longer than {largest} bytes")
+        try:
+            async for frame in call:
+                document += unframe(frame)
+                if len(document) > largest:
+                    raise DocumentMismatch(f"a document is longer than {largest} bytes")
+        except InvalidChunk as error:
+            raise DocumentMismatch(f"a document comes in pieces that are no chunks: {error}") from error
+        except grpc.aio.AioRpcError as error:
+            raise DocumentUnavailable(error.details() or error.code().name) from error
+        finally:
+            call.cancel()
         if hashlib.sha256(document).digest() != sha256:
             raise DocumentMismatch("a document doesn't have the digest that was announced")
         return bytes(document)

@@ -37,6 +37,7 @@ class ClientJournal:
         self._store = DurableStore(path, SCHEMA, APPLICATION_ID)
         self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
         self._charged: dict[tuple[str, bytes], tuple[float, int]] = {}
+        self._open: dict[tuple[str, bytes, int, int], float] = {}  # charges of this process at h_min
         rows = self._store.read("SELECT study, identity, round, attempt, charged_renyi FROM attempts")
         for study, identity, round_, attempt, renyi in rows:
             key = (study, bytes(identity))
@@ -100,6 +101,7 @@ class ClientJournal:
     ) -> None:
         """Before the first byte of an upload: the unamplified cost at h_min."""
         self._add_charge((study, identity), renyi)
+        self._open[study, identity, round_, attempt] = renyi
         await self._update(
             "charged_renyi = ?, charged_order = ?", (renyi, order), study, identity, round_, attempt
         )
@@ -108,9 +110,17 @@ class ClientJournal:
         """Before a signature over survivor sets is sent."""
         await self._update("signed = ?", (statement,), study, identity, round_, attempt)
 
-    async def answer(self, study: str, identity: bytes, round_: int, attempt: int, request: bytes) -> None:
-        """Before an unmasking request is answered: its digest."""
-        await self._update("answered = ?", (request,), study, identity, round_, attempt)
+    async def answer(
+        self, study: str, identity: bytes, round_: int, attempt: int, request: bytes, renyi: float
+    ) -> None:
+        """Before an unmasking request is answered: its digest, and the cost at the u3 that a quorum signed.
+
+        That cost takes the place of the one at h_min, of which it is at most equal.
+        """
+        await self._update("answered = ?, charged_renyi = ?", (request, renyi), study, identity, round_, attempt)
+        total, count = self.charged(study, identity)
+        before = self._open.pop((study, identity, round_, attempt), renyi)
+        self._charged[study, identity] = (total - before + renyi, count)
 
     async def _update(
         self,

@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from client.connection import DocumentMismatch, Session, UploadRejected
+from client.connection import DocumentMismatch, DocumentUnavailable, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_budget
 from client.settings import HostSettings
@@ -123,6 +123,9 @@ class Participant:
             # The coordinator has left this participant out already, and says so on the session.
             self._log.info("upload not taken", round=number[0], attempt=number[1], reason=str(error))
             self._drop_attempt()
+        except DocumentUnavailable as error:
+            self._log.info("no model", round=number[0], attempt=number[1], reason=str(error))
+            await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except AlreadyJoined:
             self._log.info("sits this attempt out after a restart", round=number[0], attempt=number[1])
             await self._refuse(session, number, pb.REFUSAL_CODE_ALREADY_JOINED)
@@ -229,15 +232,17 @@ class Participant:
         else:
             phase = _expect(attempt.phase, Unmasking, "unmasking_request")
             attempt.phase, reply = await self._compute(phase.receive, request)
-            await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest)
+            honest = len(phase.survivors) - terms.document.plan.colluders
+            _, renyi = self._round_cost(terms, honest)
+            await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest, renyi)
         await self._send(session, attempt, unmasking=codec.write_unmasking_reply(reply))
 
     # ------------------------------------------------------------ helpers
 
-    def _round_cost(self, terms: StudyTerms) -> tuple[float, float]:
-        """Order and Renyi cost of one round at the fewest survivors, unamplified."""
+    def _round_cost(self, terms: StudyTerms, honest: int | None = None) -> tuple[float, float]:
+        """Order and Renyi cost, unamplified, of one round with so many honest survivors; at first of the fewest."""
         plan = terms.document.plan
-        return plan.order, curve(plan, plan.h_min)(plan.order)
+        return plan.order, curve(plan, plan.h_min if honest is None else honest)(plan.order)
 
     def _check_budget(self, terms: StudyTerms) -> None:
         order, renyi = self._round_cost(terms)

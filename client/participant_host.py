@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 import uvloop
 
-from client.connection import DocumentMismatch, Session, open_channel, open_session
+from client.connection import DocumentMismatch, DocumentUnavailable, Session, open_channel, open_session
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
@@ -179,6 +179,8 @@ class ParticipantHost:
                 if error.code() in FINAL:
                     raise JoinError(f"{address}: {error.details()}", BAD_INPUT) from error
                 trouble = error.details() or error.code().name
+            except DocumentUnavailable as error:
+                trouble = str(error)
             except TimeoutError:
                 trouble = "it doesn't answer"
             except DocumentMismatch as error:
@@ -218,6 +220,8 @@ class ParticipantHost:
                         f"the plan is for {document.plan.clients} participants, the roster has {len(roster)}"
                     )
                 await self._journal.accept_study(document.study, welcome.study_sha256, roster.version)
+            except StorageError as error:
+                raise JoinError(f"nothing can be written down, so nothing is sent: {error}", BAD_INPUT) from error
             except PolicyRefusal as error:
                 raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
             except (InvalidRoster, InvalidStudy, ValueError) as error:
