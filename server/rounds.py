@@ -281,9 +281,13 @@ class Attempt:
             "phase_started", phase=name, expected=len(expected), needed=needed, deadline_s=self._deadlines_s[name]
         )
         last_progress = 0.0
+        too_few: TooFewClients | None = None
         while waiting and not (enough is not None and enough()):
-            if len(phase.received) + len(waiting - phase.received) < needed:
-                break  # close() says so; waiting longer helps nobody
+            possible = len(phase.received) + len(waiting - phase.received)
+            if possible < needed:
+                # Waiting longer helps nobody, and those who could still answer are not to blame.
+                too_few = TooFewClients(name, possible, needed)
+                break
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
@@ -304,7 +308,7 @@ class Attempt:
             await self._handle(name, who, item, handle, leave)
             waiting = {who for who in waiting if who in self._alive and who not in phase.received}
         for who in sorted(waiting - phase.received):
-            if enough is not None and enough():
+            if too_few is not None or (enough is not None and enough()):
                 break
             self._drop(who, name, "did not answer before the deadline")
             if leave is not None:
@@ -313,6 +317,8 @@ class Attempt:
         self.figures.phase_seconds[name] = round(seconds, 4)
         self.figures.received[name] = len(phase.received)
         self._emit("phase_ended", phase=name, received=len(phase.received), seconds=round(seconds, 4))
+        if too_few is not None:
+            raise too_few
 
     async def _handle(
         self,

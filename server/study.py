@@ -44,6 +44,7 @@ from wire.study import StudyDocument, round_parameters, upload_bytes
 
 log = structlog.get_logger()
 
+ARRIVAL_S, RETURN_S = 10.0, 2.0  # longest wait for stragglers when the quorum is there
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
 
@@ -86,6 +87,7 @@ class Study:
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
         self._finished = False
+        self._first_gathering = True
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
         self.sessions = Sessions(document.study, roster, self._session_lost)
         deadlines = configuration.deadlines
@@ -223,9 +225,11 @@ class Study:
         """Wait for the whole roster, at most `connect_s`, then go on with the quorum; None when it isn't there."""
         deadline = time.monotonic() + self._configuration.deadlines.connect_s
         quorum, expected = self._plan.quorum, len(self._roster)
-        patience_s = min(2.0, self._configuration.deadlines.connect_s)  # for stragglers once the quorum is there
+        # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
+        # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
+        patience_s = ARRIVAL_S if self._first_gathering else RETURN_S if attempt > 1 else 0.0
+        self._first_gathering = False
         quorum_since: float | None = None
-        first_round = round_ == 1 and attempt == 1
         while True:
             ready = self.sessions.ready()
             now = time.monotonic()
@@ -233,8 +237,7 @@ class Study:
                 return ready
             if len(ready) >= quorum:
                 quorum_since = quorum_since or now
-                # Only the first round waits for everybody to arrive; later ones don't wait for who left.
-                if not first_round or now - quorum_since >= patience_s * 5:
+                if now - quorum_since >= patience_s or now >= deadline:
                     return ready
             else:
                 quorum_since = None
