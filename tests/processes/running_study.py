@@ -1,0 +1,184 @@
+"""A study with real processes: a coordinator as `sordino serve` starts it, and client processes with a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.checkpoints import load_checkpoint
+from learning.parameters import flatten
+from learning.task import make_task
+from server.journal import read_events
+from sordino.child_process import child_environment
+from sordino.local_study import LocalStudy, StudyOptions, make_local_study
+from sordino.processes import free_port
+
+HERE = Path(__file__).parent
+PATIENCE_S = 30.0  # generous: the machine may be busy with something else
+POLL_S = 0.02
+
+
+def line(round_: int, at: str, do: str, until: Path | None = None) -> dict[str, Any]:
+    """One line of a host's script; see scripted_host.py."""
+    return {"round": round_, "at": at, "do": do, "until": str(until)}
+
+
+@dataclass
+class RunningStudy:
+    """A study's folder and the processes that were started for it."""
+
+    study: LocalStudy
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    starts: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return self.study.directory
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "coordinator" / "state.sqlite"
+
+    # ------------------------------------------------------------ processes
+
+    def start_coordinator(self, **overrides: str) -> subprocess.Popen[bytes]:
+        """`sordino serve`; overrides are environment variables. One log a start."""
+        return self._start([sys.executable, "-m", "sordino", "serve", str(self.folder), "--quiet"], "serve", overrides)
+
+    def start_host(
+        self, homes: Sequence[int], script: Sequence[dict[str, Any]] = (), **overrides: str
+    ) -> subprocess.Popen[bytes]:
+        """A client process with the participants of these homes (from 0)."""
+        places = [str(self.study.hosts[home]) for home in homes]
+        command = [sys.executable, str(HERE / "scripted_host.py"), json.dumps(list(script)), *places]
+        return self._start(command, f"host-{homes[0]}", overrides)
+
+    def _start(self, command: list[str], name: str, overrides: dict[str, str]) -> subprocess.Popen[bytes]:
+        self.starts += 1
+        with (self.folder / f"{self.starts:02d}-{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment() | overrides
+            )
+        self.processes.append(process)
+        return process
+
+    def logs(self, name: str = "") -> str:
+        """What processes of a name have said so far."""
+        paths = [path for path in sorted(self.folder.glob("*.log")) if name in path.name]
+        return "".join(path.read_text(errors="replace") for path in paths)
+
+    def end(self) -> None:
+        """No process of ours outlives the test."""
+        for process in self.processes:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+    # ------------------------------------------------------------ what happened
+
+    def events(self, kind: str | None = None, **wanted: Any) -> list[dict[str, Any]]:
+        """Events so far, in order."""
+        return [
+            event
+            for event in read_events(self.state)
+            if kind in (None, event["kind"]) and all(event.get(name) == value for name, value in wanted.items())
+        ]
+
+    def wait_for(self, kind: str, *, count: int = 1, **wanted: Any) -> list[dict[str, Any]]:
+        """Until that many such events have happened."""
+        found: list[dict[str, Any]] = []
+
+        def happened() -> bool:
+            found[:] = self.events(kind, **wanted)
+            return len(found) >= count
+
+        self.until(happened, f"{count} x {kind} {wanted}")
+        return found
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition; names what it waited for, and shows the logs, when it doesn't come."""
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
+            time.sleep(POLL_S)
+
+    def story(self) -> str:
+        """Events and logs, for a failed assertion."""
+        shown = [event for event in self.events() if event["kind"] not in ("study_started", "phase_progress")]
+        return "\n".join([*(str(event) for event in shown[-60:]), self.logs()[-6000:]])
+
+    def code_of(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a process to end by itself."""
+        self.until(lambda: process.poll() is not None, f"the end of {process.args}")
+        return process.wait()
+
+    # ------------------------------------------------------------ results
+
+    def survivors(self, round_: int) -> set[int]:
+        """Who is in the sum of a round, read off the sum itself: each update is in it whole, once, or not at all.
+
+        The server's rate is 1 and its momentum 0, so the model moved by the mean; without noise only rounding is left.
+        """
+        task = make_task(self.study.options.task, dict(self.study.options.task_options))
+        before = flatten(task.initial_parameters()) if round_ == 1 else self._model(round_ - 1)
+        [completed] = self.events("round_completed", round=round_)
+        total = (self._model(round_).astype(float) - before) * completed["u3"]
+        participants = self.study.options.participants
+        width = total.size // participants
+        shares = [total[p * width : (p + 1) * width].sum() / np.sqrt(width) for p in range(participants)]
+        assert all(min(abs(share), abs(share - 1)) < 0.01 for share in shares), shares
+        return {who for who, share in enumerate(shares) if share > 0.5}
+
+    def _model(self, round_: int) -> NDArray[np.float32]:
+        folder = self.folder / "coordinator" / "checkpoints"
+        return flatten(load_checkpoint(folder / f"round-{round_:06d}.npz").parameters)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Of the coordinator's journal."""
+        return query(self.state, sql)
+
+    def host_rows(self, home: int, sql: str) -> list[tuple[Any, ...]]:
+        """Of a client process's journal."""
+        return query(self.study.hosts[home] / "journal.sqlite", sql)
+
+
+def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def running_study(folder: Path, **options: Any) -> Iterator[RunningStudy]:
+    """A new study of seven on seven hosts, two of whom may be missing; all its processes end with the block."""
+    chosen: dict[str, Any] = {
+        "name": "seven",
+        "participants": 7,
+        "hosts": 7,
+        "epsilon": 50.0,
+        "min_survivors": 5,
+        "quorum": 5,
+        "server_momentum": 0.0,
+        "listen": f"127.0.0.1:{free_port()}",
+    } | options
+    study = make_local_study(folder, StudyOptions(**chosen))
+    one = RunningStudy(study)
+    try:
+        yield one
+    finally:
+        one.end()

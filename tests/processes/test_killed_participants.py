@@ -1,0 +1,161 @@
+"""Clients that are killed (SIGKILL) or silent (SIGSTOP) at exact points of the protocol, as real processes over TLS."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from running_study import RunningStudy, line, running_study
+
+from client.keystore import load_identity
+from secagg.roster import verify_roster
+
+pytestmark = pytest.mark.slow
+
+VICTIM, RELIABLE = 0, range(1, 7)  # homes
+A, S, M, C, U = "AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking"
+
+# Where it is killed; the phases in which the coordinator can notice; how many sets of u1, u2, u3, u4, u5 hold it.
+DEATHS = [
+    ("before advertise_keys", {A}, 0),
+    ("after advertise_keys", {A, S}, 1),
+    ("before share_keys", {S}, 1),
+    ("after share_keys", {S, M}, 2),
+    ("before masked_input", {M}, 2),
+    ("before upload", {M}, 2),
+    ("mid upload", {M}, 2),
+    ("after upload", {M, C}, 3),
+    ("before consistency", {C}, 3),
+    ("after consistency", {C, U}, 4),
+    ("before unmasking", {U}, 4),
+]
+CHARGED_FROM = "before masked_input"
+
+
+def position_of(study: RunningStudy, home: int) -> int:
+    """Where in the roster the participant of a home stands."""
+    authority = bytes.fromhex((study.folder / "authority" / "authority.pub").read_text().strip())
+    roster = verify_roster((study.folder / "roster.json").read_bytes(), authority)
+    [key] = (study.study.hosts[home] / "keys").iterdir()
+    return roster.positions[load_identity(key).public]
+
+
+def test_killed_at_every_point(tmp_path: Path) -> None:
+    """One round for each point. The same process is killed in every round and started again at once; the others hold
+    their last answer until it is connected again, so each round is seen to go on without it, and the next to have it.
+    """
+    rounds = len(DEATHS)
+    gates = [tmp_path / f"go-{number}" for number in range(1, rounds + 1)]
+    with running_study(tmp_path / "study", rounds=rounds) as study:
+        kills = [line(number, point, "kill") for number, (point, _, _) in enumerate(DEATHS, 1)]
+        holds = [line(number, "before unmasking", "hold", gate) for number, gate in enumerate(gates, 1)]
+        coordinator = study.start_coordinator()
+        reliable = study.start_host(list(RELIABLE), holds)
+        victim = study.start_host([VICTIM], kills)
+        me = position_of(study, VICTIM)
+        for number, gate in enumerate(gates, 1):
+            assert study.code_of(victim) == -signal.SIGKILL
+            study.wait_for("participant_dropped", round=number)
+            back = tmp_path / f"back-{number}"
+            later = [one for one in kills if one["round"] > number]
+            victim = study.start_host([VICTIM], [line(0, "after ready", "touch", back), *later])
+            # Back in the middle of the attempt it had joined, which goes on without it.
+            study.until(back.exists, "the restarted client")
+            study.wait_for("phase_started", round=number, phase=U)
+            gate.touch()
+        assert study.code_of(coordinator) == 0, study.story()
+        assert study.code_of(reliable) == 0
+        assert study.code_of(victim) == 0
+
+        everybody = set(range(7))
+        for number, (point, phases, sets) in enumerate(DEATHS, 1):
+            [completed] = study.events("round_completed", round=number)
+            [drop] = study.events("participant_dropped", round=number)
+            assert completed["attempt"] == 1
+            assert (drop["participant"], drop["host"]) == (me, "host-01")
+            assert drop["phase"] in phases, point
+            assert "connection closed" in drop["reason"] or "512 bytes, not 1024" in drop["reason"]
+            sizes = [completed[name] for name in ("u1", "u2", "u3", "u4")]
+            if len(phases) == 1:
+                assert sizes == [7 if sets > index else 6 for index in range(4)], point
+            survivors = study.survivors(number)
+            assert len(survivors) == completed["u3"]
+            assert survivors - {me} == everybody - {me}
+            if len(phases) == 1:
+                assert (me in survivors) == (sets >= 3), point
+        assert len(study.events("participant_connected", participant=me)) == rounds + 1
+        # It joined each round once, and was charged where its vector may have left it, whatever came of it.
+        rows = study.host_rows(VICTIM, "SELECT round, attempt, charged_renyi FROM attempts ORDER BY round")
+        assert [(round_, attempt) for round_, attempt, _ in rows] == [(number, 1) for number in range(1, rounds + 1)]
+        points = [point for point, _, _ in DEATHS]
+        first = points.index(CHARGED_FROM) + 1
+        assert [round_ for round_, _, renyi in rows if renyi is not None] == list(range(first, rounds + 1))
+        charges = {round_: json.loads(who) for round_, who in study.rows("SELECT round, survivors FROM charges")}
+        assert {number: set(who) for number, who in charges.items()} == {
+            number: study.survivors(number) for number in range(1, rounds + 1)
+        }
+        assert "Traceback" not in study.logs()
+
+
+def test_silent_participants_are_dropped_at_the_deadline(tmp_path: Path) -> None:
+    """One host stops (SIGSTOP) in ShareKeys of round 1 and wakes up when the round is over: its late answer is not
+    read, and the next round has it again.
+    """
+    with running_study(tmp_path / "study", rounds=2) as study:
+        gate = tmp_path / "go"
+        coordinator = study.start_coordinator(SORDINO_DEADLINES__SHARE_KEYS_S="3")
+        study.start_host(list(RELIABLE), [line(1, "before unmasking", "hold", gate)])
+        silent = study.start_host([VICTIM], [line(1, "before share_keys", "stop")])
+        me = position_of(study, VICTIM)
+        study.wait_for("participant_dropped", participant=me)
+        study.wait_for("phase_started", round=1, phase=U)
+        silent.send_signal(signal.SIGCONT)
+        # It has heard that it was left out once it says so.
+        study.until(lambda: "left out of the round" in study.logs("host-0"), "the word that it was left out")
+        gate.touch()
+        assert study.code_of(coordinator) == 0, study.story()
+        assert study.code_of(silent) == 0
+        [drop] = study.events("participant_dropped")
+        assert (drop["round"], drop["phase"], drop["participant"]) == (1, S, me)
+        assert drop["reason"] == "did not answer before the deadline"
+        [phase] = study.events("phase_ended", round=1, phase=S)
+        assert 3.0 <= phase["seconds"] < 10
+        assert study.survivors(1) == set(range(7)) - {me}
+        assert study.survivors(2) == set(range(7))
+        assert study.events("participant_lost") == []
+
+
+def test_too_many_gone(tmp_path: Path) -> None:
+    """Three of seven leave for good in ShareKeys: the attempt aborts and says why, the next ones find too few
+    connected, and the study ends with code 5. Nothing was charged; the participants that stayed are told.
+    """
+    with running_study(tmp_path / "study", rounds=2) as study:
+        coordinator = study.start_coordinator(SORDINO_DEADLINES__CONNECT_S="20", SORDINO_COORDINATOR__MAX_ATTEMPTS="2")
+        stayed = study.start_host([0, 1, 2, 3])
+        gone = [study.start_host([home], [line(1, "before share_keys", "kill")]) for home in (4, 5, 6)]
+        assert [study.code_of(process) for process in gone] == [-signal.SIGKILL] * 3
+        aborted = study.wait_for("attempt_aborted")[0]
+        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, S)
+        assert aborted["reason"] == "4 participants, 5 needed"
+        assert (aborted["received"], aborted["needed"]) == (4, 5)
+        assert {drop["reason"] for drop in study.events("participant_dropped")} == {"connection closed"}
+        # One of them comes back, which is enough for an attempt, and leaves again in its middle.
+        again = study.start_host([4], [line(1, "before masked_input", "kill")])
+        assert study.code_of(again) == -signal.SIGKILL
+        assert study.code_of(coordinator) == 5, study.story()
+        assert study.code_of(stayed) == 0
+        second = study.events("attempt_aborted")[1]
+        assert (second["round"], second["attempt"], second["phase"]) == (1, 2, M)
+        assert second["reason"] == "4 participants, 5 needed"
+        # Who could still have answered is not to blame.
+        assert len(study.events("participant_dropped")) == 4
+        [end] = study.events("study_finished")
+        assert (end["reason"], end["rounds_completed"]) == ("round aborted", 0)
+        assert study.rows("SELECT * FROM charges") == []
+        assert study.rows("SELECT outcome FROM attempts ORDER BY attempt") == [
+            ("aborted: ShareKeys: 4 participants, 5 needed",),
+            ("aborted: MaskedInputCollection: 4 participants, 5 needed",),
+        ]
+        assert "Traceback" not in study.logs()

@@ -1,0 +1,129 @@
+"""The coordinator is stopped (SIGTERM) or killed (SIGKILL) and started again from the same folder, while the same
+client processes run on: they come back by themselves, numbers grow, charges stay.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from running_study import RunningStudy, line, running_study
+
+from mechanisms.accounting import Account, RoundCharge
+
+pytestmark = pytest.mark.slow
+
+EVERYBODY = range(7)
+ROUNDS = 4  # with everybody in each sum the budget of four lasts for a fifth charge
+CUT_OFF = "the coordinator stopped during the attempt"
+
+
+def charges(study: RunningStudy) -> list[tuple[int, int]]:
+    return [(round_, attempt) for round_, attempt in study.rows("SELECT round, attempt FROM charges ORDER BY 1, 2")]
+
+
+def outcomes(study: RunningStudy) -> list[tuple[int, int, str]]:
+    rows = study.rows("SELECT round, attempt, outcome FROM attempts ORDER BY 1, 2")
+    return [(round_, attempt, outcome) for round_, attempt, outcome in rows]
+
+
+def epsilon_of(study: RunningStudy) -> float:
+    """What the charges in the journal cost, computed anew: everybody was in each."""
+    account = Account(study.study.plan)
+    for round_, attempt in charges(study):
+        account.charge(RoundCharge(round_, attempt, frozenset(EVERYBODY), study.study.plan.identity))
+    return account.epsilon_coordinator()
+
+
+def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    with running_study(tmp_path / "study", rounds=ROUNDS) as study:
+        gate = tmp_path / "go"
+        first = study.start_coordinator()
+        hosts = study.start_host(list(EVERYBODY), [line(2, "before consistency", "hold", gate)])
+        study.wait_for("phase_started", round=2, phase="ConsistencyCheck")
+        first.send_signal(signal.SIGTERM)
+        assert study.code_of(first) == 0
+        [end] = study.events("study_finished")
+        assert (end["reason"], end["rounds_completed"]) == ("stopped", 1)
+        assert hosts.poll() is None
+        gate.touch()  # their answers find no coordinator
+        second = study.start_coordinator()
+        assert study.code_of(second) == 0, study.story()
+        assert study.code_of(hosts) == 0
+        assert outcomes(study) == [
+            (1, 1, "completed"),
+            (2, 1, CUT_OFF),
+            (2, 2, "completed"),
+            (3, 1, "completed"),
+            (4, 1, "completed"),
+        ]
+        # The sets of the cut-off attempt were fixed, and nobody was asked to open its sum.
+        assert charges(study) == [(1, 1), (2, 2), (3, 1), (4, 1)]
+        assert all(study.survivors(round_) == set(EVERYBODY) for round_ in range(1, ROUNDS + 1))
+        assert study.events("round_completed")[-1]["epsilon_coordinator"] == pytest.approx(epsilon_of(study))
+        assert "Traceback" not in study.logs()
+
+
+def test_killed_within_and_between_rounds(tmp_path: Path) -> None:
+    with running_study(tmp_path / "study", rounds=ROUNDS) as study:
+        # Held twice each: a gate opens only when the coordinator that it belongs to is dead.
+        gates = [tmp_path / "go-1", tmp_path / "go-2"]
+        script = [line(1, "before unmasking", "hold", gates[0]), line(2, "before advertise_keys", "hold", gates[1])]
+        first = study.start_coordinator()
+        hosts = study.start_host(list(EVERYBODY), script)
+
+        study.wait_for("phase_started", round=1, phase="Unmasking")
+        assert charges(study) == [(1, 1)]
+        first.kill()
+        assert study.code_of(first) == -signal.SIGKILL
+        gates[0].touch()
+        second = study.start_coordinator()
+
+        study.wait_for("round_completed", round=1, attempt=2)
+        study.wait_for("attempt_started", round=2)
+        second.kill()
+        assert study.code_of(second) == -signal.SIGKILL
+        gates[1].touch()
+        third = study.start_coordinator()
+
+        assert study.code_of(third) == 0, study.story()
+        assert study.code_of(hosts) == 0
+        assert outcomes(study) == [
+            (1, 1, CUT_OFF),
+            (1, 2, "completed"),
+            (2, 1, CUT_OFF),
+            (2, 2, "completed"),
+            (3, 1, "completed"),
+            (4, 1, "completed"),
+        ]
+        # The request of (1, 1) may have been answered: its charge stays, though no sum came of it.
+        assert charges(study) == [(1, 1), (1, 2), (2, 2), (3, 1), (4, 1)]
+        assert all(study.survivors(round_) == set(EVERYBODY) for round_ in range(1, ROUNDS + 1))
+        last = study.events("round_completed")[-1]
+        assert last["epsilon_coordinator"] == pytest.approx(epsilon_of(study))
+        joined = study.host_rows(
+            0, "SELECT DISTINCT round, attempt, charged_renyi IS NOT NULL FROM attempts ORDER BY 1, 2"
+        )
+        assert [row[:2] for row in joined if row[2]] == charges(study)
+        assert "Traceback" not in study.logs()
+
+
+def test_another_process_on_the_same_folder(tmp_path: Path) -> None:
+    """A second coordinator and a second client process from one folder are refused, and harm nothing."""
+    with running_study(tmp_path / "study", rounds=1) as study:
+        gate = tmp_path / "go"
+        first = study.start_coordinator()
+        hosts = study.start_host(list(EVERYBODY), [line(1, "before unmasking", "hold", gate)])
+        study.wait_for("phase_started", round=1, phase="Unmasking")
+        again = study.start_coordinator()
+        assert study.code_of(again) == 2
+        assert "state.sqlite is in use by another process" in study.logs("03-serve")
+        twin = study.start_host([0])
+        assert study.code_of(twin) == 2
+        assert "journal.sqlite is in use by another process" in study.logs("04-host")
+        assert outcomes(study) == [(1, 1, None)]
+        gate.touch()
+        assert study.code_of(first) == 0
+        assert study.code_of(hosts) == 0
+        assert study.events("participant_lost") == []
