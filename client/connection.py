@@ -21,6 +21,7 @@ TOKEN_METADATA = "sordino-session-bin"
 LARGEST_MESSAGE = 64 << 20
 NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
+AHEAD = 8  # messages that are read before they are handled
 TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
@@ -57,6 +58,8 @@ class Session:
 
     def __init__(self, call: Any, channel: grpc.aio.Channel, welcome: pb.Welcome) -> None:
         self._call, self._channel, self.welcome = call, channel, welcome
+        self._incoming: asyncio.Queue[pb.CoordinatorMessage | Exception | None] = asyncio.Queue(AHEAD)
+        self._reader = asyncio.create_task(self._read())
 
     async def send(self, message: pb.ParticipantMessage) -> None:
         """Write one message; on a stream that has ended it is lost, as the next read will tell."""
@@ -64,8 +67,22 @@ class Session:
 
     async def messages(self) -> AsyncIterator[pb.CoordinatorMessage]:
         """Messages until the coordinator ends the stream; `grpc.aio.AioRpcError` when it breaks."""
-        while (message := await self._call.read()) is not grpc.aio.EOF:
+        while (message := await self._incoming.get()) is not None:
+            if isinstance(message, Exception):
+                raise message
             yield message
+
+    async def _read(self) -> None:
+        """Ahead of what is handled: a write to a stream that the coordinator has ended loses what is unread, and with
+        it the word that the study is over.
+        """
+        end: Exception | None = None
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                await self._incoming.put(message)
+        except grpc.aio.AioRpcError as error:
+            end = error
+        await self._incoming.put(end)
 
     async def upload(self, packed: bytes) -> bytes:
         """Send one vector in chunks; returns the digest the coordinator counted.
@@ -116,6 +133,7 @@ class Session:
 
     def close(self) -> None:
         """Cut the stream."""
+        self._reader.cancel()
         self._call.cancel()
 
 
@@ -153,7 +171,7 @@ async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: 
 
 
 async def _write(call: Any, message: pb.ParticipantMessage) -> None:
-    with contextlib.suppress(asyncio.InvalidStateError):  # gRPC's word for a stream that has ended
+    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # the stream has ended
         await call.write(message)
 
 
