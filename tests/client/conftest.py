@@ -1,0 +1,19 @@
+"""Makes the helper modules of this folder and of tests/server importable by name; their names are unique."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE), str(HERE.parent / "server")]
+
+from study_in_process import make_folder  # found through the line above
+
+
+@pytest.fixture(scope="session")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven participants on one host, two rounds; tests keep their state files elsewhere."""
+    return make_folder(tmp_path_factory.mktemp("studies") / "seven")

@@ -1,0 +1,152 @@
+"""The real client process without its process, beside a real coordinator that may be made to lie.
+
+A lie is a function of (participant, message) -> messages to send instead; it sees every message of the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from study_in_process import Coordinator, coordinator
+
+import server.sessions
+from client.configuration import load
+from client.journal import ClientJournal
+from client.participant_host import JoinError, ParticipantHost
+from client.settings import HostSettings
+from wire import coordinator_pb2 as pb
+
+Lie = Callable[[int, pb.CoordinatorMessage], Iterable[pb.CoordinatorMessage]]
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Story:
+    """What a coordinator got from the participants of one host, and what the host said and did."""
+
+    sent: list[tuple[int, str]] = field(default_factory=list)  # participant, kind of phase message or "upload"
+    messages: list[tuple[int, pb.PhaseMessage]] = field(default_factory=list)
+    refusals: list[tuple[int, int]] = field(default_factory=list)  # participant, code
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    ended: int | JoinError | None = None
+    ready: set[int] = field(default_factory=set)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    journal: Path = Path()
+
+    def kinds(self) -> set[str]:
+        return {kind for _, kind in self.sent}
+
+    def codes(self) -> set[int]:
+        return {code for _, code in self.refusals}
+
+    def reasons(self) -> set[str]:
+        return {str(entry["reason"]) for entry in self.logs if "reason" in entry}
+
+    def told(self) -> str:
+        """Everything the host logged, as one text."""
+        return "\n".join(str(entry) for entry in self.logs)
+
+
+def settings_of(folder: Path, journal: Path, address: str = "localhost:1", **changes: dict[str, Any]) -> HostSettings:
+    """host.toml of the only host, with tables changed by keyword."""
+    settings = load(folder / "hosts" / "host-01").settings()
+    tables: dict[str, dict[str, Any]] = {"host": {"journal": journal}, "coordinator": {"address": address}}
+    for name, change in changes.items():
+        tables.setdefault(name, {}).update(change)
+    changed = {
+        name: {**getattr(settings, name), **change} if name == "task" else replace(getattr(settings, name), **change)
+        for name, change in tables.items()
+    }
+    return replace(settings, **changed)
+
+
+@contextlib.asynccontextmanager
+async def host(settings: HostSettings) -> AsyncIterator[asyncio.Task[int]]:
+    """Run a client process's inside until the block ends."""
+    journal = ClientJournal(settings.host.journal)
+    executor = ThreadPoolExecutor(2)
+    try:
+        task = asyncio.create_task(ParticipantHost(settings, journal, executor).run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    finally:
+        executor.shutdown()
+        journal.close()
+
+
+def record(where: Coordinator, story: Story) -> None:
+    """Note what arrives at the coordinator before the coordinator does anything with it."""
+    study = where.study
+    phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
+    set_ready = study.sessions.set_ready
+
+    def on_phase(session: Any, message: pb.PhaseMessage) -> None:
+        story.sent.append((session.participant, message.WhichOneof("message") or "nothing"))
+        story.messages.append((session.participant, message))
+        phase_message(session, message)
+
+    def on_refusal(session: Any, message: pb.Refusal) -> None:
+        story.refusals.append((session.participant, message.code))
+        refusal(session, message)
+
+    async def on_upload(session: Any, chunks: Any) -> bytes:
+        story.sent.append((session.participant, "upload"))
+        return await upload(session, chunks)
+
+    def on_ready(session: Any) -> None:
+        story.ready.add(session.participant)
+        set_ready(session)
+
+    study.phase_message, study.refusal, study.upload = on_phase, on_refusal, on_upload  # type: ignore[method-assign]
+    study.sessions.set_ready = on_ready  # type: ignore[method-assign]
+
+
+def play(
+    folder: Path,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: Lie | None = None,
+    *,
+    prepare: Callable[[Coordinator], None] | None = None,
+    **settings: dict[str, Any],
+) -> Story:
+    """One study, one attempt a round, all seven participants on one host; until both sides have ended."""
+    story = Story(journal=work / "journal.sqlite")
+    if lie is not None:
+        honest = server.sessions.Session.send
+
+        def send(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
+            for one in lie(session.participant, message):
+                honest(session, one)
+
+        monkeypatch.setattr(server.sessions.Session, "send", send)
+
+    async def scenario() -> None:
+        async with coordinator(folder, work / "state.sqlite", coordinator={"max_attempts": 1}) as where:
+            record(where, story)
+            if prepare is not None:
+                prepare(where)
+            where.start()
+            async with host(settings_of(folder, story.journal, where.address, **settings)) as task:
+                async with asyncio.timeout(PATIENCE_S):
+                    try:
+                        story.ended = await task
+                    except JoinError as error:
+                        story.ended = error
+            story.events = where.events
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    story.logs = logs
+    return story

@@ -1,0 +1,384 @@
+"""Participants against a coordinator that lies within an attempt: each refuses with a code that says nothing about its
+data, logs why, and never sends what the lie was after.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_in_process import Story, play
+from study_in_process import PARTICIPANTS, Coordinator
+
+from wire import coordinator_pb2 as pb
+
+MISBEHAVED, LOCAL_FAILURE = pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED, pb.REFUSAL_CODE_LOCAL_FAILURE
+ALL = ["advertise_keys", "share_keys", "masked_input", "upload", "consistency", "unmasking"]
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What the coordinator sends in the place of a kind of message, and the message it must never get."""
+
+    name: str
+    kind: str
+    never: str
+    reason: str
+    change: Callable[[int, Any], Iterable[pb.CoordinatorMessage] | None]  # None: it was changed in place
+    code: int = MISBEHAVED
+
+    def __call__(self, participant: int, message: pb.CoordinatorMessage) -> Iterable[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") != self.kind:
+            return [message]
+        other = pb.CoordinatorMessage()
+        other.CopyFrom(message)
+        instead = self.change(participant, getattr(other, self.kind))
+        return [other] if instead is None else instead
+
+
+def other_than(me: int) -> int:
+    return 0 if me else 1
+
+
+# ---------------------------------------------------------------- u1
+
+
+def without_me(me: int, keys: pb.CohortKeys) -> None:
+    del keys.members[me]
+
+
+def my_key_altered(me: int, keys: pb.CohortKeys) -> None:
+    keys.members[me].advertisement.mask_key = bytes(range(32))
+
+
+def neighbour_replaced(me: int, keys: pb.CohortKeys) -> None:
+    """The attack itself: keys of the coordinator's own in a neighbour's name."""
+    keys.members[other_than(me)].advertisement.channel_key = bytes(range(1, 33))
+
+
+def neighbour_by_digest(me: int, keys: pb.CohortKeys) -> None:
+    keys.members[other_than(me)].advertisement_sha256 = bytes(32)
+
+
+def neighbour_without_keys(me: int, keys: pb.CohortKeys) -> None:
+    keys.members[other_than(me)].ClearField("advertisement")
+
+
+def too_small(me: int, keys: pb.CohortKeys) -> None:
+    kept = [member for member in keys.members if member.participant in (me, other_than(me))]
+    del keys.members[:]
+    keys.members.extend(kept)
+
+
+def not_ascending(_: int, keys: pb.CohortKeys) -> None:
+    keys.members.reverse()
+
+
+def a_stranger(_: int, keys: pb.CohortKeys) -> None:
+    keys.members[-1].participant = 99
+
+
+def one_key_twice(me: int, keys: pb.CohortKeys) -> None:
+    others = [who for who in range(PARTICIPANTS) if who != me]
+    keys.members[others[1]].advertisement.CopyFrom(keys.members[others[0]].advertisement)
+
+
+# ---------------------------------------------------------------- u2 and the shares
+
+
+def too_few_dealers(_: int, message: pb.NeighbourShares) -> None:
+    del message.shares[3:]
+
+
+def dealer_twice(_: int, message: pb.NeighbourShares) -> None:
+    message.shares.append(message.shares[-1])
+
+
+def dealing_of_others(_: int, message: pb.NeighbourShares) -> None:
+    message.shares[0].root = bytes(32)
+
+
+def not_a_neighbour(me: int, message: pb.NeighbourShares) -> None:
+    message.shares[-1].dealer = 99
+
+
+def credit_too_early(_: int, message: pb.NeighbourShares) -> list[pb.CoordinatorMessage]:
+    number = {"round": message.round, "attempt": message.attempt}
+    return [pb.CoordinatorMessage(upload_credit=pb.UploadCredit(**number))]
+
+
+# ---------------------------------------------------------------- u3
+
+
+def bits(*members: int) -> bytes:
+    return bytes([sum(1 << member for member in members)])
+
+
+def everybody() -> bytes:
+    return bits(*range(PARTICIPANTS))
+
+
+def without_me_in_u3(me: int, sets: pb.SurvivorSets) -> None:
+    sets.u3 = bits(*(who for who in range(PARTICIPANTS) if who != me))
+
+
+def few_survivors(me: int, sets: pb.SurvivorSets) -> None:
+    sets.u3 = bits(*sorted({me, 0, 1, 2}))
+
+
+def only_me(me: int, sets: pb.SurvivorSets) -> None:
+    sets.u2, sets.u3 = bits(me), bits(me)
+
+
+def another_u2(me: int, sets: pb.SurvivorSets) -> None:
+    """A neighbour it masked with is said to have missed u2: its mask key would be asked for elsewhere."""
+    rest = bits(*(who for who in range(PARTICIPANTS) if who != other_than(me)))
+    sets.u2, sets.u3 = rest, rest
+
+
+def not_within_u2(me: int, sets: pb.SurvivorSets) -> None:
+    sets.u2, sets.u3 = bits(*(who for who in range(PARTICIPANTS) if who != other_than(me))), everybody()
+
+
+def long_bitmap(_: int, sets: pb.SurvivorSets) -> None:
+    sets.u3 = everybody() + b"\0"
+
+
+def no_bitmap(_: int, sets: pb.SurvivorSets) -> None:
+    sets.u2 = b""
+
+
+def stray_bits(_: int, sets: pb.SurvivorSets) -> None:
+    sets.u3 = b"\xff"
+
+
+# ---------------------------------------------------------------- the request
+
+
+def few_signatures(_: int, request: pb.UnmaskingRequest) -> None:
+    del request.signatures[-1]
+
+
+def no_signatures(_: int, request: pb.UnmaskingRequest) -> None:
+    del request.signatures[:]
+
+
+def forged_signature(_: int, request: pb.UnmaskingRequest) -> None:
+    request.signatures[0].signature = bytes(64)
+
+
+def one_signature_for_all(_: int, request: pb.UnmaskingRequest) -> None:
+    for entry in request.signatures:
+        entry.signature = request.signatures[0].signature
+
+
+def one_signer_often(_: int, request: pb.UnmaskingRequest) -> None:
+    for entry in request.signatures:
+        entry.CopyFrom(request.signatures[0])
+
+
+def strange_signer(_: int, request: pb.UnmaskingRequest) -> None:
+    request.signatures[-1].participant = 99
+
+
+def short_signature(_: int, request: pb.UnmaskingRequest) -> None:
+    request.signatures[0].signature = b"signature"
+
+
+# ---------------------------------------------------------------- order and numbers
+
+
+def another_study(_: int, start: pb.RoundStart) -> None:
+    start.study_sha256 = bytes(32)
+
+
+def another_roster(_: int, start: pb.RoundStart) -> None:
+    start.roster_sha256 = bytes(32)
+
+
+def request_before_sets(_: int, sets: pb.SurvivorSets) -> list[pb.CoordinatorMessage]:
+    return [pb.CoordinatorMessage(unmasking_request=pb.UnmaskingRequest(round=sets.round, attempt=sets.attempt))]
+
+
+def sets_before_masks(_: int, message: pb.NeighbourShares) -> list[pb.CoordinatorMessage]:
+    sets = pb.SurvivorSets(round=message.round, attempt=message.attempt, u2=everybody(), u3=everybody())
+    return [pb.CoordinatorMessage(survivor_sets=sets)]
+
+
+LIES = [
+    Lie("u1 without me", "cohort_keys", "share_keys", "own keys unaltered", without_me),
+    Lie("my key altered", "cohort_keys", "share_keys", "own keys unaltered", my_key_altered),
+    Lie("a neighbour's keys replaced", "cohort_keys", "share_keys", "not signed by it", neighbour_replaced),
+    Lie("a neighbour by digest", "cohort_keys", "share_keys", "neighbour is missing", neighbour_by_digest),
+    Lie("a neighbour without keys", "cohort_keys", "share_keys", "without keys", neighbour_without_keys),
+    Lie("u1 of two", "cohort_keys", "share_keys", "u1 has 2 members", too_small),
+    Lie("u1 not ascending", "cohort_keys", "share_keys", "not strictly ascending", not_ascending),
+    Lie("a stranger in u1", "cohort_keys", "share_keys", "not on the roster", a_stranger),
+    Lie("one key twice", "cohort_keys", "share_keys", "advertised twice", one_key_twice),
+    Lie("u2 of four", "neighbour_shares", "masked_input", "u2 has 4 members", too_few_dealers),
+    Lie("a dealer twice", "neighbour_shares", "masked_input", "ascending list of neighbours", dealer_twice),
+    Lie("a stranger in u2", "neighbour_shares", "masked_input", "ascending list of neighbours", not_a_neighbour),
+    Lie("a dealing nobody signed", "neighbour_shares", "masked_input", "not signed by it", dealing_of_others),
+    Lie("credit too early", "neighbour_shares", "upload", "wasn't asked for", credit_too_early),
+    Lie("sets before masks", "neighbour_shares", "consistency", "out of order", sets_before_masks),
+    Lie("u3 without me", "survivor_sets", "consistency", "left out of u3", without_me_in_u3),
+    Lie("u3 too small", "survivor_sets", "consistency", "5 needed", few_survivors),
+    Lie("only me", "survivor_sets", "consistency", "5 needed", only_me),
+    Lie("another u2", "survivor_sets", "consistency", "not the set this participant masked with", another_u2),
+    Lie("u3 beyond u2", "survivor_sets", "consistency", "not a subset", not_within_u2),
+    Lie("a long bitmap", "survivor_sets", "consistency", "one bit for each", long_bitmap),
+    Lie("no bitmap", "survivor_sets", "consistency", "one bit for each", no_bitmap),
+    Lie("stray bits", "survivor_sets", "consistency", "unused bits", stray_bits),
+    Lie("request before sets", "survivor_sets", "unmasking", "out of order", request_before_sets),
+    Lie("one signature short", "unmasking_request", "unmasking", "4 signatures over the survivors", few_signatures),
+    Lie("no signatures", "unmasking_request", "unmasking", "0 signatures", no_signatures),
+    Lie("a forged signature", "unmasking_request", "unmasking", "doesn't cover these sets", forged_signature),
+    Lie("one signature for all", "unmasking_request", "unmasking", "doesn't cover", one_signature_for_all),
+    Lie("one signer often", "unmasking_request", "unmasking", "ascending list of members", one_signer_often),
+    Lie("a strange signer", "unmasking_request", "unmasking", "members of u3", strange_signer),
+    Lie("a short signature", "unmasking_request", "unmasking", "64 bytes", short_signature),
+    Lie("another study document", "round_start", "advertise_keys", "another study document", another_study),
+    Lie("another roster", "round_start", "advertise_keys", "another study document or roster", another_roster),
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.name)
+def test_refused(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Lie) -> None:
+    story = play(study_folder, tmp_path, monkeypatch, lie)
+    assert lie.never not in story.kinds()
+    assert not story.kinds() & set(ALL[ALL.index(lie.never) :])
+    assert story.codes() == {lie.code}
+    assert {who for who, _ in story.refusals} >= set(range(5))  # the attempt may end before the last ones refuse
+    warnings = [entry for entry in story.logs if entry["event"] == "refused"]
+    assert warnings
+    assert all(lie.reason in entry["reason"] for entry in warnings)
+    # The client stays, for a coordinator that behaves; here the study just ends.
+    assert story.ended == 0
+    assert [event["kind"] for event in story.events].count("round_completed") == 0
+    if lie.never in ALL[:3]:
+        assert charged(story) == []
+
+
+def charged(story: Story) -> list[Any]:
+    with sqlite3.connect(story.journal) as connection:
+        return connection.execute("SELECT * FROM attempts WHERE charged_renyi IS NOT NULL").fetchall()
+
+
+def test_a_second_different_request_gets_no_answer(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same request gets the same bytes again; another one, however well signed, ends the attempt."""
+
+    def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") != "unmasking_request" or message.unmasking_request.round != 1:
+            return [message]
+        other = pb.CoordinatorMessage()
+        other.CopyFrom(message)
+        # Other signatures over the very same sets; the sixth participant's is as good as anybody's.
+        collected = [signature for signature in signatures.items() if signature[0] < PARTICIPANTS]
+        del other.unmasking_request.signatures[:]
+        for who, signature in sorted(collected)[1:6]:
+            other.unmasking_request.signatures.add(participant=who, signature=signature)
+        assert other != message
+        return [message, message, other, message]
+
+    signatures: dict[int, bytes] = {}
+
+    def prepare(where: Coordinator) -> None:
+        deliver = where.study.phase_message
+
+        def note(session: Any, message: pb.PhaseMessage) -> None:
+            if message.WhichOneof("message") == "consistency" and message.round == 1:
+                signatures[session.participant] = message.consistency.signature
+            deliver(session, message)
+
+        where.study.phase_message = note  # type: ignore[method-assign]
+
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=prepare)
+    replies: dict[int, list[bytes]] = {}
+    for who, message in story.messages:
+        if message.WhichOneof("message") == "unmasking" and message.round == 1:
+            replies.setdefault(who, []).append(message.SerializeToString())
+    assert len(replies) >= 5
+    # Twice at most: the second, different request ends it, and the third, honest again, finds nobody.
+    assert all(len(given) <= 2 and len(set(given)) == 1 for given in replies.values())
+    assert any("a second, different unmasking request" in reason for reason in story.reasons())
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        ((2, 1), pb.REFUSAL_CODE_ALREADY_JOINED),
+        ((1, 1), pb.REFUSAL_CODE_ALREADY_JOINED),
+        ((1, 99), pb.REFUSAL_CODE_ALREADY_JOINED),
+        ((0, 5), LOCAL_FAILURE),
+        ((2, 0), LOCAL_FAILURE),
+    ],
+)
+def test_numbers_only_grow(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: tuple[int, int], code: int
+) -> None:
+    """An attempt that was joined, or one before it, is sat out: its keys are gone, and masks never cover two vectors."""
+    start = pb.RoundStart()
+
+    def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "round_start":
+            start.CopyFrom(message.round_start)
+        if message.WhichOneof("message") != "cohort_keys" or message.cohort_keys.round != 2:
+            return [message]
+        again = pb.RoundStart()
+        again.CopyFrom(start)
+        again.round, again.attempt = number
+        return [pb.CoordinatorMessage(round_start=again)]
+
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=lambda where: short(where, "ShareKeys"))
+    assert story.codes() == {code}
+    second = [message for _, message in story.messages if message.round != 1]
+    assert {message.WhichOneof("message") for message in second} == {"advertise_keys"}
+    assert len(second) == PARTICIPANTS
+    assert len(story.refusals) == PARTICIPANTS
+
+
+def short(where: Coordinator, phase: str) -> None:
+    """A phase that nobody will answer need not wait long."""
+    where.study._deadlines_s[phase] = 0.5
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "code"),
+    [
+        ("other bytes", "doesn't have the digest", MISBEHAVED),
+        ("too long", "longer than", MISBEHAVED),
+        ("absent", "no document", LOCAL_FAILURE),
+        ("not a number", "", LOCAL_FAILURE),
+        ("too short", "", LOCAL_FAILURE),
+    ],
+)
+def test_another_model(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, reason: str, code: int
+) -> None:
+    """What arrives under the model's digest is not the model, or none that can be trained: nothing is uploaded."""
+
+    def prepare(where: Coordinator) -> None:
+        document, dim = where.study.document, where.study._plan.dim
+        if model in ("not a number", "too short"):  # under its own digest: a lie that a digest can't show
+            where.study._model = np.full(dim if model == "not a number" else 3, np.nan, np.float32)
+            return
+        bad = {"other bytes": b"\1" * (4 * dim), "too long": bytes(4 * dim + 1), "absent": None}[model]
+
+        def lying(sha256: bytes) -> bytes | None:
+            return bad if sha256 == where.study._model_sha256 else document(sha256)
+
+        where.study.document = lying  # type: ignore[method-assign]
+
+    story = play(study_folder, tmp_path, monkeypatch, prepare=prepare)
+    assert story.kinds() <= {"advertise_keys", "share_keys"}
+    assert story.codes() == {code}
+    assert charged(story) == []
+    assert reason in story.told()
+    assert "nan" not in story.told().replace("participant", "")
