@@ -89,8 +89,10 @@ class PolicyTable(Table):
     max_delta: float = Field(default=1e-5, gt=0, lt=1)
     min_honest_survivors: int = Field(ge=1)
     """Fewest honest participants in a sum (h_min); the others hide this one's update."""
-    min_adversarial: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the roster that the study must at least assume to collude with the coordinator."""
+    min_colluders: int = Field(default=2, ge=0)
+    """Participants that the study must at least assume to collude with the coordinator (A)."""
+    one_machine: bool = False
+    """Accept that one host runs more participants than are assumed to collude: a trial on one machine."""
 
 
 class DataTable(Table):

@@ -22,7 +22,7 @@ from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_budget
 from client.settings import HostSettings
 from learning.datasets import Dataset
-from learning.parameters import flatten, shapes_of, unflatten
+from learning.parameters import Parameters, flatten, shapes_of, unflatten
 from learning.public_random import PublicRandom
 from learning.task import Task
 from mechanisms.encoder import Encoder, InvalidUpdate
@@ -64,6 +64,7 @@ class _Attempt:
     round: int
     attempt: int
     phase: Any
+    model: asyncio.Task[Parameters] = field(repr=False)
     update: asyncio.Task[NDArray[np.float32]] = field(repr=False)
     packed: bytes | None = field(default=None, repr=False)
 
@@ -188,17 +189,41 @@ class Participant:
         study, identity = terms.document.study, self.identity.public
         await self._journal.join(study, identity, message.round, message.attempt)
         phase, advertisement = await self._compute(AdvertiseKeys(config, self.identity, os.urandom).advertise)
-        update = asyncio.create_task(self._train(session, message.model_sha256))
-        update.add_done_callback(_retrieve)
-        self._attempt = _Attempt(message.round, message.attempt, phase, update)
+        model = asyncio.create_task(self._model(session, message.model_sha256))
+        update = asyncio.create_task(self._train(model))
+        for task in (model, update):
+            task.add_done_callback(_retrieve)
+        self._attempt = _Attempt(message.round, message.attempt, phase, model, update)
         await self._send(session, self._attempt, advertise_keys=codec.write_advertisement(advertisement))
 
-    async def _train(self, session: Session, model_sha256: bytes) -> NDArray[np.float32]:
-        model = np.frombuffer(await self._fetch(session, model_sha256, 4 * self._task.dim), dtype="<f4")
-        parameters = unflatten(model, self._shapes)
-        # Orders examples into batches and nothing else; noise and keys never come from it.
-        order = PublicRandom(os.urandom(32))
-        return flatten(await self._compute(self._task.local_update, parameters, self._data, order))
+    async def _model(self, session: Session, model_sha256: bytes) -> Parameters:
+        """The round's model. What can fail here doesn't depend on the participant's data."""
+        model = await self._fetch(session, model_sha256, 4 * self._task.dim)
+        if len(model) != 4 * self._task.dim:
+            raise DocumentMismatch(f"the model has {len(model)} bytes, not {4 * self._task.dim}")
+        return unflatten(np.frombuffer(model, dtype="<f4"), self._shapes)
+
+    async def _train(self, model: asyncio.Task[Parameters]) -> NDArray[np.float32]:
+        return await self._compute(self._local_update, await model)
+
+    def _local_update(self, parameters: Parameters) -> NDArray[np.float32]:
+        """The update, or zeros where training failed or diverged; shape (dim,), always finite.
+
+        Never an error: the coordinator chooses the model, and could choose one that overflows exactly when some example
+        has a property. A refusal would then be an answer about one participant, without noise and without a charge.
+        """
+        zeros = np.zeros(self._task.dim, dtype=np.float32)
+        try:
+            # Orders examples into batches and nothing else; noise and keys never come from it.
+            order = PublicRandom(os.urandom(32))
+            update = flatten(self._task.local_update(parameters, self._data, order))
+        except Exception as error:
+            self._log.error("training failed, zeros are sent", error=type(error).__name__)
+            return zeros
+        if update.shape != zeros.shape or not np.isfinite(update).all():
+            self._log.warning("training diverged, zeros are sent")
+            return zeros
+        return update
 
     async def _mask(
         self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares
@@ -206,12 +231,14 @@ class Participant:
         phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
         masking: Masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
         attempt.phase = masking
-        update = await attempt.update
-        encoder = Encoder(terms.document.plan, masking.cohort.context)
-        vector = await self._compute(encoder.encode, update, os.urandom)
+        await attempt.model
+        # Charged before anything that touches the data is waited for: whatever happens from here on costs a round.
         self._check_budget(terms)
         order, renyi = self._round_cost(terms)
         await self._journal.charge(*self._key(terms, attempt), order, renyi)
+        update = await attempt.update
+        encoder = Encoder(terms.document.plan, masking.cohort.context)
+        vector = await self._compute(encoder.encode, update, os.urandom)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
         offer = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
@@ -265,6 +292,7 @@ class Participant:
     def _drop_attempt(self) -> None:
         """Keys, shares and masks go with the attempt."""
         if self._attempt is not None:
+            self._attempt.model.cancel()
             self._attempt.update.cancel()
             self._attempt = None
 

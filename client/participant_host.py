@@ -18,7 +18,7 @@ from client.connection import DocumentMismatch, DocumentUnavailable, Session, op
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
-from client.policy import PolicyRefusal, check_study
+from client.policy import PolicyRefusal, check_roster, check_study
 from client.settings import HostSettings
 from learning.datasets import DatasetError, load_labels, load_partition
 from learning.options import OptionError
@@ -103,7 +103,7 @@ class ParticipantHost:
         self._terms_lock = asyncio.Lock()
         data = configuration.data
         try:
-            task = make_task(configuration.study.task, dict(configuration.task))
+            task = self._task = make_task(configuration.study.task, dict(configuration.task))
             parts = partition(load_labels(data.dataset), data.partition, data.parts, data.alpha, data.seed)
             # One pass over the file for all participants of the process, holding only their rows.
             rows = [parts[entry.part] for entry in configuration.participants]
@@ -219,6 +219,9 @@ class ParticipantHost:
                     raise InvalidStudy(
                         f"the plan is for {document.plan.clients} participants, the roster has {len(roster)}"
                     )
+                if document.plan.dim != self._task.dim:
+                    raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
+                check_roster(self._configuration, document, roster)
                 await self._journal.accept_study(document.study, welcome.study_sha256, roster.version)
             except StorageError as error:
                 raise JoinError(f"nothing can be written down, so nothing is sent: {error}", BAD_INPUT) from error

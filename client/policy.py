@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.settings import HostSettings
-from secagg.parameters import assumed_colluders
+from secagg.roster import Roster
 from wire.study import StudyDocument
 
 
@@ -31,16 +31,29 @@ def check_study(configuration: HostSettings, document: StudyDocument) -> None:
         raise PolicyRefusal(f"the study's epsilon {plan.epsilon:g} is above max_epsilon {policy.max_epsilon:g}")
     if plan.delta > policy.max_delta:
         raise PolicyRefusal(f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
-    needed = assumed_colluders(plan.clients, policy.min_adversarial, plan.max_dropout)
-    if plan.colluders < needed:
+    if plan.colluders < policy.min_colluders:
         raise PolicyRefusal(
             f"the study assumes {plan.colluders} of {plan.clients} participants to collude, "
-            f"min_adversarial {policy.min_adversarial:g} asks for {needed}"
+            f"min_colluders asks for {policy.min_colluders}"
         )
     if plan.h_min < policy.min_honest_survivors:
         raise PolicyRefusal(
             f"the study hides an update among {plan.h_min} honest participants at least, "
             f"min_honest_survivors asks for {policy.min_honest_survivors}"
+        )
+
+
+def check_roster(configuration: HostSettings, document: StudyDocument, roster: Roster) -> None:
+    """Hold the roster against the plan and the policy.
+
+    Raises:
+        PolicyRefusal: one host runs more participants than are assumed to collude, though they fall together.
+    """
+    largest = roster.largest_host()
+    if largest > document.plan.colluders and not configuration.policy.one_machine:
+        raise PolicyRefusal(
+            f"one host runs {largest} participants, but only {document.plan.colluders} are assumed to collude; "
+            "policy.one_machine = true accepts that for a trial on one machine"
         )
 
 

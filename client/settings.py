@@ -63,7 +63,8 @@ class Policy:
     max_epsilon: float
     max_delta: float
     min_honest_survivors: int
-    min_adversarial: float
+    min_colluders: int
+    one_machine: bool
 
 
 @dataclass(frozen=True)

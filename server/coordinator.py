@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -34,10 +35,8 @@ from wire.study import StudyDocument, plan_study
 
 log = structlog.get_logger()
 
-LARGEST_MESSAGE = 4 << 20
 # Both ends agree: the participant pings every 30 s at most, and the coordinator takes a ping every 10 s.
 SERVER_OPTIONS = [
-    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -163,7 +162,9 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
         await study.restore()
     except (ValueError, StorageError, OSError) as error:
         raise StartError(str(error), BAD_INPUT) from error
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        options=[*SERVER_OPTIONS, *study.limits()], maximum_concurrent_rpcs=study.most_calls()
+    )
     server.add_generic_rpc_handlers((service.handlers(study),))
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -179,7 +180,10 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     stopped: list[int] = []
 
     def stop(code: int) -> None:
+        if stopped:
+            os._exit(code)  # asked twice: everything that must last is on disk already
         stopped.append(code)
+        log.warning("stopping: this attempt is closed and the journal kept; once more leaves at once")
         run.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, stop, OK)

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS charges (
     round INTEGER NOT NULL, attempt INTEGER NOT NULL, survivors TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (round, attempt)
 );
+CREATE TABLE IF NOT EXISTS excluded (participant INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (
     round INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, figures TEXT NOT NULL, checkpoint TEXT NOT NULL
 );
@@ -129,6 +130,14 @@ class Journal:
             ("INSERT INTO rounds VALUES (?, ?, ?, ?)", (round_, attempt, json.dumps(figures), checkpoint)),
             _end(round_, attempt, "completed"),
         )
+
+    async def exclude(self, participant: int, reason: str) -> None:
+        """A participant that provably broke an attempt is not invited again."""
+        await self._store.write(("INSERT OR IGNORE INTO excluded VALUES (?, ?)", (participant, reason)))
+
+    def excluded(self) -> dict[int, str]:
+        """Who is not invited any more, and why."""
+        return dict(self._store.read("SELECT participant, reason FROM excluded"))
 
     # -- after a restart
 

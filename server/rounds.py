@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from secagg.context import RoundConfig
-from secagg.errors import ProtocolError, TooFewClients
+from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.messages import (
     ADVERTISE_KEYS,
     CONSISTENCY_CHECK,
@@ -63,9 +63,11 @@ Emit = Callable[..., None]
 class AttemptAborted(Exception):
     """The attempt ended without a sum."""
 
-    def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
+    def __init__(self, phase: str, reason: str, received: int, needed: int, culprit: int | None = None) -> None:
+        """Args: culprit is a participant that provably broke the attempt."""
         super().__init__(f"{phase}: {reason}")
         self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
+        self.culprit = culprit
 
 
 class Phase(Protocol):
@@ -178,6 +180,8 @@ class Attempt:
             raise AttemptAborted(
                 error.phase, f"{error.received} participants, {error.needed} needed", error.received, error.needed
             ) from error
+        except ReconstructionFailed as error:
+            raise AttemptAborted(self._phase_name, str(error), 0, 0, error.dealer) from error
         except ProtocolError as error:
             raise AttemptAborted(self._phase_name, str(error), 0, 0) from error
         finally:
@@ -302,7 +306,9 @@ class Attempt:
                     left_s=round(left_s, 1),
                 )
             try:
-                who, item = await asyncio.wait_for(self._inbox.get(), min(left_s, PROGRESS_INTERVAL_S))
+                # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
+                async with asyncio.timeout(min(left_s, PROGRESS_INTERVAL_S)):
+                    who, item = await self._inbox.get()
             except TimeoutError:
                 continue
             await self._handle(name, who, item, handle, leave)

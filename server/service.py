@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 SERVICE = "sordino.v1.Coordinator"
 TOKEN_METADATA = "sordino-session-bin"
-HANDSHAKE_S = 20.0
+HANDSHAKE_S = 10.0
 
 # One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
 STATUS: dict[type[Exception], grpc.StatusCode] = {

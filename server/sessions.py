@@ -110,8 +110,9 @@ class Sessions:
 
     def set_ready(self, session: Session) -> None:
         """The participant has what it needs to take part."""
-        session.ready = True
-        self.changed.set()
+        if not session.ready:
+            session.ready = True
+            self.changed.set()
 
     def lost(self, session: Session, reason: str) -> None:
         """A stream ended, whoever ended it."""

@@ -35,11 +35,12 @@ from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
 from server.journal import Charge, Journal
-from server.rounds import Attempt, AttemptAborted
+from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.chunks import LARGEST_FRAME
 from wire.study import StudyDocument, round_parameters, upload_bytes
 
 log = structlog.get_logger()
@@ -87,6 +88,7 @@ class Study:
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
         self._finished = False
+        self._excluded: dict[int, str] = {}
         self._first_gathering = True
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
         self.sessions = Sessions(document.study, roster, self._session_lost)
@@ -107,6 +109,19 @@ class Study:
         return pb.Welcome(
             session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self._roster_sha256
         )
+
+    def limits(self) -> list[tuple[str, int]]:
+        """gRPC options that bound what peers can make this process hold, before any of them has proved who it is.
+
+        The largest honest control message grows with the roster (sealed shares: 112 + 64 bytes a participant).
+        """
+        largest = max(LARGEST_FRAME, 256 * len(self._roster)) + 1024
+        streams = 3 * self._roster.largest_host() + 8  # a session, an upload and a download for each participant
+        return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
+
+    def most_calls(self) -> int:
+        """Calls at the same time; more are turned away unread."""
+        return 3 * len(self._roster) + 64
 
     def document(self, sha256: bytes) -> bytes | None:
         """A public document by its digest."""
@@ -165,6 +180,7 @@ class Study:
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
         for charge in self._journal.charges():
             self._account.charge(self._priced(charge))
+        self._excluded = self._journal.excluded()
         last = self._journal.last_round()
         if last is not None:
             self._completed_rounds, checkpoint, self._figures = last
@@ -224,14 +240,15 @@ class Study:
     async def _gather(self, round_: int, attempt: int) -> frozenset[int] | None:
         """Wait for the whole roster, at most `connect_s`, then go on with the quorum; None when it isn't there."""
         deadline = time.monotonic() + self._configuration.deadlines.connect_s
-        quorum, expected = self._plan.quorum, len(self._roster)
+        quorum, expected = self._plan.quorum, len(self._roster) - len(self._excluded)
         # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
         # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
         patience_s = ARRIVAL_S if self._first_gathering else RETURN_S if attempt > 1 else 0.0
         self._first_gathering = False
         quorum_since: float | None = None
+        told_at = -PROGRESS_INTERVAL_S
         while True:
-            ready = self.sessions.ready()
+            ready = self.sessions.ready() - self._excluded.keys()
             now = time.monotonic()
             if len(ready) >= expected:
                 return ready
@@ -253,16 +270,19 @@ class Study:
                     needed=quorum,
                 )
                 return None
-            self._emit(
-                "waiting_for_participants",
-                received=len(ready),
-                needed=quorum,
-                expected=expected,
-                left_s=round(deadline - now, 1),
-            )
+            if now - told_at >= PROGRESS_INTERVAL_S:
+                told_at = now
+                self._emit(
+                    "waiting_for_participants",
+                    received=len(ready),
+                    needed=quorum,
+                    expected=expected,
+                    left_s=round(deadline - now, 1),
+                )
             self.sessions.changed.clear()
             try:
-                await asyncio.wait_for(self.sessions.changed.wait(), min(0.5, max(deadline - now, 0.01)))
+                async with asyncio.timeout(min(0.5, max(deadline - now, 0.01))):
+                    await self.sessions.changed.wait()
             except TimeoutError:
                 continue
 
@@ -308,6 +328,8 @@ class Study:
                 received=error.received,
                 needed=error.needed,
             )
+            if error.culprit is not None:
+                await self._exclude(error.culprit, error.reason)
             self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
             return False
         finally:
@@ -315,6 +337,14 @@ class Study:
         await self._finish(round_, number, attempt, completed, began)
         self._round_end(cohort, round_, number, True, "")
         return True
+
+    async def _exclude(self, participant: int, reason: str) -> None:
+        """Shares that match signed commitments and rebuild a wrong secret are proof: never invited again."""
+        await self._journal.exclude(participant, reason)
+        self._excluded[participant] = reason
+        host = self._roster.entries[participant].host
+        self._emit("participant_excluded", participant=participant, host=host, reason=reason)
+        log.warning("a participant is excluded from the study", participant=participant, host=host, reason=reason)
 
     async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen

@@ -44,6 +44,7 @@ class Uploads:
     grant: Callable[[int], None]  # tells a participant to send
     expired: Callable[[int, str], None]  # is told of a participant that holds a credit and doesn't begin
     stall_s: float = 30.0  # longest wait for the next chunk, and for the first after a grant
+    slowest_bytes_s: float = 16_384.0  # an upload that is slower on the whole gives its credit back
     _offers: dict[int, Offer] = field(default_factory=dict)
     _waiting: deque[Offer] = field(default_factory=deque)
     _in_use: int = 0
@@ -113,9 +114,10 @@ class Uploads:
         staged = bytearray()
         loop = asyncio.get_running_loop()
         try:
+            latest = loop.time() + self.stall_s + self.size / self.slowest_bytes_s
             async with asyncio.timeout(self.stall_s) as offer.patience:
                 async for message in chunks:
-                    offer.patience.reschedule(loop.time() + self.stall_s)
+                    offer.patience.reschedule(min(loop.time() + self.stall_s, latest))
                     staged += unframe(message)
                     if len(staged) > self.size:
                         raise UploadRefused(f"the vector is longer than {self.size} bytes")

@@ -216,6 +216,7 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
             task=task,
             participants=participants,
             h_min=plan.h_min,
+            colluders=plan.colluders,
         )
         _write_public(work / "hosts" / name / "host.toml", text.encode())
         _write_public(work / "hosts" / name / "ca.pem", tls.ca)

@@ -87,12 +87,13 @@ def host_toml(
     task: Mapping[str, object],
     participants: Sequence[tuple[str, int]],
     h_min: int,
+    colluders: int,
 ) -> str:
     """A host's file, read back by ``client.configuration.load``.
 
     Args:
         participants: for each one its key file, relative to the host's folder, and its part of the data.
-        h_min: fewest honest participants in a sum under the study's plan.
+        h_min, colluders: fewest honest participants in a sum, and A, under the study's plan.
     """
     lines = [
         "# One client process of a Sordino study. `sordino join --home` reads this file. The folder is complete:",
@@ -117,7 +118,8 @@ def host_toml(
         _line("max_epsilon", options.epsilon, "most that one participant may spend in this study"),
         _line("max_delta", options.delta, ""),
         _line("min_honest_survivors", h_min, "fewest honest participants in a sum"),
-        _line("min_adversarial", options.adversarial, "share of the roster that must be assumed to collude"),
+        _line("min_colluders", colluders, "participants that must be assumed to collude"),
+        _line("one_machine", options.one_machine, "accept more participants on one host than that: a trial"),
         "",
         "[task]  # as in the study's file",
         *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
