@@ -1,4 +1,4 @@
-"""The live panel of ``demo`` and ``serve`` on a terminal, and plain lines elsewhere. Fits 100 x 30."""
+"""The live panel of ``demo`` and ``serve`` on a terminal; plain lines elsewhere. For 100 x 30, and fits 80 x 24."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -19,11 +19,22 @@ from rich.text import Text
 from sordino.progress import PHASES, StudyView, log_lines, people
 
 _HOST_ROWS: Final = 10
+_LOW_ROWS: Final = 5
 _CELLS: Final = 24
 _DROPOUT_ROWS: Final = 5
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 _STYLE: Final = {"connected": "cyan", "dropped": "yellow", "lost": "red", "unseen": "bright_black"}
 _DIM: Final = "bright_black"
+# Not by colour alone: who is gone has another sign too.
+_GLYPH: Final = {"connected": "■", "dropped": "◧", "lost": "□"}
+_SHORT: Final = {
+    "AdvertiseKeys": "Keys",
+    "ShareKeys": "Shares",
+    "MaskedInputCollection": "Masked input",
+    "ConsistencyCheck": "Consistency",
+    "Unmasking": "Unmasking",
+}
+_ROOMY: Final = (96, 30)
 
 
 class StudyPanel:
@@ -52,21 +63,23 @@ class StudyPanel:
         with self._lock:
             self.view.apply(event)
 
-    def __rich__(self) -> RenderableType:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
-            return self._draw(self._clock())
+            yield self._draw(self._clock(), console.width, console.height)
 
-    def _draw(self, now: float) -> RenderableType:
+    def _draw(self, now: float, width: int, height: int) -> RenderableType:
         view = self.view
+        narrow, low = width < _ROOMY[0], height < _ROOMY[1]
+        blank = [] if low else [Text()]
         body = Group(
-            self._rounds(now),
+            self._rounds(now, width),
+            *blank,
+            self._phases(narrow),
+            self._waiting(now, narrow),
             Text(),
-            self._phases(),
-            self._waiting(now),
-            Text(),
-            self._columns(),
-            Text(),
-            *self._dropouts(),
+            self._columns(narrow, low),
+            *blank,
+            *self._dropouts(narrow, low),
         )
         title = Text.assemble((f" {view.study or 'sordino'} ", "bold"), (f"· {view.task} " if view.task else "", ""))
         foot = Text(f" {view.address} " if view.address else "", style=_DIM)
@@ -78,56 +91,58 @@ class StudyPanel:
             subtitle_align="right",
             box=box.ROUNDED,
             border_style=_DIM,
-            padding=(1, 2),
+            padding=(0 if low else 1, 2),
         )
 
-    def _rounds(self, now: float) -> RenderableType:
+    def _rounds(self, now: float, width: int) -> RenderableType:
         view = self.view
-        done, planned = len(view.rounds), max(view.planned_rounds, 1)
+        done, planned = view.completed, max(view.planned_rounds, 1)
         line = Table.grid(expand=True)
-        line.add_column(width=20)
+        line.add_column(width=22)
         line.add_column(ratio=1)
         line.add_column(width=8, justify="right")
-        elapsed = _clock_text(now - view.started_at) if view.started_at is not None else ""
+        elapsed = _clock_text(now - view.served_at) if view.served_at is not None else ""
         shown = f"Round {view.round} of {view.planned_rounds}" if view.round else "Before round 1"
         line.add_row(
             Text(shown if view.planned_rounds else "Starting", style="bold"),
-            _bar(done / planned, 64, "cyan"),
+            _bar(done / planned, 62 if width >= 100 else max(8, width - 42), "cyan"),
             Text(elapsed, style=_DIM),
         )
         return line
 
-    def _phases(self) -> RenderableType:
+    def _phases(self, narrow: bool) -> RenderableType:
         """The five phases side by side, and under each how long it took."""
         view = self.view
-        grid = Table.grid(padding=(0, 5, 0, 0))
+        grid = Table.grid(padding=(0, 4 if narrow else 5, 0, 0))
         names: list[Text] = []
         times: list[Text] = []
         for name in PHASES:
             grid.add_column(no_wrap=True)
             running = view.phase is not None and view.phase.name == name
             done = name in view.phases_done
-            names.append(Text(name, style="bold cyan" if running else "" if done else _DIM))
+            shown = _SHORT[name] if narrow else name
+            names.append(Text(shown, style="bold cyan" if running else "" if done else _DIM))
             times.append(Text(f"{view.phases_done[name]:.1f} s" if done else "now" if running else "", style=_DIM))
         grid.add_row(*names)
         grid.add_row(*times)
         return grid
 
-    def _waiting(self, now: float) -> RenderableType:
-        phase = self.view.phase
-        text = Text(self.view.waiting_at(now))
-        if phase is not None and phase.needed:
-            text.append(f"   {phase.received} answered, {phase.needed} needed", style=_DIM)
-        return text
+    def _waiting(self, now: float, narrow: bool) -> RenderableType:
+        phase, line = self.view.phase, self.view.waiting_at(now)
+        if phase is not None and narrow:
+            line = line.replace(phase.name, _SHORT.get(phase.name, phase.name))
+        zero = self.view.at_zero.partition(":")[0] if narrow else self.view.at_zero
+        # One line whatever it says, so that the panel never changes its height.
+        return Text.assemble(line, (zero, _DIM), no_wrap=True, overflow="ellipsis")
 
-    def _columns(self) -> RenderableType:
-        columns = Table.grid(expand=True, padding=(0, 4, 0, 0), pad_edge=False)
-        columns.add_column(width=37)
+    def _columns(self, narrow: bool, low: bool) -> RenderableType:
+        columns = Table.grid(expand=True, padding=(0, 2 if narrow else 4, 0, 0), pad_edge=False)
+        columns.add_column(width=36 if narrow else 37)
         columns.add_column(ratio=1)
-        columns.add_row(Group(*self._participants()), Group(*self._figures()))
+        columns.add_row(Group(*self._participants(low)), Group(*self._figures(narrow, low)))
         return columns
 
-    def _participants(self) -> list[RenderableType]:
+    def _participants(self, low: bool) -> list[RenderableType]:
         view = self.view
         states = {number: view.state_of(number) for number in view.hosts}
         unseen = max(0, view.participants - len(states))
@@ -144,32 +159,46 @@ class StudyPanel:
         hosts = view.hosts_in_order()
         if not hosts:
             return lines
-        largest = max(len(view.members(host)) for host in hosts)
-        if len(hosts) <= _HOST_ROWS and largest <= _CELLS:
-            width = min(12, max(len(host) for host in hosts))
-            for host in hosts:
-                row = Text(f"{host[:width]:<{width}}  ")
-                for number in view.members(host):
-                    row.append("■", style=_STYLE[states[number]])
+        members = {host: view.members(host) for host in hosts}
+        largest = max(len(numbers) for numbers in members.values())
+        rows = _LOW_ROWS if low else _HOST_ROWS
+        # On a low terminal the hosts stand in two columns where they fit.
+        columns = 2 if low and len(hosts) > rows else 1
+        labels = {host: host[:12] if columns == 1 else host.removeprefix("host-")[: 16 - largest] for host in hosts}
+        width = max(len(label) for label in labels.values())
+        if len(hosts) <= rows * columns and largest <= (_CELLS if columns == 1 else 14):
+            height = rows if columns == 2 else len(hosts)
+            for start in range(height):
+                row = Text()
+                for host in hosts[start::height]:
+                    row.append(" " * (19 - len(row)) if row else "")
+                    row.append(f"{labels[host]:<{width}}" + " " * (3 - columns))
+                    for number in members[host]:
+                        row.append(_GLYPH[states[number]], style=_STYLE[states[number]])
                 lines.append(row)
         else:
-            numbers = sorted(states)[: _HOST_ROWS * 36]
+            numbers = sorted(states)[: rows * 36]
             for start in range(0, len(numbers), 36):
                 row = Text()
                 for number in numbers[start : start + 36]:
-                    row.append("■", style=_STYLE[states[number]])
+                    row.append(_GLYPH[states[number]], style=_STYLE[states[number]])
                 lines.append(row)
             if len(states) > len(numbers):
                 lines[-1] = Text(f"and {len(states) - len(numbers) + 36} more", style=_DIM)
         return lines
 
-    def _figures(self) -> list[RenderableType]:
+    def _figures(self, narrow: bool, low: bool) -> list[RenderableType]:
         view = self.view
         last = view.rounds[-1] if view.rounds else None
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(width=19)
         grid.add_column(width=12)
-        grid.add_column()
+        if not narrow:
+            grid.add_column(no_wrap=True)
+
+        def row(name: str = "", value: str = "", more: RenderableType = "") -> None:
+            grid.add_row(*((name, value) if narrow else (name, value, more)))
+
         target = view.epsilon_target
         for name, value in (
             ("epsilon_coordinator", view.epsilon_coordinator),
@@ -177,44 +206,55 @@ class StudyPanel:
         ):
             share = value / target if target else 0.0
             style = "red" if share > 0.95 else "cyan"
-            grid.add_row(name, f"{value:.2f} of {target:.2f}", _bar(share, 15, style))
-        grid.add_row("")
+            row(name, f"{value:.2f} of {target:.2f}", _bar(share, 15, style))
+        if not low:
+            row()
         accuracies = [done.accuracy for done in view.rounds]
-        grid.add_row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
+        row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
         if self.without_noise:
             reached = min(len(accuracies), len(self.without_noise))
             shown = self.without_noise[reached - 1] if reached else None
-            grid.add_row("  without noise", "" if shown is None else f"{shown:.3f}", "")
-        grid.add_row("")
+            row("  without noise", "" if shown is None else f"{shown:.3f}")
+        if not low:
+            row()
         if last is not None:
-            grid.add_row("last round", f"{last.seconds:.1f} s", Text(f"sum of {last.survivors}", style=_DIM))
-            grid.add_row("key to sum", f"{last.key_to_sum_s:.1f} s", "")
-            grid.add_row("upload", size_text(last.upload_bytes), Text("a participant", style=_DIM))
-            grid.add_row("download", size_text(last.download_bytes), Text("a participant", style=_DIM))
+            row("last round", f"{last.seconds:.1f} s", Text(f"sum of {last.survivors}", style=_DIM))
+            row("key to sum", f"{last.key_to_sum_s:.1f} s")
+            row("upload", size_text(last.upload_bytes), Text("a participant", style=_DIM))
+            row("download", size_text(last.download_bytes), Text("a participant", style=_DIM))
         heading = Text.assemble(("Privacy and progress", "bold"), (f"   delta {view.delta:g}", _DIM))
         return [heading, grid]
 
-    def _dropouts(self) -> list[RenderableType]:
+    def _dropouts(self, narrow: bool, low: bool) -> list[RenderableType]:
         view = self.view
         entries: list[tuple[int, str, str, str]] = [
             (number, phase, people(members), reason) for number, phase, reason, members in view.dropout_groups()
         ]
         entries += [(end.round, end.phase, f"attempt {end.attempt} aborted", end.reason) for end in view.aborted]
         entries.sort(key=lambda entry: entry[0])
+        rows = 3 if low else _DROPOUT_ROWS
         lines: list[RenderableType] = [Text("Dropouts", style="bold")]
         if self.remark:
-            lines[0] = Text.assemble(("Dropouts", "bold"), (f"   {self.remark}", _DIM))
+            lines[0] = Text.assemble(
+                ("Dropouts", "bold"), (f"   {self.remark}", _DIM), no_wrap=True, overflow="ellipsis"
+            )
         # Always as many lines, so that the panel never changes its height.
-        blank = [Text()] * (_DROPOUT_ROWS - max(1, min(len(entries), _DROPOUT_ROWS)))
+        blank = [Text()] * (rows - max(1, min(len(entries), rows)))
         if not entries:
             return [*lines, Text("none so far", style=_DIM), *blank]
         grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        grid.add_column(width=8)
-        grid.add_column(width=21)
-        grid.add_column(width=34, no_wrap=True, overflow="ellipsis")
+        longest = max(len(str(number)) for number, *_ in entries[-rows:])
+        grid.add_column(width=6 + longest, no_wrap=True)
+        grid.add_column(width=12 if narrow else 21)
+        grid.add_column(width=28 if narrow else 34, no_wrap=True, overflow="ellipsis")
         grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-        for number, phase, who, reason in entries[-_DROPOUT_ROWS:]:
-            grid.add_row(f"round {number}", phase, Text(who, style="yellow"), Text(reason, style=_DIM))
+        for number, phase, who, reason in entries[-rows:]:
+            grid.add_row(
+                f"round {number}",
+                _SHORT.get(phase, phase) if narrow else phase,
+                Text(who, style="yellow"),
+                Text(reason, style=_DIM),
+            )
         return [*lines, grid, *blank]
 
 

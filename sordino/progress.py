@@ -98,6 +98,8 @@ class StudyView:
     plan: Mapping[str, Any] = field(default_factory=dict)
     partition: Mapping[str, Any] = field(default_factory=dict)
     started_at: float | None = None
+    served_at: float | None = None
+    """When the coordinator started last; a study may be served many times."""
     last_at: float = 0.0
 
     round: int = 0
@@ -118,7 +120,10 @@ class StudyView:
     """Round -> participants not connected when its last attempt began."""
     gathering: tuple[int, int, int, float] | None = None
     """(connected, needed, expected, seconds left) while a round waits for participants to connect."""
+    gathering_at: float = 0.0
     finished: Mapping[str, Any] | None = None
+    begun: bool = False
+    """Whether anything was waited for or attempted since the coordinator started last."""
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Fold one event ``{seq, at, kind, ...}`` in."""
@@ -140,6 +145,24 @@ class StudyView:
         return self.rounds[-1].accuracy if self.rounds else None
 
     @property
+    def completed(self) -> int:
+        """Rounds that ended in a sum, those before the first event seen included: rounds have no gaps."""
+        told = int((self.finished or {}).get("rounds_completed") or 0)
+        return max((done.round for done in self.rounds), default=told)
+
+    @property
+    def ending(self) -> str:
+        """How the study ended, in one line; empty while it runs."""
+        if self.finished is None:
+            return ""
+        reason, count = str(self.finished.get("reason", "")), f"{self.completed} of {self.planned_rounds} rounds"
+        if reason == "rounds done":
+            return f"Finished: {count}" if self.begun else f"Already finished: {count}"
+        if reason == "stopped":
+            return f"Stopped after {count}; the same command goes on there"
+        return f"Ended after {count}: {reason}"
+
+    @property
     def known(self) -> set[int]:
         """Participants that were ever seen."""
         return self.connected | self.lost
@@ -152,26 +175,36 @@ class StudyView:
     def waiting_at(self, now: float) -> str:
         """What the study waits for at ``now``, unix seconds."""
         if self.finished is not None:
-            reason = self.finished.get("reason", "")
-            return f"Finished after {len(self.rounds)} of {self.planned_rounds} rounds: {reason}"
+            return self.ending
         phase = self.phase
         if phase is None:
             if self.started_at is None:
                 return "Waiting for the coordinator to start"
             if self.gathering is not None:
                 connected, needed, expected, left = self.gathering
+                left = max(0.0, left - (now - self.gathering_at))
+                then = "it begins without the others" if connected >= needed else "the attempt is aborted"
                 return (
-                    f"Round {len(self.rounds) + 1}: waiting for {expected - connected} of {expected} participants "
-                    f"to connect, {needed} needed, {left:.0f} s left"
+                    f"Round {self.completed + 1}: {connected} of {expected} connected, {needed} needed, "
+                    f"{left:.0f} s left, then {then}"
                 )
             if not self.round:
                 missing = max(0, self.participants - len(self.connected))
                 return f"Waiting for {missing} of {self.participants} participants to connect"
-            done = bool(self.rounds) and self.rounds[-1].round == self.round
+            done = self.completed >= self.round
             return f"Round {self.round} done, preparing the next" if done else f"Round {self.round}: preparing"
         missing = max(0, phase.expected - phase.received)
         left = phase.seconds_left(now)
         return f"Round {self.round}, {phase.name}: waiting for {missing} of {phase.expected}, {left:.0f} s left"
+
+    @property
+    def at_zero(self) -> str:
+        """What happens to the running phase when its time is over; empty where that isn't known."""
+        phase = self.phase
+        if phase is None or not phase.needed:
+            return ""
+        then = "goes on" if phase.received >= phase.needed else "aborts"
+        return f", then {then}: {phase.received} of {phase.needed} needed"
 
     def dropouts_of(self, round_number: int) -> list[Dropout]:
         return [dropout for dropout in self.dropouts if dropout.round == round_number]
@@ -215,7 +248,9 @@ class StudyView:
         # A coordinator that starts again finds nobody connected.
         self.lost |= self.connected
         self.connected.clear()
+        self.dropped_now = set()
         self.phase = self.gathering = self.finished = None
+        self.served_at, self.begun = self.last_at, False
 
     def _on_participant_connected(self, event: Mapping[str, Any]) -> None:
         number = int(event["participant"])
@@ -225,17 +260,21 @@ class StudyView:
 
     def _on_participant_lost(self, event: Mapping[str, Any]) -> None:
         number = int(event["participant"])
+        if self.finished is not None:  # told to go, not lost
+            self.connected.discard(number)
+            return
         self.hosts.setdefault(number, str(event.get("host", "")))
         self.connected.discard(number)
         self.lost.add(number)
 
     def _on_attempt_started(self, event: Mapping[str, Any]) -> None:
         self.round, self.attempt = int(event["round"]), int(event.get("attempt", 1))
-        self.phase, self.phases_done, self.dropped_now = None, {}, set()
+        self.phase, self.phases_done, self.dropped_now, self.begun = None, {}, set(), True
         self.gathering = None
         self.absent[self.round] = frozenset(set(range(self.participants)) - self.connected)
 
     def _on_waiting_for_participants(self, event: Mapping[str, Any]) -> None:
+        self.gathering_at, self.begun = self.last_at, True
         self.gathering = (
             int(event.get("received", 0)),
             int(event.get("needed", 0)),
@@ -307,6 +346,7 @@ class StudyView:
 
     def _on_attempt_aborted(self, event: Mapping[str, Any]) -> None:
         self.phase = self.gathering = None
+        self.dropped_now = set()  # whoever is still connected takes part in the next attempt
         self.aborted.append(
             AbortedAttempt(
                 round=int(event["round"]),
@@ -362,7 +402,8 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
     if kind == "study_started":
         return [
             f"study {view.study}: {view.task}, {view.participants} participants, {view.planned_rounds} rounds, "
-            f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}"
+            f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}",
+            *([f"going on after round {view.completed}"] if view.completed else []),
         ]
     if kind == "attempt_started":
         again = f", attempt {view.attempt}" if view.attempt > 1 else ""
@@ -383,8 +424,7 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
             f"{done.epsilon_coordinator:.2f}, epsilon_released {done.epsilon_released:.2f}, {done.seconds:.1f} s"
         ]
     if kind == "study_finished":
-        count = int(event.get("rounds_completed", len(view.rounds)))
-        return [f"finished: {event.get('reason', '')} after {count} {'round' if count == 1 else 'rounds'}"]
+        return [view.ending[:1].lower() + view.ending[1:]]
     return []
 
 

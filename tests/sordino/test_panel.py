@@ -15,8 +15,8 @@ from sordino.progress import StudyView
 Events = list[dict[str, Any]]
 
 
-def drawn(view: StudyView, without_noise: list[float], width: int = 100) -> list[str]:
-    console = Console(width=width, height=30, file=io.StringIO(), force_terminal=True, color_system=None)
+def drawn(view: StudyView, without_noise: list[float], width: int = 100, height: int = 30) -> list[str]:
+    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
     console.print(StudyPanel(view, without_noise=without_noise, clock=lambda: view.last_at))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
@@ -63,6 +63,25 @@ def test_few_and_many_hosts(hosts: int) -> None:
     lines = drawn(view, [])
     assert len(lines) <= 30
     assert "1000 connected" in "\n".join(lines)
+
+
+def test_the_dropouts_are_seen_on_80_by_24(events: Events, without_noise: list[float]) -> None:
+    view, heights = StudyView(), set()
+    for index, event in enumerate(events):
+        view.apply(event)
+        if (index > 110 and index % 40 == 0) or index == len(events) - 1:
+            lines = drawn(view, without_noise, width=80, height=24)
+            assert max(map(len, lines)) <= 80
+            heights.add(len(lines))
+    assert len(heights) == 1
+    assert heights.pop() <= 24
+    text = "\n".join(lines)
+    assert "Dropouts" in text
+    assert "round 13  Shares        participant" in text
+
+
+def test_who_is_lost_has_another_sign(stream: Callable[..., Events]) -> None:
+    assert "\n".join(drawn(StudyView().apply_all(stream(until=5)), [])).count("□") == 20
 
 
 def test_before_anything_happened() -> None:

@@ -19,7 +19,7 @@ def test_a_whole_study(events: Events) -> None:
     assert len(view.dropouts) == 21
     assert [(end.round, end.phase) for end in view.aborted] == [(11, "ShareKeys")]
     assert view.rounds[10].attempt == 2
-    assert view.waiting == "Finished after 15 of 15 rounds: rounds done"
+    assert view.waiting == "Finished: 15 of 15 rounds"
 
 
 def test_it_says_what_it_waits_for(events: Events, stream: Callable[..., Events]) -> None:
@@ -35,7 +35,7 @@ def test_gathering_before_a_round(events: Events) -> None:
     view = StudyView().apply_all(events[:80])
     said = {"kind": "waiting_for_participants", "received": 79, "needed": 75, "expected": 100, "left_s": 12.0}
     view.apply({"seq": 81, "at": view.last_at, **said})
-    assert view.waiting == "Round 1: waiting for 21 of 100 participants to connect, 75 needed, 12 s left"
+    assert view.waiting == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
 
 
 def test_states_of_participants(stream: Callable[..., Events]) -> None:
@@ -64,6 +64,37 @@ def test_a_coordinator_that_starts_again_finds_nobody(events: Events) -> None:
     assert view.finished is None
 
 
+def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: Events) -> None:
+    begin = next(index for index, event in enumerate(events) if event.get("round") == 9)
+    view = StudyView().apply_all([{**events[0], "seq": 1}, *events[begin:-1]])
+    assert len(view.rounds) == 7
+    assert view.completed == 15
+    stopped = {**events[-1], "reason": "stopped", "rounds_completed": 15}
+    view.apply(stopped)
+    assert view.waiting == "Stopped after 15 of 15 rounds; the same command goes on there"
+
+
+def test_a_finished_study_served_again_says_so(events: Events) -> None:
+    view = StudyView().apply_all([*events, events[0], events[-1]])
+    assert view.waiting == "Already finished: 15 of 15 rounds"
+    assert StudyView().apply_all([events[0], events[-1]]).waiting == "Already finished: 15 of 15 rounds"
+
+
+def test_nobody_is_lost_after_the_end(events: Events) -> None:
+    view = StudyView().apply_all(events)
+    view.apply({"kind": "participant_lost", "participant": 3, "host": "host-01", "reason": "closed"})
+    assert view.lost == set()
+
+
+def test_after_an_abort_who_is_connected_is_not_dropped(events: Events) -> None:
+    view = StudyView().apply_all(events[:101])
+    view.apply({"kind": "attempt_started", "round": 1, "attempt": 1})
+    view.apply({"kind": "participant_dropped", "round": 1, "attempt": 1, "phase": "ShareKeys", "participant": 3})
+    assert view.state_of(3) == "dropped"
+    view.apply({"kind": "attempt_aborted", "round": 1, "attempt": 1, "phase": "ShareKeys", "reason": "too few"})
+    assert view.state_of(3) == "connected"
+
+
 def test_unknown_and_sparse_events_do_no_harm() -> None:
     view = StudyView().apply_all([{"seq": 1, "at": 1.0, "kind": "something_new"}, {"seq": 2}])
     view.apply({"seq": 3, "at": 2.0, "kind": "study_started"})
@@ -80,4 +111,4 @@ def test_lines_for_a_log(events: Events) -> None:
     lost = [line for line in lines if "dropped" in line]
     assert lost[0] == ("round 5, MaskedInputCollection: dropped 20 participants (host-03, host-07): connection closed")
     assert any("aborted: too few participants answered (61 answered, 75 needed)" in line for line in lines)
-    assert lines[-1] == "finished: rounds done after 15 rounds"
+    assert lines[-1] == "finished: 15 of 15 rounds"
