@@ -13,7 +13,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.child_process import STOP_S, Child, child_environment, stop
+from sordino.closing_lines import counted, dropout_words, epsilon_line, median
 from sordino.exit_codes import ExitCode, Failure
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
 from sordino.networked_round import measure_networked_round
@@ -45,7 +45,7 @@ class DemoOptions:
     """What may be changed about the demo.
 
     Attributes:
-        out: the study's folder, new or empty; None makes one in the system's temporary folder.
+        out: the study's folder, new or empty; None makes ./demo-DATE-TIME.
         faults: kill two client processes in the middle of a round and start them again later.
         port: of the coordinator; 0 takes a free one.
     """
@@ -112,6 +112,7 @@ class Demo:
                 f"{self.coordinator.last_words()} (all of it: {self.coordinator.log})",
             )
         without_noise = self._without_noise()
+        self.display.panel.without_noise = list(without_noise)  # the panel stays on the screen above the last lines
         self.display.remark("measuring a round of five processes with about 100,000 values")
         five = measure_networked_round(self.study.directory / "five", self.environment)
         result = self._result(without_noise, time.monotonic() - began) | {"networked_round": five}
@@ -165,8 +166,9 @@ class Demo:
 
     def _read_baseline(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        shown = self.display.panel.without_noise
         for line in process.stdout:
-            self.display.panel.without_noise.append(float(json.loads(line)))
+            shown.append(float(json.loads(line)))
 
     def _stop(self) -> None:
         stop(self.coordinator, self.clients)
@@ -314,10 +316,10 @@ class Demo:
             "rounds_with_dropouts": len({dropout.round for dropout in view.dropouts}),
             "attempts_aborted": len(view.aborted),
             "wall_s": round(wall_s, 1),
-            "round_s": _median([done.seconds for done in rounds]),
-            "key_to_sum_s": _median([done.key_to_sum_s for done in rounds]),
-            "upload_bytes": _median([done.upload_bytes for done in rounds]),
-            "download_bytes": _median([done.download_bytes for done in rounds]),
+            "round_s": median([done.seconds for done in rounds]),
+            "key_to_sum_s": median([done.key_to_sum_s for done in rounds]),
+            "upload_bytes": median([done.upload_bytes for done in rounds]),
+            "download_bytes": median([done.download_bytes for done in rounds]),
             "vector_bytes": rounds[-1].vector_bytes if rounds else 0,
             "vector_floor_bytes": vector,
             "coordinator_peak_rss_mb": round(self.coordinator.peak_mb, 1),
@@ -359,6 +361,21 @@ class Demo:
         (folder / MEASURED_FILE).write_text(json.dumps(lines))
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a demo: ``folder`` holds what was recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+
+def default_folder() -> Path:
+    """``demo-20260131-0912`` in the working directory; with a number behind it where that exists."""
+    stem = time.strftime("demo-%Y%m%d-%H%M%S")
+    names = [stem, *(f"{stem}-{number}" for number in range(2, 1000))]
+    return next(Path(name) for name in names if not Path(name).exists())
+
+
 def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
     """Make a study, run it, and write its report.
 
@@ -374,6 +391,12 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
     """
     from sordino.report import write_report
 
+    if options.processes > options.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
+            f"at least one. Use --processes {options.participants} or fewer, or more participants.",
+        )
     if options.port and not port_is_free("127.0.0.1", options.port):
         raise Failure(
             ExitCode.NETWORK,
@@ -381,9 +404,12 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
         )
     folder = options.out
     if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="sordino-demo-"))
+        folder = default_folder()
     study = make_local_study(folder, options.study(options.port or free_port()))
-    result = Demo(options, display, study).run()
+    try:
+        result = Demo(options, display, study).run()
+    except KeyboardInterrupt:
+        raise Interrupted(folder) from None
     path, _ = write_report(study.directory)
     return result | {"report": str(path.resolve())}
 
@@ -409,12 +435,13 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     return [
         f"accuracy            {result['accuracy']:.3f}"
         + (f", {beside:.3f} for the same training without noise" if beside is not None else ""),
-        f"epsilon_coordinator {result['epsilon_coordinator']:.2f} of {result['epsilon_budget']:g}, "
-        f"epsilon_released {result['epsilon_released']:.2f}, at delta {result['delta']:g}",
-        f"rounds              {result['rounds']} in {result['wall_s']:.0f} s, {result['round_s']:.1f} s each",
-        f"dropouts            {result['dropouts']} participants in {result['rounds_with_dropouts']} "
-        f"{'round' if result['rounds_with_dropouts'] == 1 else 'rounds'}, {result['attempts_aborted'] or 'no'} "
-        f"{'attempt' if result['attempts_aborted'] == 1 else 'attempts'} aborted",
+        epsilon_line(
+            result["epsilon_coordinator"], result["epsilon_budget"], result["epsilon_released"], result["delta"]
+        ),
+        f"rounds              {counted(result['rounds'], 'round')}, {result['round_s']:.1f} s each; "
+        f"{result['wall_s']:.0f} s with start and the baseline",
+        "dropouts            "
+        + dropout_words(result["dropouts"], result["rounds_with_dropouts"], result["attempts_aborted"]),
         f"key to sum          {result['key_to_sum_s']:.2f} s, {result['participants']} participants in "
         f"{result['processes']} processes",
         "networked round     "
@@ -432,8 +459,3 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"h_min {result['h_min']}, A {result['A']}, noise multiplier {result['noise_multiplier']:.2f}",
         f"report              {result['report']}",
     ]
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0.0

@@ -97,7 +97,7 @@ def explain(error: Exception) -> Failure:
         return Failure(
             ExitCode.INFEASIBLE,
             str(getattr(error, "reason", message)),
-            getattr(error, "suggestion", None),
+            _useful(getattr(error, "suggestion", None)),
         )
     code = getattr(error, "exit_code", None)
     if isinstance(code, int) and code in set(ExitCode) and code:  # the shells' StartError and JoinError
@@ -112,7 +112,7 @@ def explain(error: Exception) -> Failure:
         return Failure(ExitCode.INPUT, f"{error.filename or ''}: {error.strerror or message}".lstrip(": "))
     if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.split(".")[0] in _EXTRAS:
         extra = _EXTRAS[error.name.split(".")[0]]
-        return Failure(ExitCode.INPUT, f"{error.name} isn't installed. Run: pip install 'sordino[{extra}]'")
+        return Failure(ExitCode.INPUT, f"{error.name} isn't installed. Run pip install '.[{extra}]' in the checkout.")
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
         return Failure(ExitCode.INPUT, message)
     return Failure(
@@ -139,6 +139,11 @@ _EXTRAS = {
     "dp_accounting": "server",
     "torch": "torch",
 }
+
+
+def _useful(suggestion: str | None) -> str | None:
+    """A suggestion that only points back at the reason is none."""
+    return None if suggestion == "change the numbers that the reason names" else suggestion
 
 
 def _usage(error: Any) -> str:

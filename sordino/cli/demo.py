@@ -37,7 +37,7 @@ def run(
     participants: Annotated[int, typer.Option(min=2, help="Participants in all, spread evenly.")] = 100,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for the study, new or empty.", show_default="a temporary one"),
+        typer.Option(metavar="DIR", help="Folder for the study, new or empty.", show_default="./demo-DATE-TIME"),
     ] = None,
     faults: Annotated[
         bool, typer.Option("--faults/--no-faults", help="Kill two processes and start them again.")
@@ -45,7 +45,7 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 takes a free one.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
-    from sordino.demo import DemoOptions, final_lines, run_demo
+    from sordino.demo import DemoOptions, Interrupted, final_lines, run_demo
     from sordino.local_study import ONE_MACHINE
     from sordino.panel import Display, StudyPanel
 
@@ -53,12 +53,18 @@ def run(
     options = DemoOptions(
         rounds=rounds, processes=processes, participants=participants, out=out, faults=faults, port=port
     )
-    with Display(StudyPanel(), plain=as_json) as display:
-        result = run_demo(options, display)
+    try:
+        with Display(StudyPanel(), plain=as_json) as display:
+            result = run_demo(options, display)
+    except Interrupted as stop:
+        typer.echo(f"\nstopped; what was recorded is in {stop.folder}", err=True)
+        raise
     if as_json:
         typer.echo(json.dumps(result))
     else:
         typer.echo("\n" + "\n".join(final_lines(result)) + "\n\n" + textwrap.fill(ONE_MACHINE, 98))
+        if out is None:
+            typer.echo(f"\nkept in {result['directory']}; --out DIR chooses another folder")
     if result["rounds"] != rounds:
         raise Failure(ExitCode.STUDY, f"{result['rounds']} of {rounds} rounds ended in a sum.")
     return int(ExitCode.OK)

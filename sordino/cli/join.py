@@ -49,6 +49,12 @@ def run(
 
     if end_with:
         end_with_parent(end_with)
+    if home.is_dir() and not (home / "host.toml").exists() and (home / "study.toml").exists():
+        raise Failure(
+            ExitCode.INPUT,
+            f"{home} is a study's folder; its hosts are under {home / 'hosts'}: "
+            f"sordino join --home {home / 'hosts' / 'host-01'}",
+        )
     configuration = load(home)
     if address is not None:
         try:

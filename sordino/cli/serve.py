@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import sqlite3
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.exit_codes import ExitCode, listing
+from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "serve"
 HELP = (
@@ -47,23 +49,63 @@ def run(
 
     if end_with:
         end_with_parent(end_with)
+    if study.is_dir() and not (study / "study.toml").exists() and (study / "host.toml").exists():
+        raise Failure(ExitCode.INPUT, f"{study} is a host's folder: sordino join --home {study}")
     configuration = load(study)
     from sordino.logs import configure_logs
 
     configure_logs()
     from server.coordinator import serve
 
+    why: list[str] = []
+
+    def note(event: Mapping[str, Any]) -> None:
+        if event.get("kind") == "attempt_aborted":
+            why[:] = [f"round {event.get('round')}, {event.get('phase')}: {event.get('reason')}"]
+
     if as_json or quiet:
-        return int(serve(configuration, on_event=_print_event if as_json else None))
+
+        def tell(event: Mapping[str, Any]) -> None:
+            note(event)
+            if as_json:
+                _print_event(event)
+
+        code = int(serve(configuration, on_event=tell))
+        _explain(code, why)
+        return code
+    from server.journal import read_events
+    from sordino.closing_lines import closing_lines
     from sordino.panel import Display, StudyPanel
 
-    display = Display(StudyPanel())
+    panel = StudyPanel()
+    with contextlib.suppress(sqlite3.Error):  # the coordinator itself says what is wrong with its journal
+        panel.view.apply_all(read_events(configuration.coordinator.state))
+    display = Display(panel)
     configure_logs(lowest=logging.WARNING)  # what matters is in the panel, or told as a plain line
+
+    def show(event: Mapping[str, Any]) -> None:
+        note(event)
+        display.show(event)
+
     with display:
-        code = int(serve(configuration, on_event=display.show))
+        code = int(serve(configuration, on_event=show))
+    home = study if study.is_dir() else study.parent
+    typer.echo("\n" + "\n".join(closing_lines(panel.view, home, configuration.coordinator.state)))
+    _explain(code, why)
+    return code
+
+
+def _explain(code: int, why: list[str]) -> None:
+    """One line for an ending that isn't the one hoped for."""
     if code == ExitCode.BUDGET:
         print("sordino serve: budget reached; no further round is run.", file=sys.stderr)
-    return code
+    elif code == ExitCode.STUDY:
+        reason = why[0] if why else "a round failed as often as it may"
+        print(
+            f"sordino serve: the study stopped: {reason}. Start what is missing, or raise [deadlines] in study.toml, "
+            "then run the same command again; it goes on there.",
+            file=sys.stderr,
+        )
 
 
 def _print_event(event: Mapping[str, Any]) -> None:

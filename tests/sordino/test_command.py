@@ -70,6 +70,9 @@ def test_exit_codes_of_the_shells_are_ours() -> None:
         (("report", "/nowhere"), 2, "there is no such file"),
         (("join", "here", "--home", "HOME"), 2, "must read HOST:PORT"),
         (("join", "localhost:0", "--home", "HOME"), 2, "names no port"),
+        (("serve", "HOME"), 2, "is a host's folder: sordino join --home"),
+        (("join", "--home", "STUDY"), 2, "is a study's folder; its hosts are under"),
+        (("demo", "--participants", "3", "--processes", "5"), 2, "--processes 5 can't share --participants 3"),
         (("report", "STUDY"), 2, "nothing is recorded yet"),
     ],
 )
@@ -134,7 +137,7 @@ def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_extra_is_named() -> None:
     failure = explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.figure"))
     assert failure.code is ExitCode.INPUT
-    assert "sordino[server]" in failure.message
+    assert "pip install '.[server]' in the checkout" in failure.message
 
 
 def modules_after(code: str) -> set[str]:

@@ -1,0 +1,68 @@
+"""What stands at the end: the same figures under the same names for the demo and for a study by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sordino.progress import StudyView
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """``no rounds``, ``1 round``, ``3 rounds``."""
+    return f"{number or 'no'} {one if number == 1 else many or one + 's'}"
+
+
+def dropout_words(dropouts: int, rounds: int, aborted: int) -> str:
+    """How many participants left, in how many rounds, and what failed for it."""
+    left = f"{counted(dropouts, 'participant')} in {counted(rounds, 'round')}" if dropouts else "none"
+    return f"{left}, {counted(aborted, 'attempt')} aborted"
+
+
+def epsilon_line(coordinator: float, budget: float, released: float, delta: float) -> str:
+    """Both epsilons after the budget that they share."""
+    return f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
+
+
+def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
+    """What ``sordino serve`` says at its end, whether the study is finished or only stopped.
+
+    Args:
+        view: the study, the rounds of earlier starts included.
+        home: the study's folder, as the user named it.
+        state: the coordinator's journal; models are kept beside it.
+    """
+    lines = [view.ending or "The coordinator ended early."]
+    rounds = view.rounds
+    if not rounds:
+        return lines
+    lines += [
+        "",
+        f"accuracy            {rounds[-1].accuracy:.3f}",
+        epsilon_line(view.epsilon_coordinator, view.epsilon_target, view.epsilon_released, view.delta),
+        f"rounds              {view.completed} of {view.planned_rounds}, "
+        f"{median([done.seconds for done in rounds]):.1f} s each",
+        "dropouts            "
+        + dropout_words(len(view.dropouts), len({drop.round for drop in view.dropouts}), len(view.aborted)),
+        f"key to sum          {median([done.key_to_sum_s for done in rounds]):.2f} s, "
+        f"{counted(view.participants, 'participant')}",
+        f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
+        f"of it the vector {rounds[-1].vector_bytes:,.0f}",
+    ]
+    folder = state.parent / "checkpoints"
+    models = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+    if models:
+        lines.append(f"model               {_shown(max(models, key=lambda path: path.stat().st_mtime))}")
+    return [*lines, f"report              sordino report {home}"]
+
+
+def median(values: Sequence[float]) -> float:
+    """The upper one of two in the middle; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def _shown(path: Path) -> Path:
+    """As short as it can be typed from here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
