@@ -32,12 +32,11 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         home: the study's folder, as the user named it.
         state: the coordinator's journal; models are kept beside it.
     """
-    lines = [view.ending or "The coordinator ended early."]
+    lines = [] if view.finished is not None else ["The coordinator ended early."]
     rounds = view.rounds
     if not rounds:
         return lines
     lines += [
-        "",
         f"accuracy            {rounds[-1].accuracy:.3f}",
         epsilon_line(view.epsilon_coordinator, view.epsilon_target, view.epsilon_released, view.delta),
         f"rounds              {view.completed} of {view.planned_rounds}, "

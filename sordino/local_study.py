@@ -227,6 +227,8 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     _write_public(work / "coordinator" / "tls" / "server.pem", tls.certificate)
     _write_secret(work / "coordinator" / "tls" / "server.key", tls.key)
     _write_public(work / "tls" / "ca.pem", tls.ca)
+    # Keys must never be committed, wherever the folder lies.
+    _write_public(work / ".gitignore", b"*\n")
     _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())
     return names
 

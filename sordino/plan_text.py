@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sordino.plan_checks import percent
+
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
@@ -20,6 +22,7 @@ def figures_of(plan: Plan) -> dict[str, Any]:
 
     figures = plan_figures(plan)
     figures.setdefault("epsilon_conditional", None)
+    figures.setdefault("max_dropout", plan.max_dropout)
     figures["warnings"] = list(plan.warnings)
     return figures
 
@@ -56,8 +59,8 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("threshold", f"{figures['threshold']}", "shares that open a secret when everybody takes part"),
         (
             "aborted rounds",
-            _percent(figures["abort_probability"]),
-            "if everybody leaves independently with the assumed dropout",
+            percent(figures["abort_probability"]),
+            f"if everybody left independently{_with_probability(figures)}",
         ),
         (
             "upload",
@@ -68,6 +71,11 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
+def _with_probability(figures: Mapping[str, Any]) -> str:
+    share = figures.get("max_dropout")
+    return f" with probability {share:g}" if share is not None else ""
+
+
 def plan_lines(figures: Mapping[str, Any]) -> list[str]:
     """``plan_table`` as aligned text, warnings last."""
     rows = plan_table(figures)
@@ -75,9 +83,3 @@ def plan_lines(figures: Mapping[str, Any]) -> list[str]:
     second = max(len(row[1]) for row in rows)
     lines = [f"{what:<{first}}  {much:<{second}}  {meaning}" for what, much, meaning in rows]
     return [*lines, *(f"Note: {warning}." for warning in figures.get("warnings", ()))]
-
-
-def _percent(share: float) -> str:
-    if 0 < share < 1e-4:
-        return f"{share:.1e}"
-    return f"{100 * share:.2g} %"

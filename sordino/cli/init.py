@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import textwrap
 from pathlib import Path
@@ -121,9 +122,11 @@ def run(
     ] = _D.one_machine,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.local_study import make_local_study
+    from sordino.local_study import make_local_study, plan_for
+    from sordino.plan_checks import check_aborts, check_share, notes
     from sordino.plan_text import figures_of, plan_lines
 
+    check_share(max_dropout)
     options = StudyOptions(
         name=name if name is not None else directory.resolve().name,
         rounds=rounds,
@@ -151,6 +154,9 @@ def run(
         names=tuple(host or ()),
         one_machine=one_machine,
     )
+    check_aborts(
+        figures_of(plan_for(options)), max_dropout, lambda changed: plan_for(dataclasses.replace(options, **changed))
+    )
     study = make_local_study(directory, options)
     figures = figures_of(study.plan)
     if as_json:
@@ -169,6 +175,8 @@ def run(
     )
     for line in plan_lines(figures):
         typer.echo(f"  {line}")
+    for note in notes(figures, max_dropout):
+        typer.echo("\n" + textwrap.fill(note, 98))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
     typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
     if hosts > 1:

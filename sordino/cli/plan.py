@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated
+import textwrap
+from typing import Annotated, Any
 
 import typer
 
@@ -71,26 +72,29 @@ def run(
             ExitCode.INPUT,
             f"--population {population} needs sampling, which isn't available; leave it out or set it to {clients}.",
         )
+    from sordino.plan_checks import check_aborts, check_share, notes
     from sordino.plan_text import figures_of, plan_lines
     from wire.study import plan_study
 
-    plan = plan_study(
-        mechanism=mechanism,
-        clients=clients,
-        dim=dim,
-        bits=bits,
-        clip=clip,
-        epsilon=epsilon,
-        delta=delta,
-        rounds=rounds,
-        max_dropout=max_dropout,
-        adversarial=adversarial,
-        min_survivors=min_survivors,
-        quorum=quorum,
-        beta=beta,
-        k_stddevs=k_stddevs,
-    )
-    figures = figures_of(plan)
+    check_share(max_dropout)
+    chosen: dict[str, Any] = {
+        "mechanism": mechanism,
+        "clients": clients,
+        "dim": dim,
+        "bits": bits,
+        "clip": clip,
+        "epsilon": epsilon,
+        "delta": delta,
+        "rounds": rounds,
+        "max_dropout": max_dropout,
+        "adversarial": adversarial,
+        "min_survivors": min_survivors,
+        "quorum": quorum,
+        "beta": beta,
+        "k_stddevs": k_stddevs,
+    }
+    figures = figures_of(plan_study(**chosen))
+    check_aborts(figures, max_dropout, lambda changed: plan_study(**(chosen | changed)))
     if as_json:
         typer.echo(json.dumps(figures))
         return int(ExitCode.OK)
@@ -100,5 +104,7 @@ def run(
     )
     for line in plan_lines(figures):
         typer.echo(f"  {line}")
+    for note in notes(figures, max_dropout):
+        typer.echo("\n" + textwrap.fill(note, 98))
     typer.echo(f"\nAdjacency: {figures['adjacency']}.")
     return int(ExitCode.OK)

@@ -90,7 +90,9 @@ def run(
     with display:
         code = int(serve(configuration, on_event=show))
     home = study if study.is_dir() else study.parent
-    typer.echo("\n" + "\n".join(closing_lines(panel.view, home, configuration.coordinator.state)))
+    lines = closing_lines(panel.view, home, configuration.coordinator.state)
+    if lines:
+        typer.echo("\n" + "\n".join(lines))
     _explain(code, why)
     return code
 

@@ -65,6 +65,9 @@ def test_exit_codes_of_the_shells_are_ours() -> None:
         (("plan", "--population", "5000"), 2, "--population 5000 needs sampling"),
         (("plan", "--clients", "100", "--min-survivors", "20"), 3, "raise min_survivors"),
         (("plan", "--epsilon", "nan"), 3, ""),
+        (("plan", "--max-dropout", "20"), 2, "for 20 % write 0.2"),
+        (("plan", "--max-dropout", "1"), 2, "--max-dropout is a share"),
+        (("plan", "--min-survivors", "100"), 3, "100 % of the attempts miss min_survivors 100 of 100"),
         (("serve", "/nowhere"), 2, "there is no such file"),
         (("join", "--home", "/nowhere"), 2, "there is no such file"),
         (("report", "/nowhere"), 2, "there is no such file"),
@@ -119,6 +122,32 @@ def test_plan_json_has_the_stable_names(run: Run) -> None:
     assert (figures["A"], figures["h_min"], figures["threshold"]) == (5, 65, 53)
     assert figures["central_stddev"] == pytest.approx(figures["local_stddev"] * 65**0.5)
     assert figures["noise_multiplier"] == pytest.approx(2.471, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--clients", "3"),
+        ("--clients", "4"),
+        ("--clients", "100", "--min-survivors", "95"),
+        ("--clients", "20", "--max-dropout", "0.5"),
+    ],
+)
+def test_every_setting_that_a_refusal_names_works(run: Run, arguments: tuple[str, ...]) -> None:
+    code, _, err = run("plan", *arguments)
+    assert code == 3
+    suggestion = err.splitlines()[1].removeprefix("Use ").rstrip(".")
+    for setting in suggestion.split(", or "):
+        code, _, err = run("plan", *arguments, *setting.replace(" with ", " ").split())
+        assert (code, err) == (0, ""), setting
+
+
+def test_small_studies_stay_possible_and_delta_is_noted(run: Run) -> None:
+    code, out, _ = run("plan", "--clients", 5, "--delta", 0.25)
+    said = " ".join(out.split())
+    assert code == 0
+    assert "left independently with probability 0.3, 47 % of the attempts" in said
+    assert "Note: delta 0.25 is above 1/participants = 0.2" in said
 
 
 def test_plan_text_fits_a_terminal(run: Run) -> None:

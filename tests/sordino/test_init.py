@@ -37,6 +37,7 @@ def test_files_and_their_modes(small_study: Path) -> None:
     for name in ("study.toml", "roster.json", "authority/authority.pub", "tls/ca.pem", "hosts/host-01/ca.pem"):
         assert (small_study / name).is_file()
     assert not list(small_study.parent.glob(".study-*"))
+    assert (small_study / ".gitignore").read_text() == "*\n"
 
 
 def test_roster_is_signed_and_names_hosts(small_study: Path) -> None:
@@ -116,6 +117,8 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
         (("--name", "a b"), 2, "study.name"),
         (("--epsilon", "lots"), 2, "--epsilon"),
         (("--participants", 1), 2, "--participants"),
+        (("--max-dropout", 20), 2, "--max-dropout is a share between 0 and 1; for 20 % write 0.2"),
+        (("--min-survivors", 85), 3, "Use --min-survivors 70, or --max-dropout 0.15"),
     ],
 )
 def test_what_cannot_be_made(run: Run, tmp_path: Path, arguments: tuple[object, ...], code: int, told: str) -> None:
