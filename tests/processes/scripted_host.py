@@ -21,6 +21,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,7 @@ class ScriptedParticipant(Participant):
         self._participants = len(terms.roster)
         await super()._begin(session, terms, message)
 
-    async def _train(self, session: Any, model_sha256: bytes) -> NDArray[np.float32]:
-        await self._fetch(session, model_sha256, 4 * self._task.dim)
+    def _local_update(self, parameters: Any) -> NDArray[np.float32]:
         return block(self._position, self._participants, self._task.dim)
 
     async def _send(self, session: Any, attempt: Any, **message: Any) -> None:
@@ -122,14 +122,14 @@ class Silence:
 def main() -> int:
     script, *homes = sys.argv[1:]
     SCRIPT.extend(json.loads(script))
-    configurations = [load(Path(home)) for home in homes]
-    participants = tuple(itertools.chain.from_iterable(one.participants for one in configurations))
+    settings = [load(Path(home)).settings() for home in homes]
+    participants = tuple(itertools.chain.from_iterable(one.participants for one in settings))
     client.participant_host.Participant = ScriptedParticipant  # type: ignore[misc]
     client.connection._each = small_chunks
     mechanisms.encoder.discrete_gaussian = lambda variance: Silence()  # type: ignore[assignment]
     configure_logs()
     try:
-        return client.participant_host.join(configurations[0].model_copy(update={"participants": participants}))
+        return client.participant_host.join(replace(settings[0], participants=participants))
     except client.participant_host.JoinError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -133,7 +133,9 @@ async def coordinator(folder: Path, state: Path, **tables: dict[str, Any]) -> As
 
     study, journal = open_study(configuration, note)
     await study.restore()
-    grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+    grpc_server = grpc.aio.server(
+        options=[*SERVER_OPTIONS, *study.limits()], maximum_concurrent_rpcs=study.most_calls()
+    )
     grpc_server.add_generic_rpc_handlers((handlers(study),))
     key, certificate = (
         path.read_bytes() for path in (configuration.coordinator.tls_key, configuration.coordinator.tls_certificate)

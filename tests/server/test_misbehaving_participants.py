@@ -1,5 +1,5 @@
 """Participants that break a rule, over gRPC: each is dropped with a reason, the others' round goes on, and the next
-round takes the culprit again.
+round takes the culprit again, unless it is proved that it cheated.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import pytest
 from study_in_process import PARTICIPANTS, Coordinator, Peer, Twist, coordinator, faults, identities, playing
 
 import server.rounds
+from secagg.commitments import MerkleTree, pair_node
+from secagg.keys import dealing_statement
 from server.uploads import Uploads
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame, frames
@@ -307,3 +309,43 @@ def test_dropped_and_the_round_goes_on(
 
     asyncio.run(scenario())
     assert faults(caplog) == []
+
+
+def false_commitment(peer: Peer, honest: pb.SealedShares) -> list[pb.ParticipantMessage]:
+    """Shares that match what was signed, and a signed seed that they are not the shares of."""
+    pairs = zip(honest.leaves[::2], honest.leaves[1::2], strict=True)
+    root = MerkleTree([pair_node(*pair) for pair in pairs]).root
+    other = pb.SealedShares()
+    other.CopyFrom(honest)
+    other.seed_commitment = bytes(32)
+    statement = dealing_statement(peer.phase.cohort.context, peer.identity.public, root, bytes(32))
+    other.signature = peer.identity.sign(statement)
+    return [peer.wrap(share_keys=other)]
+
+
+def test_a_proved_cheat_is_not_invited_again(study_folder: Path, tmp_path: Path) -> None:
+    """The attempt can't be opened, and its own signature names who made it so; a restart doesn't forget."""
+
+    async def scenario() -> None:
+        state = tmp_path / "state.sqlite"
+        async with coordinator(study_folder, state) as where:
+            keys = identities(study_folder)
+            peers = [
+                Peer(where, keys[3], {"share_keys": false_commitment}),
+                *(Peer(where, k) for k in keys if k != keys[3]),
+            ]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            aborted = where.of("attempt_aborted")[0]
+            assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASK)
+            assert "participant 3: its shares rebuild another self-mask seed" in aborted["reason"]
+            [excluded] = where.of("participant_excluded")
+            assert (excluded["participant"], excluded["host"]) == (3, "host-01")
+            # Its charge stays, so that the budget of two rounds may end with the first.
+            assert {round_["u1"] for round_ in where.of("round_completed")} == {PARTICIPANTS - 1}
+            assert len(peers[0].heard("round_start")) == 1
+        async with coordinator(study_folder, state) as where:
+            assert list(where.study._excluded) == [3]
+
+    asyncio.run(scenario())

@@ -1,0 +1,381 @@
+"""Before any round: what a host refuses to take part in. It says why, ends with the right code, and its coordinator has
+got nothing from it but the proof of its identity, or not even that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from host_in_process import Story, host, play, record, settings_of
+from structlog.testing import capture_logs
+from study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
+
+import client.connection
+import server.service
+from client.journal import ClientJournal
+from client.participant_host import BAD_INPUT, NETWORK, JoinError
+from secagg.roster import Roster, RosterEntry, sign_roster
+from server.sessions import Sessions
+from wire import coordinator_pb2 as pb
+from wire.study import StudyDocument
+
+
+def refused(story: Story, told: str, code: int = BAD_INPUT) -> None:
+    """The host ended with one line; nothing of it took part."""
+    assert isinstance(story.ended, JoinError)
+    assert told in str(story.ended)
+    assert "\n" not in str(story.ended)
+    assert story.ended.exit_code == code
+    assert story.ready == set()
+    assert story.sent == []
+
+
+# ---------------------------------------------------------------- the roster
+
+
+def authority_of(folder: Path) -> Ed25519PrivateKey:
+    key = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+    assert isinstance(key, Ed25519PrivateKey)
+    return key
+
+
+def show_roster(data: bytes) -> Callable[[Coordinator], None]:
+    def prepare(where: Coordinator) -> None:
+        where.study._roster_sha256 = hashlib.sha256(data).digest()
+        where.study._documents[where.study._roster_sha256] = data
+
+    return prepare
+
+
+def roster_of(folder: Path) -> Any:
+    return json.loads((folder / "roster.json").read_text())
+
+
+def as_roster(document: Any, **changes: Any) -> Roster:
+    entries = [RosterEntry(bytes.fromhex(one["identity"]), one["host"]) for one in document["participants"]]
+    fields = {"study": document["study"], "version": document["version"], "entries": tuple(entries)} | changes
+    return Roster(**fields)
+
+
+def test_rosters(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document, authority = roster_of(study_folder), authority_of(study_folder)
+    stranger = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+    sybil = Ed25519PrivateKey.from_private_bytes(b"b" * 32).public_key().public_bytes_raw()
+    honest = as_roster(document)
+    with_sybil = tuple(sorted([*honest.entries, RosterEntry(sybil, "host-02")], key=lambda one: one.identity))
+    edited = json.loads(sign_roster(honest, authority))
+    edited["participants"][0]["host"] = "elsewhere"
+    cases = {
+        "another authority": (sign_roster(honest, stranger), "not signed by this study's authority"),
+        "edited": (json.dumps(edited).encode(), "not signed by this study's authority"),
+        "another study's": (sign_roster(as_roster(document, study="eight"), authority), "roster is that of another"),
+        "one more": (sign_roster(as_roster(document, entries=with_sybil), authority), "the roster has 8"),
+        "fewer": (sign_roster(as_roster(document, entries=honest.entries[:-1]), authority), "the roster has 6"),
+        "garbage": (b"\xff\xfe", "not a roster file"),
+        "empty": (b"{}", "not a roster file"),
+    }
+    for name, (data, told) in cases.items():
+        work = tmp_path / name
+        work.mkdir()
+        refused(play(study_folder, work, monkeypatch, prepare=show_roster(data)), told)
+
+
+def test_a_roster_that_goes_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A participant that was taken off the roster must not come back by showing an older one."""
+    document, authority = roster_of(study_folder), authority_of(study_folder)
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    story = play(
+        study_folder, newer, monkeypatch, prepare=show_roster(sign_roster(as_roster(document, version=3), authority))
+    )
+    # The rest of this coordinator holds version 1: another round_context, so the host won't go on with its rounds.
+    assert story.ready == set(range(PARTICIPANTS))
+    for version, older in ((1, True), (2, True), (3, False)):
+        again = play(
+            study_folder,
+            newer,
+            monkeypatch,
+            prepare=show_roster(sign_roster(as_roster(document, version=version), authority)),
+        )
+        if older:
+            refused(again, f"shows roster version {version}, but version 3 was seen")
+        else:
+            assert again.ready == set(range(PARTICIPANTS))
+
+
+# ---------------------------------------------------------------- the study document
+
+
+def show_study(change: Callable[[Any], Any]) -> Callable[[Coordinator], None]:
+    def prepare(where: Coordinator) -> None:
+        document = json.loads(where.study._study_bytes)
+        changed = change(document)
+        data = changed if isinstance(changed, bytes) else json.dumps(document, sort_keys=True).encode()
+        where.study._study_sha256 = hashlib.sha256(data).digest()
+        where.study._documents[where.study._study_sha256] = data
+
+    return prepare
+
+
+def in_plan(**changes: Any) -> Callable[[Any], Any]:
+    def change(document: Any) -> None:
+        for name, value in changes.items():
+            document["plan"][name] = value(document["plan"][name]) if callable(value) else value
+
+    return change
+
+
+def quarter(fraction: str) -> str:
+    numerator, denominator = (int(part) for part in fraction.split("/"))
+    scaled = (numerator // 4) | 1  # odd over a power of two: lowest terms
+    return f"{scaled}/{denominator}" if denominator > 1 else str(scaled) + "/1"
+
+
+DOCUMENTS = {
+    "less noise": (in_plan(local_variance=quarter), "doesn't hold"),
+    "no noise": (in_plan(local_variance="0/1"), "doesn't hold"),
+    "a finer grid": (in_plan(granularity=lambda value: value / 64), "doesn't hold"),
+    "fewer survivors": (in_plan(min_survivors=4), "doesn't hold"),
+    "a sum of one": (in_plan(min_survivors=1, quorum=1), "doesn't hold"),
+    "a low quorum": (in_plan(quorum=4), "doesn't hold"),
+    "no colluders": (in_plan(colluders=0), "doesn't hold"),
+    "more rounds": (in_plan(rounds=1000), "doesn't hold"),
+    "fewer bits": (in_plan(bits=3), "doesn't hold"),
+    "another dimension": (in_plan(padded_dim=256), "doesn't hold"),
+    "a larger clip": (in_plan(clip=100.0), "doesn't hold"),
+    "noise that is no number": (in_plan(local_variance="NaN"), "doesn't hold"),
+    "infinite granularity": (lambda _: b'{"plan": {"granularity": Infinity}}', "missing or unknown fields"),
+    "a field too many": (lambda document: document.update(note="trust me"), "missing or unknown fields"),
+    "a field too few": (lambda document: document.pop("task"), "missing or unknown fields"),
+    "another format": (lambda document: document.update(format="sordino-study-0"), "unknown format"),
+    "not JSON": (lambda _: b"\xff{", "doesn't hold"),
+    "a list": (lambda _: b"[]", ""),
+    "deep nesting": (lambda _: b"[" * 200_000, ""),
+    "nothing": (lambda _: b"", "doesn't hold"),
+    "another study": (lambda document: document.update(study="eight"), "this host joined 'seven'"),
+    "another task": (lambda document: document.update(task="mlp"), "this host accepted 'softmax-regression'"),
+    "other options": (lambda document: document["task_options"].update(local_epochs=99), "options of the task"),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_study_that_does_not_hold(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    change, told = DOCUMENTS[name]
+    refused(play(study_folder, tmp_path, monkeypatch, prepare=show_study(change)), told)
+
+
+def test_another_document_than_the_digest(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(where: Coordinator) -> None:
+        where.study._documents[where.study._study_sha256] = where.study._study_bytes + b" "
+
+    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "doesn't have the digest", NETWORK)
+
+
+def test_a_document_without_end(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(where: Coordinator) -> None:
+        where.study._documents[where.study._study_sha256] = bytes(3 << 20)
+
+    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "longer than", NETWORK)
+
+
+def test_a_study_that_changes(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document that was accepted first is the study's: another that holds as well needs another name."""
+    first = play(study_folder, tmp_path, monkeypatch)
+    assert first.ended == 0
+    other = make_folder(tmp_path / "other", rounds=3)
+    plan = StudyDocument.from_bytes(study_bytes(other, tmp_path)).plan
+    # Same authority and roster, another plan.
+    (tmp_path / "state.sqlite").unlink()
+    second = play(
+        study_folder,
+        tmp_path,
+        monkeypatch,
+        prepare=show_study(lambda document: document.update(plan=plan.to_json())),
+    )
+    refused(second, "differs from the one this host accepted first")
+
+
+def study_bytes(folder: Path, work: Path) -> bytes:
+    async def scenario() -> bytes:
+        async with coordinator(folder, work / "other.sqlite") as where:
+            return where.study._study_bytes
+
+    return asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------- the policy
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"policy": {"max_epsilon": 999.0}}, "epsilon 1000 is above max_epsilon 999"),
+        ({"policy": {"max_delta": 0.01}}, "delta 0.1 is above max_delta 0.01"),
+        ({"policy": {"min_honest_survivors": 4}}, "among 3 honest participants at least"),
+        ({"policy": {"min_colluders": 3}}, "assumes 2 of 7 participants to collude, min_colluders asks for 3"),
+        ({"policy": {"one_machine": False}}, "one host runs 7 participants, but only 2 are assumed to collude"),
+        ({"study": {"name": "eight"}}, "this coordinator runs another study"),
+        ({"task": {"batch_size": 21}}, "options of the task differ"),
+    ],
+)
+def test_policy(
+    study_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, dict[str, Any]],
+    told: str,
+) -> None:
+    refused(play(study_folder, tmp_path, monkeypatch, **changes), told)
+
+
+def test_the_budget_of_a_participant_ends_before_the_study(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was spent before, in attempts that never came to a sum, counts: the participant refuses, and says why."""
+    story = Story(journal=tmp_path / "journal.sqlite")
+    settings = settings_of(study_folder, story.journal)
+    identities = [json.loads((study_folder / "roster.json").read_text())["participants"][0]["identity"]]
+    journal = ClientJournal(story.journal)
+    poor = bytes.fromhex(identities[0])
+
+    async def spend() -> None:
+        await journal.join(settings.study.name, poor, 0, 1)
+        await journal.charge(settings.study.name, poor, 0, 1, 2.0, 1e6)
+
+    asyncio.run(spend())
+    journal.close()
+    story = play(study_folder, tmp_path, monkeypatch)
+    assert story.ended == 0
+    assert set(story.refusals) == {(0, pb.REFUSAL_CODE_POLICY)}
+    assert {kind for who, kind in story.sent if who == 0} == set()
+    assert any("above max_epsilon 1000" in reason for reason in story.reasons())
+    completed = [event for event in story.events if event["kind"] == "round_completed"]
+    assert [event["u3"] for event in completed] == [PARTICIPANTS - 1] * 2
+
+
+# ---------------------------------------------------------------- the connection
+
+
+def against(folder: Path, work: Path, **changes: dict[str, Any]) -> tuple[JoinError, Story, list[dict[str, Any]]]:
+    """A host that is to end by itself, against a coordinator whose rounds never begin."""
+    story = Story()
+
+    async def scenario() -> JoinError:
+        async with coordinator(folder, work / "state.sqlite") as where:
+            record(where, story)
+            settings = settings_of(folder, work / "journal.sqlite", where.address, **changes)
+            async with host(settings) as task, asyncio.timeout(60):
+                with pytest.raises(JoinError) as error:
+                    await task
+            assert where.events == []
+            return error.value
+
+    with capture_logs() as logs:
+        error = asyncio.run(scenario())
+    return error, story, logs
+
+
+def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> None:
+    """Whoever answers at the address without the study's certificate learns not even an identity."""
+    other = make_folder(tmp_path / "other")
+    wrong = {"ca": other / "hosts" / "host-01" / "ca.pem", "give_up_s": 0.3}
+    error, story, logs = against(study_folder, tmp_path, coordinator=wrong)
+    assert error.exit_code == NETWORK
+    assert "can't be reached since 0.3 s" in str(error)
+    assert "ca.pem" in str(error)
+    assert "\n" not in str(error)
+    assert (story.sent, story.ready) == ([], set())
+    assert any("CERTIFICATE_VERIFY_FAILED" in str(entry.get("reason")) for entry in logs)
+
+
+def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate must be for the name that was dialled."""
+    opened = client.connection.grpc.aio.secure_channel
+
+    def elsewhere(address: str, credentials: Any, options: Any) -> Any:
+        return opened(address, credentials, options=[*options, ("grpc.ssl_target_name_override", "clinic.example")])
+
+    monkeypatch.setattr(client.connection.grpc.aio, "secure_channel", elsewhere)
+    error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
+    assert error.exit_code == NETWORK
+    assert (story.sent, story.ready) == ([], set())
+
+
+@pytest.mark.parametrize("answer", ["welcome at once", "nothing", "heartbeat", "the end"])
+def test_a_handshake_that_goes_wrong(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """No wait without an end, and no session without the challenge."""
+    monkeypatch.setattr(client.connection, "HANDSHAKE_S", 0.3)
+    proofs: list[Any] = []
+
+    async def handshake(study: Any, iterator: Any, context: Any) -> Any:
+        await anext(iterator)
+        if answer == "welcome at once":
+            await context.write(pb.CoordinatorMessage(welcome=pb.Welcome(session_token=bytes(32))))
+        elif answer == "heartbeat":
+            await context.write(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
+        elif answer == "the end":
+            raise StopAsyncIteration
+        proofs.append(await anext(iterator))
+        raise AssertionError
+
+    monkeypatch.setattr(server.service, "_handshake", handshake)
+    error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.4})
+    assert error.exit_code == NETWORK
+    assert (story.sent, story.ready, proofs) == ([], set(), [])
+    expected = {"nothing": "doesn't answer", "the end": "not opened in time"}.get(
+        answer, "didn't answer with challenge"
+    )
+    assert expected in str(error)
+
+
+def test_give_up_counts_from_the_loss(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a session that lasted longer than give_up_s the host still tries for that long."""
+    patience = 0.6
+    monkeypatch.setattr("client.participant_host.RETRY_S", (0.05, 0.1))
+
+    async def scenario() -> float:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            settings = settings_of(
+                study_folder, tmp_path / "journal.sqlite", where.address, coordinator={"give_up_s": patience}
+            )
+            async with host(settings) as task:
+                async with asyncio.timeout(60):
+                    while len(where.study.sessions.ready()) < PARTICIPANTS:
+                        await asyncio.sleep(0.01)
+                began = time.monotonic()
+                while time.monotonic() < began + 1.5 * patience:  # the time itself is what is tested
+                    await asyncio.sleep(0.05)
+                where.study.sessions.challenge = refuse  # type: ignore[method-assign]
+                where.study.sessions.close_all()
+                lost = time.monotonic()
+                with pytest.raises(JoinError):
+                    await asyncio.wait_for(task, 60)
+                return time.monotonic() - lost
+
+    def refuse(message: pb.Open) -> Any:
+        raise TimeoutError
+
+    assert asyncio.run(scenario()) >= patience
+
+
+def test_an_identity_off_the_roster(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strangers(self: Sessions, message: pb.Open) -> Any:
+        raise server.sessions.SessionRefused("this identity is not on the study's roster: ask the study's authority")
+
+    monkeypatch.setattr(Sessions, "challenge", strangers)
+    error, _, _ = against(study_folder, tmp_path)
+    assert error.exit_code == BAD_INPUT
+    assert "ask the study's authority" in str(error)
