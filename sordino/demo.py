@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.child_process import STOP_S, Child, child_environment, stop
-from sordino.closing_lines import counted, dropout_words, epsilon_line, median
+from sordino.closing_lines import dropout_words, epsilon_line, median
 from sordino.exit_codes import ExitCode, Failure
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
 from sordino.networked_round import measure_networked_round
@@ -438,7 +438,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         epsilon_line(
             result["epsilon_coordinator"], result["epsilon_budget"], result["epsilon_released"], result["delta"]
         ),
-        f"rounds              {counted(result['rounds'], 'round')}, {result['round_s']:.1f} s each; "
+        f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
         f"{result['wall_s']:.0f} s with start and the baseline",
         "dropouts            "
         + dropout_words(result["dropouts"], result["rounds_with_dropouts"], result["attempts_aborted"]),

@@ -162,8 +162,8 @@ def _tiles(view: StudyView, extras: Extras) -> str:
             f"{view.epsilon_coordinator:.2f}",
             f"of {view.epsilon_target:g}, at delta {view.delta:g}",
         ),
-        ("Rounds", f"{len(view.rounds)}", f"of {view.planned_rounds}"),
-        ("Dropouts", f"{lost}", _aborted_words(view) or "survived"),
+        ("Rounds", f"{view.completed}", f"of {view.planned_rounds}"),
+        ("Dropouts", f"{lost}", f"participants, {_aborted_words(view) or 'no round lost'}"),
         (
             "Key to sum",
             f"{_median([done.key_to_sum_s for done in view.rounds]):.1f} s" if last else "–",
