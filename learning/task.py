@@ -87,7 +87,7 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
             if missing.name is None or missing.name.split(".")[0] != "torch":
                 raise
             raise TaskUnavailable(
-                "task 'cnn' trains with torch, which is not installed: pip install 'sordino[torch]'"
+                "task 'cnn' trains with torch, which is not installed: pip install '.[torch]' in the checkout"
             ) from missing
         return Cnn(CnnOptions.from_mapping(given))
     raise OptionError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")

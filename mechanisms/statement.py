@@ -29,7 +29,7 @@ class InfeasiblePlan(ValueError):
     """
 
     def __init__(self, reason: str, suggestion: str) -> None:
-        super().__init__(f"{reason}; {suggestion}")
+        super().__init__(f"{reason}; {suggestion}" if suggestion else reason)
         self.reason = reason
         self.suggestion = suggestion
 

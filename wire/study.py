@@ -78,7 +78,7 @@ def plan_study(
             dim=max(dim, 1),
         )
     except InvalidParameters as error:
-        raise InfeasiblePlan(str(error), "change the numbers that the reason names") from error
+        raise InfeasiblePlan(str(error), "") from error
     return make_plan(
         mechanism=mechanism,
         clients=clients,

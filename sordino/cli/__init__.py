@@ -97,7 +97,7 @@ def explain(error: Exception) -> Failure:
         return Failure(
             ExitCode.INFEASIBLE,
             str(getattr(error, "reason", message)),
-            _useful(getattr(error, "suggestion", None)),
+            getattr(error, "suggestion", None) or None,
         )
     code = getattr(error, "exit_code", None)
     if isinstance(code, int) and code in set(ExitCode) and code:  # the shells' StartError and JoinError
@@ -139,11 +139,6 @@ _EXTRAS = {
     "dp_accounting": "server",
     "torch": "torch",
 }
-
-
-def _useful(suggestion: str | None) -> str | None:
-    """A suggestion that only points back at the reason is none."""
-    return None if suggestion == "change the numbers that the reason names" else suggestion
 
 
 def _usage(error: Any) -> str:

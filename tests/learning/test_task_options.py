@@ -97,7 +97,7 @@ except TaskUnavailable as error:
 """
     )
     assert done.returncode == 0, done.stderr
-    assert "pip install 'sordino[torch]'" in done.stdout
+    assert "pip install '.[torch]'" in done.stdout
 
 
 def test_numpy_path_does_not_import_torch_where_it_is_installed() -> None:
