@@ -1,0 +1,167 @@
+"""What must be on disk before a message leaves a participant, read by another connection when it is sent; and a
+disk that takes nothing more: the participant refuses and sends nothing that it couldn't write down.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_in_process import play
+from study_in_process import PARTICIPANTS, Coordinator
+
+import client.connection
+from client.journal import ClientJournal
+from client.participant_host import JoinError
+from mechanisms.privacy_curves import curve
+from secagg.client_phases import request_digest
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.study import StudyDocument
+
+COLUMNS = "charged_renyi, signed IS NOT NULL, answered"
+
+
+def on_disk(journal: Path, identity: bytes, number: tuple[int, int]) -> tuple[Any, ...] | None:
+    connection = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
+    try:
+        return connection.execute(
+            f"SELECT {COLUMNS} FROM attempts WHERE identity = ? AND round = ? AND attempt = ?", (identity, *number)
+        ).fetchone()
+    finally:
+        connection.close()
+
+
+def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, requests, seen = [], {}, []
+    honest_send, honest_upload = client.connection.Session.send, client.connection.Session.upload
+
+    def prepare(where: Coordinator) -> None:
+        plans.append(StudyDocument.from_bytes(where.study._study_bytes).plan)
+        opened = where.study.sessions.open
+
+        def note(participant: int, statement: bytes, signature: bytes) -> Any:
+            session = opened(participant, statement, signature)
+            tokens[session.token] = where.study._roster.identity(participant)
+            return session
+
+        where.study.sessions.open = note  # type: ignore[method-assign]
+
+    def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "unmasking_request":
+            request = message.unmasking_request
+            requests[request.round, request.attempt] = request_digest(codec.read_unmasking_request(request))
+        return [message]
+
+    tokens: dict[bytes, bytes] = {}
+    numbers: dict[bytes, tuple[int, int]] = {}
+
+    async def send(session: Any, message: pb.ParticipantMessage) -> None:
+        if message.WhichOneof("message") == "phase":
+            kind = message.phase.WhichOneof("message")
+            identity = tokens[session.welcome.session_token]
+            number = numbers[identity] = (message.phase.round, message.phase.attempt)
+            row = on_disk(tmp_path / "journal.sqlite", identity, number)
+            assert row is not None  # joined, before anything is said
+            charged, signed, answered = row
+            plan = plans[0]
+            seen.append(kind)
+            if kind in ("advertise_keys", "share_keys"):
+                assert row == (None, 0, None)
+            elif kind in ("masked_input", "consistency"):
+                assert charged == pytest.approx(curve(plan, plan.h_min)(plan.order))
+                assert signed == (kind == "consistency")
+                assert answered is None
+            else:
+                assert answered == requests[number]
+                # The exact cost takes the place of the worst one, since a quorum has signed that all are in the sum.
+                assert charged == pytest.approx(curve(plan, PARTICIPANTS - plan.colluders)(plan.order))
+        await honest_send(session, message)
+
+    async def upload(session: Any, packed: bytes) -> bytes:
+        identity = tokens[session.welcome.session_token]
+        row = on_disk(tmp_path / "journal.sqlite", identity, numbers[identity])
+        assert row is not None
+        assert row[0] is not None
+        seen.append("upload")
+        return await honest_upload(session, packed)
+
+    monkeypatch.setattr(client.connection.Session, "send", send)
+    monkeypatch.setattr(client.connection.Session, "upload", upload)
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=prepare)
+    assert story.ended == 0
+    counts = {kind: seen.count(kind) for kind in seen}
+    for kind in ("advertise_keys", "share_keys", "masked_input", "upload", "consistency"):
+        assert counts[kind] == 2 * PARTICIPANTS
+    assert counts["unmasking"] >= 2 * 5
+
+
+NEEDS = {  # what the row must hold when a message of this kind leaves
+    "advertise_keys": lambda charged, signed, answered: True,
+    "share_keys": lambda charged, signed, answered: True,
+    "masked_input": lambda charged, signed, answered: charged is not None,
+    "consistency": lambda charged, signed, answered: signed,
+    "unmasking": lambda charged, signed, answered: answered is not None,
+}
+
+
+@pytest.mark.parametrize("full_at", ["ready", "advertise_keys", "masked_input", "consistency"])
+def test_a_disk_that_takes_no_more(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str
+) -> None:
+    """From the first message of a kind on nothing can be written: whoever has not written its next step refuses."""
+    honest, journals, unwritten = client.connection.Session.send, [], []
+    opened = ClientJournal.__init__
+    identities: list[bytes] = []
+
+    def remember(self: ClientJournal, path: Path) -> None:
+        opened(self, path)
+        journals.append(self)
+
+    def prepare(where: Coordinator) -> None:
+        identities.extend(entry.identity for entry in where.study._roster.entries)
+        deliver = where.study.phase_message
+
+        def arrived(session: Any, message: pb.PhaseMessage) -> None:
+            kind = message.WhichOneof("message") or "nothing"
+            identity = identities[session.participant]
+            row = on_disk(tmp_path / "journal.sqlite", identity, (message.round, message.attempt))
+            if row is None or not NEEDS[kind](*row):
+                unwritten.append((session.participant, kind))
+            deliver(session, message)
+
+        where.study.phase_message = arrived  # type: ignore[method-assign]
+
+    async def send(session: Any, message: pb.ParticipantMessage) -> None:
+        kind = message.WhichOneof("message")
+        if full_at == (message.phase.WhichOneof("message") if kind == "phase" else kind):
+            journals[0]._store._connection.execute("PRAGMA query_only = 1")
+        await honest(session, message)
+
+    monkeypatch.setattr(ClientJournal, "__init__", remember)
+    monkeypatch.setattr(client.connection.Session, "send", send)
+    story = play(study_folder, tmp_path, monkeypatch, prepare=prepare)
+    assert story.ended == 0
+    assert unwritten == []
+    assert story.codes() == {pb.REFUSAL_CODE_LOCAL_FAILURE}
+    assert {entry["error"] for entry in story.logs if entry["event"] == "failed"} == {"StorageError"}
+    assert [event for event in story.events if event["kind"] == "round_completed"] == []
+
+
+def test_a_journal_that_cannot_take_the_study(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = ClientJournal.__init__
+
+    def full(self: ClientJournal, path: Path) -> None:
+        opened(self, path)
+        self._store._connection.execute("PRAGMA query_only = 1")
+
+    monkeypatch.setattr(ClientJournal, "__init__", full)
+    story = play(study_folder, tmp_path, monkeypatch)
+    assert isinstance(story.ended, JoinError)
+    assert "nothing can be written down, so nothing is sent" in str(story.ended)
+    assert "journal.sqlite" in str(story.ended)
+    assert (story.sent, story.ready) == ([], set())

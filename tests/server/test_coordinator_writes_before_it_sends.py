@@ -1,0 +1,104 @@
+"""What must be on disk before a message leaves the coordinator, read by another connection when it is sent; and
+a disk that takes nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
+
+import server.sessions
+from wire import coordinator_pb2 as pb
+from wire.durable import StorageError
+
+
+def on_disk(state: Path, sql: str, number: tuple[int, int]) -> tuple[Any, ...] | None:
+    connection = sqlite3.connect(f"file:{state}?mode=ro", uri=True)
+    try:
+        return connection.execute(sql + " WHERE round = ? AND attempt = ?", number).fetchone()
+    finally:
+        connection.close()
+
+
+def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state.sqlite"
+    seen: dict[str, int] = {}
+    honest = server.sessions.Session.send
+
+    def send(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
+        kind = message.WhichOneof("message")
+        content = getattr(message, kind)
+        if kind in ("round_start", "survivor_sets", "unmasking_request", "round_end"):
+            number = (content.round, content.attempt)
+            row = on_disk(state, "SELECT u2, u3, length(masked_sum), unmasking_request, outcome FROM attempts", number)
+            charge = on_disk(state, "SELECT survivors FROM charges", number)
+            assert row is not None
+            u2, u3, size, request, outcome = row
+            seen[kind] = seen.get(kind, 0) + 1
+            if kind == "round_start":
+                assert row == (None, None, None, None, None)
+            if kind == "survivor_sets":
+                assert json.loads(u2) == json.loads(u3) == list(range(PARTICIPANTS))
+                assert size == 2 * 512  # the whole sum, in words of 16 bits
+                assert charge is None
+            if kind == "unmasking_request":
+                assert charge is not None
+                assert json.loads(charge[0]) == list(range(PARTICIPANTS))
+                assert request == content.SerializeToString()
+            if kind == "round_end":
+                assert outcome == "completed"
+        honest(session, message)
+
+    monkeypatch.setattr(server.sessions.Session, "send", send)
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, state) as where:
+            peers = [Peer(where, key) for key in identities(study_folder)]
+            async with playing(peers):
+                where.start()
+                assert (await where.finish()).rounds_completed == 2
+
+    asyncio.run(scenario())
+    assert seen == dict.fromkeys(("round_start", "survivor_sets", "unmasking_request", "round_end"), 2 * PARTICIPANTS)
+
+
+@pytest.mark.parametrize(
+    ("full_at", "never"),
+    [("round_start", "survivor_sets"), ("survivor_sets", "unmasking_request"), ("welcome", "round_start")],
+)
+def test_a_disk_that_takes_no_more(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str, never: str
+) -> None:
+    """The study stops with the file's name before it says anything that it couldn't write down."""
+    state = tmp_path / "state.sqlite"
+    sent: set[str] = set()
+    honest = server.sessions.Session.send
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, state) as where:
+
+            def send(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
+                kind = message.WhichOneof("message")
+                sent.add(kind)
+                if kind == full_at:
+                    # As a full disk does: what there is can be read, every write fails.
+                    where.journal._store._connection.execute("PRAGMA query_only = 1")
+                honest(session, message)
+
+            monkeypatch.setattr(server.sessions.Session, "send", send)
+            peers = [Peer(where, key) for key in identities(study_folder)]
+            async with playing(peers):
+                where.start()
+                with pytest.raises(StorageError, match=r"state\.sqlite"):
+                    await where.finish()
+            where.journal._store._connection.execute("PRAGMA query_only = 0")
+
+    asyncio.run(scenario())
+    assert full_at in sent
+    assert never not in sent
