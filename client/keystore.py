@@ -25,9 +25,11 @@ def load_identity(path: Path) -> IdentityKey:
         mode = path.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise KeyFileError(f"{path} can be read by others: run chmod 600 on it")
-        private = load_pem_private_key(path.read_bytes(), password=None)
+        content = path.read_bytes()
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}") from error
+    try:
+        private = load_pem_private_key(content, password=None)
     except (ValueError, TypeError) as error:
         raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from error
     if not isinstance(private, Ed25519PrivateKey):

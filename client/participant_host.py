@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -121,7 +123,7 @@ class ParticipantHost:
                 )
                 for entry, part, end in zip(configuration.participants, rows, ends, strict=True)
             ]
-            self._ca = configuration.coordinator.ca.read_bytes()
+            self._ca = _read_ca(configuration.coordinator.ca)
         except OSError as error:
             raise JoinError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
         except (KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
@@ -238,6 +240,18 @@ class ParticipantHost:
             )
             self._terms = StudyTerms(document, roster, welcome.study_sha256, welcome.roster_sha256)
             return self._terms
+
+
+def _read_ca(path: Path) -> bytes:
+    """Certificates in PEM. gRPC would take anything, and then never reach anybody."""
+    content = path.read_bytes()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise JoinError(
+            f"{path} holds no certificate in PEM: copy ca.pem from the study's folder tls again", BAD_INPUT
+        ) from error
+    return content
 
 
 def _backoff_s(failures: int) -> float:

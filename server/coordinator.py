@@ -7,8 +7,10 @@ import contextlib
 import logging
 import os
 import signal
+import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -207,10 +209,24 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
                 await server.stop(SHUTDOWN_S)
 
 
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """gRPC says of a certificate that it can't use that the port couldn't be bound."""
+    try:
+        # The password is empty rather than asked for on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise StartError(
+            f"{certificate} and {key} are not a certificate and its unencrypted private key in PEM: "
+            "correct coordinator.tls_certificate and coordinator.tls_key",
+            BAD_INPUT,
+        ) from error
+
+
 async def _listen(configuration: StudyConfiguration, server: grpc.aio.Server) -> str:
     coordinator = configuration.coordinator
     try:
         key, certificate = coordinator.tls_key.read_bytes(), coordinator.tls_certificate.read_bytes()
+        _check_certificate(coordinator.tls_certificate, coordinator.tls_key)
         credentials = grpc.ssl_server_credentials([(key, certificate)])
         port = server.add_secure_port(coordinator.listen, credentials)
         await server.start()

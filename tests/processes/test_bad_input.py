@@ -1,0 +1,247 @@
+"""Files and settings that can't be used, given to the real commands: one plain line on stderr that names what to
+change, the documented exit code, nothing on stdout, no traceback, nothing left half written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.roster import Roster, RosterEntry, sign_roster
+from server.journal import read_events
+from sordino.child_process import child_environment
+from sordino.local_study import StudyOptions, make_local_study
+from sordino.processes import free_port
+
+pytestmark = pytest.mark.slow
+
+Damage = Callable[[Path], None]  # of a study's folder
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "seven"
+    options = StudyOptions(
+        name="seven", participants=7, hosts=7, rounds=1, min_survivors=5, quorum=5, epsilon=50.0, listen="127.0.0.1:1"
+    )
+    make_local_study(folder, options)
+    return folder
+
+
+@pytest.fixture
+def study(template: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged, on a free port; a client gives up at once."""
+    folder = tmp_path / "study"
+    shutil.copytree(template, folder)
+    port = free_port()
+    for file in (folder / "study.toml", *folder.glob("hosts/*/host.toml")):
+        text = file.read_text().replace('"127.0.0.1:1"', f'"127.0.0.1:{port}"')
+        text = text.replace('"localhost:1"', f'"localhost:{port}"').replace("give_up_s = 60", "give_up_s = 0.2")
+        file.write_text(text)
+    return folder
+
+
+def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sordino", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=child_environment(),
+        check=False,
+    )
+
+
+def home(folder: Path) -> Path:
+    return folder / "hosts" / "host-01"
+
+
+def key(folder: Path) -> Path:
+    return home(folder) / "keys" / "participant-001.key"
+
+
+def check(ended: subprocess.CompletedProcess[str], code: int, told: str) -> None:
+    assert ended.returncode == code, ended.stderr
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    # Lines of the log are JSON objects; what is left is for people.
+    plain = [line for line in ended.stderr.splitlines() if line.strip() and not line.startswith("{")]
+    assert 1 <= len(plain) <= 2
+    assert len(plain[0]) < 400
+
+
+# ---------------------------------------------------------------- damages
+
+
+def writes(place: str, content: bytes | Callable[[Path], bytes], mode: int = 0o600) -> Damage:
+    def damage(folder: Path) -> None:
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content(folder) if callable(content) else content
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+        path.chmod(mode)
+
+    return damage
+
+
+def edits(place: str, old: str, new: str) -> Damage:
+    def damage(folder: Path) -> None:
+        text = (folder / place).read_text()
+        assert old in text
+        (folder / place).write_text(text.replace(old, new, 1))
+
+    return damage
+
+
+def pem(private: Any, password: bytes | None = None) -> bytes:
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    return bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+
+
+def other_roster(folder: Path) -> bytes:
+    """A valid roster of another study, signed by this study's authority."""
+    authority = serialization.load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+    document = json.loads((folder / "roster.json").read_text())
+    entries = tuple(RosterEntry(bytes.fromhex(one["identity"]), one["host"]) for one in document["participants"])
+    assert isinstance(authority, Ed25519PrivateKey)
+    return sign_roster(Roster("eight", 1, entries), authority)
+
+
+def forged_roster(folder: Path) -> bytes:
+    document = json.loads((folder / "roster.json").read_text())
+    document["participants"][0]["host"] = "elsewhere"
+    return json.dumps(document).encode()
+
+
+def one_host(folder: Path) -> None:
+    """All participants on one host, and nobody says that this is one machine."""
+    authority = serialization.load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+    document = json.loads((folder / "roster.json").read_text())
+    entries = tuple(RosterEntry(bytes.fromhex(one["identity"]), "host-01") for one in document["participants"])
+    assert isinstance(authority, Ed25519PrivateKey)
+    (folder / "roster.json").write_bytes(sign_roster(Roster("seven", 1, entries), authority))
+    edits("study.toml", "one_machine = true", "one_machine = false")(folder)
+
+
+SERVE: dict[str, tuple[Damage, int, str]] = {
+    "roster garbage": (writes("roster.json", b"\xff\xfe"), 2, "not a roster file"),
+    "roster edited": (writes("roster.json", forged_roster), 2, "not signed by this study's authority"),
+    "roster of another study": (writes("roster.json", other_roster), 2, "is the roster of the study 'eight'"),
+    "authority key garbage": (writes("authority/authority.pub", b"key"), 2, "64 hexadecimal digits"),
+    "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
+    "certificate empty": (writes("coordinator/tls/server.pem", b""), 2, "server.pem"),
+    "key garbage": (writes("coordinator/tls/server.key", b"garbage"), 2, "server.key"),
+    "key of another certificate": (
+        writes("coordinator/tls/server.key", lambda _: pem(ec.generate_private_key(ec.SECP256R1()))),
+        2,
+        "server.key",
+    ),
+    "state is no database": (writes("coordinator/state.sqlite", b"not a database" * 100), 2, "state.sqlite"),
+    "state of another kind": (writes("coordinator/state.sqlite", lambda f: other_database(f)), 2, "another kind"),
+    "threshold impossible": (edits("study.toml", "min_survivors = 5", "min_survivors = 4"), 3, "raise min_survivors"),
+    "quorum above the roster": (edits("study.toml", "quorum = 5", "quorum = 8"), 3, "quorum"),
+    "budget impossible": (edits("study.toml", "epsilon = 50.0", "epsilon = 0.0001"), 3, "epsilon"),
+    "too few bits": (edits("study.toml", "bits = 16", "bits = 2"), 3, "bits"),
+    "unknown option of the task": (edits("study.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
+    "all on one host": (one_host, 3, "one host runs 7"),
+    "another machine's address": (edits("study.toml", "127.0.0.1:", "192.0.2.1:"), 4, "can't listen on 192.0.2.1:"),
+}
+
+JOIN: dict[str, tuple[Damage, int, str]] = {
+    "key that others can read": (lambda folder: key(folder).chmod(0o644), 2, "chmod 600"),
+    "key garbage": (writes("hosts/host-01/keys/participant-001.key", b"garbage"), 2, "participant-001.key is not an"),
+    "key encrypted": (
+        writes("hosts/host-01/keys/participant-001.key", lambda _: pem(Ed25519PrivateKey.generate(), b"password")),
+        2,
+        "not an unencrypted private key",
+    ),
+    "key of another kind": (
+        writes("hosts/host-01/keys/participant-001.key", lambda _: pem(ec.generate_private_key(ec.SECP256R1()))),
+        2,
+        "is not an Ed25519 key",
+    ),
+    "key is a folder": (lambda folder: (key(folder).unlink(), key(folder).mkdir())[0], 2, "participants[0].key"),
+    "ca garbage": (writes("hosts/host-01/ca.pem", b"garbage"), 2, "ca.pem"),
+    "ca empty": (writes("hosts/host-01/ca.pem", b""), 2, "ca.pem"),
+    "journal is no database": (writes("hosts/host-01/journal.sqlite", b"no database" * 100), 2, "journal.sqlite"),
+    "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
+    "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
+    "nobody listens": (lambda _: None, 4, "can't be reached since 0.2 s"),
+}
+
+
+def rows_of(path: Path) -> list[str]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return list(connection.iterdump())
+    finally:
+        connection.close()
+
+
+def other_database(folder: Path) -> bytes:
+    path = folder / "other.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE mine (value INTEGER)")
+    connection.commit()
+    connection.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("name", SERVE)
+def test_serve(study: Path, name: str) -> None:
+    damage, code, told = SERVE[name]
+    damage(study)
+    check(command("serve", study, "--quiet"), code, told)
+    if "state" not in name:
+        assert read_events(study / "coordinator" / "state.sqlite") == []
+
+
+@pytest.mark.parametrize("name", JOIN)
+def test_join(study: Path, name: str) -> None:
+    damage, code, told = JOIN[name]
+    damage(study)
+    check(command("join", "--home", home(study)), code, told)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.parametrize("place", ["study.toml", "roster.json", "coordinator/tls/server.key"])
+def test_unreadable(study: Path, place: str) -> None:
+    (study / place).chmod(0)
+    check(command("serve", study, "--quiet"), 2, Path(place).name)
+
+
+def test_port_in_use(study: Path) -> None:
+    text = (study / "study.toml").read_text()
+    port = int(text.split('listen = "127.0.0.1:')[1].split('"')[0])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        check(command("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
+
+
+def test_a_study_that_was_begun_with_another_plan(study: Path) -> None:
+    """The state file remembers; the journal isn't touched."""
+    state = study / "coordinator" / "state.sqlite"
+    edits("study.toml", "connect_s = 60", "connect_s = 0.1")(study)
+    edits("study.toml", "max_attempts = 3", "max_attempts = 1")(study)
+    assert command("serve", study, "--quiet").returncode == 5  # nobody came
+    before = rows_of(state)
+    edits("study.toml", "epsilon = 50.0", "epsilon = 49.0")(study)
+    check(command("serve", study, "--quiet"), 2, "begun with another plan or task")
+    assert rows_of(state) == before
