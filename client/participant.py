@@ -121,9 +121,9 @@ class Participant:
             self._log.warning("refused by policy", round=number[0], attempt=number[1], reason=str(error))
             await self._refuse(session, number, pb.REFUSAL_CODE_POLICY)
         except UploadRejected as error:
-            # The coordinator has left this participant out already, and says so on the session.
+            # Mostly the coordinator has left this participant out already; else it needn't wait for the deadline.
             self._log.info("upload not taken", round=number[0], attempt=number[1], reason=str(error))
-            self._drop_attempt()
+            await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except DocumentUnavailable as error:
             self._log.info("no model", round=number[0], attempt=number[1], reason=str(error))
             await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
