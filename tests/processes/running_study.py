@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from numpy.typing import NDArray
 
+from client.configuration import load as load_host
 from learning.checkpoints import load_checkpoint
 from learning.parameters import flatten
 from learning.task import make_task
+from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.journal import read_events
 from sordino.child_process import child_environment
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
@@ -163,9 +167,22 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
+def put_on_one_host(folder: Path, names: set[str]) -> None:
+    """Sign the roster again with these hosts as one: their participants will be in one process."""
+    authority = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+    assert isinstance(authority, Ed25519PrivateKey)
+    path = folder / "roster.json"
+    roster = verify_roster(path.read_bytes(), authority.public_key().public_bytes_raw())
+    entries = tuple(RosterEntry(one.identity, min(names) if one.host in names else one.host) for one in roster.entries)
+    path.write_bytes(sign_roster(Roster(roster.study, roster.version, entries), authority))
+
+
 @contextmanager
-def running_study(folder: Path, **options: Any) -> Iterator[RunningStudy]:
-    """A new study of seven on seven hosts, two of whom may be missing; all its processes end with the block."""
+def running_study(folder: Path, *, together: Sequence[int] = range(7), **options: Any) -> Iterator[RunningStudy]:
+    """A new study of seven participants, two of whom may be missing; all its processes end with the block.
+
+    Each participant has a home of its own; those of the homes ``together`` will share a process.
+    """
     chosen: dict[str, Any] = {
         "name": "seven",
         "participants": 7,
@@ -177,6 +194,7 @@ def running_study(folder: Path, **options: Any) -> Iterator[RunningStudy]:
         "listen": f"127.0.0.1:{free_port()}",
     } | options
     study = make_local_study(folder, StudyOptions(**chosen))
+    put_on_one_host(folder, {load_host(study.hosts[home]).host.name for home in together})
     one = RunningStudy(study)
     try:
         yield one

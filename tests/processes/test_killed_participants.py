@@ -48,7 +48,7 @@ def test_killed_at_every_point(tmp_path: Path) -> None:
     """
     rounds = len(DEATHS)
     gates = [tmp_path / f"go-{number}" for number in range(1, rounds + 1)]
-    with running_study(tmp_path / "study", rounds=rounds) as study:
+    with running_study(tmp_path / "study", together=RELIABLE, rounds=rounds) as study:
         kills = [line(number, point, "kill") for number, (point, _, _) in enumerate(DEATHS, 1)]
         holds = [line(number, "before unmasking", "hold", gate) for number, gate in enumerate(gates, 1)]
         coordinator = study.start_coordinator()
@@ -103,7 +103,7 @@ def test_silent_participants_are_dropped_at_the_deadline(tmp_path: Path) -> None
     """One host stops (SIGSTOP) in ShareKeys of round 1 and wakes up when the round is over: its late answer is not
     read, and the next round has it again.
     """
-    with running_study(tmp_path / "study", rounds=2) as study:
+    with running_study(tmp_path / "study", together=RELIABLE, rounds=2) as study:
         gate = tmp_path / "go"
         coordinator = study.start_coordinator(SORDINO_DEADLINES__SHARE_KEYS_S="3")
         study.start_host(list(RELIABLE), [line(1, "before unmasking", "hold", gate)])
@@ -131,7 +131,7 @@ def test_too_many_gone(tmp_path: Path) -> None:
     """Three of seven leave for good in ShareKeys: the attempt aborts and says why, the next ones find too few
     connected, and the study ends with code 5. Nothing was charged; the participants that stayed are told.
     """
-    with running_study(tmp_path / "study", rounds=2) as study:
+    with running_study(tmp_path / "study", together=range(4), rounds=2) as study:
         coordinator = study.start_coordinator(SORDINO_DEADLINES__CONNECT_S="20", SORDINO_COORDINATOR__MAX_ATTEMPTS="2")
         stayed = study.start_host([0, 1, 2, 3])
         gone = [study.start_host([home], [line(1, "before share_keys", "kill")]) for home in (4, 5, 6)]
