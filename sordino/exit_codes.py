@@ -10,8 +10,8 @@ class ExitCode(IntEnum):
 
     OK = 0
     """Everything that was asked for is done."""
-    INTERNAL = 1
-    """A fault in sordino itself."""
+    BOUND = 1
+    """A bound that was asked for is broken: `bench` against its limits, `loadtest` against its options."""
     INPUT = 2
     """An option, a settings file or another input can't be used."""
     INFEASIBLE = 3
@@ -22,12 +22,15 @@ class ExitCode(IntEnum):
     """A round failed as often as it may, or the study stopped before its last round."""
     BUDGET = 40
     """The privacy budget is spent; no further round is run."""
+    INTERNAL = 70
+    """A fault in sordino itself."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C."""
 
 
 REMEDY: dict[ExitCode, str] = {
     ExitCode.OK: "Nothing to do.",
+    ExitCode.BOUND: "Compare the figure that the message names with the bound; run again if the machine was busy.",
     ExitCode.INTERNAL: "Report it; SORDINO_TRACEBACK=1 shows where it happened.",
     ExitCode.INPUT: "Change what the message names and run the command again.",
     ExitCode.INFEASIBLE: "Use the nearest feasible setting that the message names.",
@@ -39,6 +42,7 @@ REMEDY: dict[ExitCode, str] = {
 
 _SHORT: dict[ExitCode, str] = {
     ExitCode.OK: "done",
+    ExitCode.BOUND: "bound broken",
     ExitCode.INTERNAL: "fault in sordino",
     ExitCode.INPUT: "bad option, file or input",
     ExitCode.INFEASIBLE: "infeasible plan",
