@@ -57,7 +57,7 @@ class StudyTable(Table):
     """The Ed25519 key that signs rosters, 64 hexadecimal digits.
 
     It comes from the authority, never from the coordinator."""
-    task: Literal["softmax-regression", "mlp", "cnn"]
+    task: Literal["softmax-regression", "mlp", "cnn", "synthetic"]
 
     @property
     def authority_public_key_bytes(self) -> bytes:

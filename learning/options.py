@@ -20,25 +20,8 @@ def require(holds: bool, option: str, value: object, expected: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """How one participant trains within one round.
-
-    Attributes:
-        client_rate: step size of minibatch gradient descent, finite and > 0.
-        batch_size: examples a step, 1 to 65,536; the last step of an epoch takes what is left.
-        local_epochs: passes over the participant's data, 1 to 1,000. The upper bounds keep a study file
-            from tying a participant's machine up for good.
-    """
-
-    client_rate: float = 0.5
-    batch_size: int = 20
-    local_epochs: int = 3
-
-    def __post_init__(self) -> None:
-        rate = self.client_rate
-        require(math.isfinite(rate) and rate > 0, "client_rate", rate, "a finite number above 0")
-        require(1 <= self.batch_size <= 65_536, "batch_size", self.batch_size, "from 1 to 65536")
-        require(1 <= self.local_epochs <= 1_000, "local_epochs", self.local_epochs, "from 1 to 1000")
+class TaskOptions:
+    """Options of any task: a subclass adds fields with defaults, and checks them when it is made."""
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
@@ -69,3 +52,25 @@ class TrainingOptions:
     def to_mapping(self) -> dict[str, int | float]:
         """Return every option with its value, ready for a study file; ``from_mapping`` reads it back."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(TaskOptions):
+    """How one participant trains within one round.
+
+    Attributes:
+        client_rate: step size of minibatch gradient descent, finite and > 0.
+        batch_size: examples a step, 1 to 65,536; the last step of an epoch takes what is left.
+        local_epochs: passes over the participant's data, 1 to 1,000. The upper bounds keep a study file
+            from tying a participant's machine up for good.
+    """
+
+    client_rate: float = 0.5
+    batch_size: int = 20
+    local_epochs: int = 3
+
+    def __post_init__(self) -> None:
+        rate = self.client_rate
+        require(math.isfinite(rate) and rate > 0, "client_rate", rate, "a finite number above 0")
+        require(1 <= self.batch_size <= 65_536, "batch_size", self.batch_size, "from 1 to 65536")
+        require(1 <= self.local_epochs <= 1_000, "local_epochs", self.local_epochs, "from 1 to 1000")

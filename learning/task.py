@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from learning.datasets import Dataset
-from learning.options import OptionError, TrainingOptions
+from learning.options import OptionError, TaskOptions
 from learning.parameters import Parameters
 from learning.public_random import PublicRandom, Shuffler
 
@@ -24,7 +24,7 @@ class Task(Protocol):
         ...
 
     @property
-    def options(self) -> TrainingOptions:
+    def options(self) -> TaskOptions:
         """The validated options, defaults filled in."""
         ...
 
@@ -53,7 +53,7 @@ class Task(Protocol):
         ...
 
 
-TASKS: Final = ("softmax-regression", "mlp", "cnn")
+TASKS: Final = ("softmax-regression", "mlp", "cnn", "synthetic")
 
 
 class TaskUnavailable(ImportError):
@@ -80,6 +80,10 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
         from learning.tasks.mlp import Mlp, MlpOptions
 
         return Mlp(MlpOptions.from_mapping(given))
+    if name == "synthetic":
+        from learning.tasks.synthetic import Synthetic, SyntheticOptions
+
+        return Synthetic(SyntheticOptions.from_mapping(given))
     if name == "cnn":
         try:
             from learning.tasks.cnn import Cnn, CnnOptions

@@ -48,8 +48,8 @@ class StudyTable(Table):
     """The study's name; part of every key and signature, so both sides must hold the same."""
     rounds: int = Field(ge=1, le=1_000_000)
     """Rounds to run; the privacy budget is spread over exactly these."""
-    task: Literal["softmax-regression", "mlp", "cnn"]
-    """What is trained. ``cnn`` needs the extra ``torch``."""
+    task: Literal["softmax-regression", "mlp", "cnn", "synthetic"]
+    """What is trained. ``cnn`` needs the extra ``torch``; ``synthetic`` trains nothing: for load tests."""
 
 
 class DataTable(Table):

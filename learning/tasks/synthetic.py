@@ -1,0 +1,65 @@
+"""A task without a model: parameters of any dimension, all zeros, that nothing is learnt about.
+
+For load tests, where a round is to be the protocol and nothing else. It looks at no example.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from learning.datasets import Dataset
+from learning.options import TaskOptions, require
+from learning.parameters import Parameters, check_shapes
+from learning.public_random import Shuffler
+
+LARGEST_DIM: Final = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticOptions(TaskOptions):
+    """Options of the synthetic task.
+
+    Attributes:
+        dim: d, the number of parameters, 1 to 2^28.
+    """
+
+    dim: int = 1_000
+
+    def __post_init__(self) -> None:
+        require(1 <= self.dim <= LARGEST_DIM, "dim", self.dim, f"from 1 to {LARGEST_DIM}")
+
+
+class Synthetic:
+    """One vector of ``dim`` zeros whose update is zero."""
+
+    name: Final = "synthetic"
+
+    def __init__(self, options: SyntheticOptions) -> None:
+        self.options = options
+        self.dim = options.dim
+        self._shapes = {"vector": (options.dim,)}
+
+    def initial_parameters(self) -> Parameters:
+        """Return zeros, shape (dim,)."""
+        return {"vector": np.zeros(self.dim, dtype=np.float32)}
+
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler) -> Parameters:
+        """Return zeros, shape (dim,), whatever the examples are.
+
+        Raises:
+            ValueError: the parameters' shape doesn't fit.
+        """
+        check_shapes(parameters, self._shapes)
+        return self.initial_parameters()
+
+    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        """Return accuracy and loss 0: there is nothing to be right about.
+
+        Raises:
+            ValueError: the parameters' shape doesn't fit.
+        """
+        check_shapes(parameters, self._shapes)
+        return {"accuracy": 0.0, "loss": 0.0}
