@@ -35,6 +35,7 @@ from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
 from server.journal import Charge, Journal
+from server.loop_lag import LoopLag
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
@@ -90,6 +91,7 @@ class Study:
         self._finished = False
         self._excluded: dict[int, str] = {}
         self._first_gathering = True
+        self._loop_lag = LoopLag()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
         self.sessions = Sessions(document.study, roster, self._session_lost)
         deadlines = configuration.deadlines
@@ -198,6 +200,7 @@ class Study:
         began = time.monotonic()
         self._emit("study_started", **self._description(address))
         outcome = STOPPED
+        sampler = asyncio.create_task(self._loop_lag.run())
         try:
             outcome = await self._rounds()
             farewell = pb.CoordinatorMessage(study_end=pb.StudyEnd(reason=outcome))
@@ -206,6 +209,7 @@ class Study:
             raise
         finally:
             self._finished = True
+            sampler.cancel()
             self._emit(
                 "study_finished",
                 reason=outcome,
@@ -247,6 +251,7 @@ class Study:
         self._first_gathering = False
         quorum_since: float | None = None
         told_at = -PROGRESS_INTERVAL_S
+        self._loop_lag.restart()
         while True:
             ready = self.sessions.ready() - self._excluded.keys()
             now = time.monotonic()
@@ -268,6 +273,7 @@ class Study:
                     reason=reason,
                     received=len(ready),
                     needed=quorum,
+                    loop_lag_ms=self._loop_lag.figures(),
                 )
                 return None
             if now - told_at >= PROGRESS_INTERVAL_S:
@@ -288,6 +294,7 @@ class Study:
 
     async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
         began = time.monotonic()
+        self._loop_lag.restart()
         model_bytes = self._model.astype("<f4").tobytes()
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = hashlib.sha256(model_bytes).digest()
@@ -327,6 +334,7 @@ class Study:
                 reason=error.reason,
                 received=error.received,
                 needed=error.needed,
+                loop_lag_ms=self._loop_lag.figures(),
             )
             if error.culprit is not None:
                 await self._exclude(error.culprit, error.reason)
@@ -373,12 +381,14 @@ class Study:
     ) -> None:
         context = completed.cohort_context
 
-        def learn() -> dict[str, float]:
+        def learn() -> tuple[str, dict[str, float]]:
+            # Little-endian words of secagg.masking.word_dtype, as the core makes them.
+            sum_sha256 = hashlib.sha256(completed.total).hexdigest()
             mean = Encoder(self._plan, context).decode_sum(completed.total, len(completed.u3))
             self._model = self._optimizer.apply(self._model, mean)
-            return self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
+            return sum_sha256, self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
 
-        evaluation = await asyncio.get_running_loop().run_in_executor(self._worker, learn)
+        sum_sha256, evaluation = await asyncio.get_running_loop().run_in_executor(self._worker, learn)
         figures = attempt.figures
         sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
         upload, download = attempt.mean_traffic(completed.u5)
@@ -401,6 +411,9 @@ class Study:
             "loss": evaluation["loss"],
             **self._epsilons(),
             "coordinator_rss_mb": resident_mb(),
+            "survivors": sorted(completed.u3),
+            "sum_sha256": sum_sha256,
+            "loop_lag_ms": self._loop_lag.figures(),
         }
         name = f"round-{round_:06d}.npz"
         checkpoint = Checkpoint(

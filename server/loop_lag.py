@@ -1,0 +1,84 @@
+"""How late the event loop is: what a message waits before anybody looks at it.
+
+A sampler asks to be woken on a fixed grid of times and notes how late each wake-up came, in a histogram of fixed size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Final
+
+INTERVAL_S: Final = 0.005
+_LOWEST_MS: Final = 0.01
+_PER_DECADE: Final = 20  # buckets, so that a quantile is at most 12 % too high
+_BUCKETS: Final = 7 * _PER_DECADE  # from 0.01 ms to 100 s
+_MOST_AT_ONCE: Final = 20_000  # due times made up for after one stop; a machine asleep for a night is no lag
+
+
+class LagHistogram:
+    """Counts of latenesses in logarithmic buckets: constant memory, quantiles rounded up."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (_BUCKETS + 1)
+        self._samples = 0
+        self._max_ms = 0.0
+
+    def add(self, late_s: float) -> None:
+        """One wake-up that came this many seconds late; early is not late."""
+        late_ms = 1000.0 * late_s
+        bucket = 0 if late_ms <= _LOWEST_MS else math.ceil(_PER_DECADE * math.log10(late_ms / _LOWEST_MS))
+        self._counts[min(bucket, _BUCKETS)] += 1
+        self._samples += 1
+        self._max_ms = max(self._max_ms, late_ms)
+
+    def quantile_ms(self, share: float) -> float:
+        """The lateness that this share of the wake-ups doesn't exceed, in ms; 0 without any."""
+        wanted, seen = share * self._samples, 0
+        for bucket, count in enumerate(self._counts):
+            seen += count
+            if count and seen >= wanted:
+                above = math.inf if bucket == _BUCKETS else _LOWEST_MS * 10 ** (bucket / _PER_DECADE)
+                return min(above, self._max_ms)
+        return 0.0
+
+    def figures(self) -> dict[str, float]:
+        """``p50``, ``p99`` and ``max``, in ms."""
+        return {
+            "p50": round(self.quantile_ms(0.5), 2),
+            "p99": round(self.quantile_ms(0.99), 2),
+            "max": round(self._max_ms, 2),
+        }
+
+
+class LoopLag:
+    """Measures the loop that `run` runs on.
+
+    A loop that stops for a second misses two hundred due times, and each of them counts with its own lateness: the
+    quantiles are those of a message that arrives at any time, not only of those lucky enough to meet an idle loop.
+    """
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        self._interval_s = interval_s
+        self._histogram = LagHistogram()
+
+    def restart(self) -> None:
+        """Forget what was measured, at the beginning of what is to be measured."""
+        self._histogram = LagHistogram()
+
+    def figures(self) -> dict[str, float]:
+        """``p50``, ``p99`` and ``max`` of the lateness since `restart`, in ms."""
+        return self._histogram.figures()
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        due = time.monotonic() + self._interval_s
+        while True:
+            await asyncio.sleep(max(due - time.monotonic(), 0.0))
+            now = time.monotonic()
+            # Not loop.time(): uvloop's has a resolution of a millisecond and stands still during a callback.
+            due = max(due, now - _MOST_AT_ONCE * self._interval_s)
+            while due <= now:
+                self._histogram.add(now - due)
+                due += self._interval_s

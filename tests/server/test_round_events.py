@@ -1,0 +1,71 @@
+"""What the coordinator says about a round when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
+
+import server.rounds
+from secagg.unmasking import Completed
+from wire import coordinator_pb2 as pb
+
+
+def test_survivors_the_sum_and_the_lag(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed: list[Completed] = []
+    honest = server.rounds.Unmasking.close
+
+    def close(phase: Any) -> Completed:
+        completed.append(honest(phase))
+        return completed[-1]
+
+    monkeypatch.setattr(server.rounds.Unmasking, "close", close)
+
+    def says_nothing_good(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+        return [peer.wrap(masked_input=pb.MaskedInputOffer())]
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            keys = identities(study_folder)
+            peers = [Peer(where, keys[2], {"masked_input": says_nothing_good})]
+            peers += [Peer(where, key) for key in keys if key != keys[2]]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            first, second = where.of("round_completed")
+            assert first["survivors"] == [0, 1, 3, 4, 5, 6]
+            assert second["survivors"] == list(range(PARTICIPANTS))
+            for event, one in zip((first, second), completed, strict=True):
+                assert one.total.dtype.str == "<u2"
+                assert event["sum_sha256"] == hashlib.sha256(one.total.tobytes()).hexdigest()
+                lag = event["loop_lag_ms"]
+                assert 0 <= lag["p50"] <= lag["p99"] <= lag["max"]
+                assert lag["max"] > 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("phase", ["Connecting", "AdvertiseKeys"])
+def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_path: Path, phase: str) -> None:
+    def nothing(_: Peer, __: Any) -> None:
+        return None
+
+    async def scenario() -> None:
+        tables = {"coordinator": {"max_attempts": 1}, "deadlines": {"connect_s": 1.0, "advertise_keys_s": 0.5}}
+        if phase != "Connecting":
+            del tables["deadlines"]["connect_s"]
+        async with coordinator(study_folder, tmp_path / "state.sqlite", **tables) as where:
+            peers = [Peer(where, key, {"advertise_keys": nothing}) for key in identities(study_folder)]
+            async with playing([] if phase == "Connecting" else peers):
+                where.start()
+                await where.finish()
+            [event] = where.of("attempt_aborted", phase=phase)
+            assert event["loop_lag_ms"]["max"] > 0
+
+    asyncio.run(scenario())
