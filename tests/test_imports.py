@@ -168,8 +168,8 @@ def undeclared_libraries(tree: Path) -> list[str]:
     allowed["sordino"] |= distributions(extras["server"])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
     homes = packages_distributions()
-    # Modules that tests share lie beside them; a conftest puts the folder on the path.
-    helpers = {path.stem for path in (tree / "tests").glob("*/*.py")}
+    # Modules that tests share lie beside them; a conftest puts the folder on the path, or they're named in full.
+    helpers = {path.stem for path in (tree / "tests").glob("*/*.py")} | {"tests"}
     violations = []
     for path in python_files(tree, set(allowed)):
         for found in imports(tree, path):
