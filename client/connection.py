@@ -85,7 +85,11 @@ class Session:
         await self._incoming.put(end)
 
     async def upload(self, packed: bytes) -> bytes:
-        """Send one vector in chunks; returns the digest the coordinator counted.
+        """Send one vector in chunks; returns the digest the coordinator counted. Raises as `upload_chunks`."""
+        return await self.upload_chunks(_each(frames(packed)))
+
+    async def upload_chunks(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """Send framed chunks, made as they are taken; returns the digest the coordinator counted.
 
         Raises:
             UploadRejected: it wasn't taken, or came too late. Whether the session goes on its own stream tells: a call
@@ -93,7 +97,7 @@ class Session:
         """
         call = self._channel.stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
-        )(_each(frames(packed)), metadata=self._metadata(), timeout=TRANSFER_S)
+        )(chunks, metadata=self._metadata(), timeout=TRANSFER_S)
         try:
             receipt: pb.UploadReceipt = await call
         except grpc.aio.AioRpcError as error:

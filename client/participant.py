@@ -70,7 +70,11 @@ class _Attempt:
 
 
 class Participant:
-    """One identity with its data, in a process that may host several."""
+    """One identity with its data, in a process that may host several.
+
+    A load test puts its own behaviour in the place of `_vector` (what is masked), `_send` (every phase message goes
+    through it) and `_upload`; everything else stays as deployed.
+    """
 
     def __init__(
         self,
@@ -236,13 +240,19 @@ class Participant:
         self._check_budget(terms)
         order, renyi = self._round_cost(terms)
         await self._journal.charge(*self._key(terms, attempt), order, renyi)
-        update = await attempt.update
-        encoder = Encoder(terms.document.plan, masking.cohort.context)
-        vector = await self._compute(encoder.encode, update, os.urandom)
+        vector = await self._vector(terms, attempt, masking)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
         offer = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
         await self._send(session, attempt, masked_input=offer)
+
+    async def _vector(
+        self, terms: StudyTerms, attempt: _Attempt, masking: Masking
+    ) -> NDArray[np.unsignedinteger[Any]]:
+        """The update, encoded: words below 2^B, shape (padded_dim,)."""
+        update = await attempt.update
+        encoder = Encoder(terms.document.plan, masking.cohort.context)
+        return await self._compute(encoder.encode, update, os.urandom)
 
     async def _upload(self, session: Session, attempt: _Attempt) -> None:
         packed, attempt.packed = attempt.packed, None

@@ -7,9 +7,11 @@ import os
 import signal
 import ssl
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -103,59 +105,63 @@ class ParticipantHost:
         self._terms: StudyTerms | None = None
         self._reachable = True
         self._terms_lock = asyncio.Lock()
-        data = configuration.data
+        self._executor = executor
         try:
-            task = self._task = make_task(configuration.study.task, dict(configuration.task))
-            parts = partition(load_labels(data.dataset), data.partition, data.parts, data.alpha, data.seed)
-            # One pass over the file for all participants of the process, holding only their rows.
-            rows = [parts[entry.part] for entry in configuration.participants]
-            examples = load_partition(data.dataset, np.concatenate(rows))
-            ends = np.cumsum([len(part) for part in rows])
-            self._participants = [
-                Participant(
-                    configuration,
-                    load_identity(entry.key),
-                    task,
-                    examples.take(np.arange(end - len(part), end)),
-                    journal,
-                    executor,
-                    self._documents.fetch,
-                )
-                for entry, part, end in zip(configuration.participants, rows, ends, strict=True)
-            ]
+            self._task = make_task(configuration.study.task, dict(configuration.task))
+            self._participants = self._make_participants()
             self._ca = _read_ca(configuration.coordinator.ca)
         except OSError as error:
             raise JoinError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
         except (KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
             raise JoinError(str(error), BAD_INPUT) from error
 
+    def _make_participants(self) -> list[Participant]:
+        """All participants with their keys and their parts of the data.
+
+        Raises:
+            OSError, ValueError: a key or the data can't be used.
+        """
+        configuration, data = self._configuration, self._configuration.data
+        parts = partition(load_labels(data.dataset), data.partition, data.parts, data.alpha, data.seed)
+        # One pass over the file for all participants of the process, holding only their rows.
+        rows = [parts[entry.part] for entry in configuration.participants]
+        examples = load_partition(data.dataset, np.concatenate(rows))
+        ends = np.cumsum([len(part) for part in rows])
+        return [
+            Participant(
+                configuration,
+                load_identity(entry.key),
+                self._task,
+                examples.take(np.arange(end - len(part), end)),
+                self._journal,
+                self._executor,
+                self._documents.fetch,
+            )
+            for entry, part, end in zip(configuration.participants, rows, ends, strict=True)
+        ]
+
     async def run(self) -> int:
-        """Until every participant's study has ended."""
-        stopped: list[int] = []
-        loop = asyncio.get_running_loop()
-        channel = open_channel(self._configuration.coordinator.address, self._ca)
+        """Until every participant's study has ended, or the process is told to stop."""
+        return await run_until_told(self.stay())
+
+    async def stay(self) -> None:
+        """Keep the participants connected until every one's study has ended.
+
+        Raises:
+            JoinError: one of them can't take part; the others are cut off.
+        """
+        channel = self._open_channel()
         tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
-
-        def stop(code: int) -> None:
-            stopped.append(code)
-            for task in tasks:
-                task.cancel()
-
-        loop.add_signal_handler(signal.SIGTERM, stop, OK)
-        loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
         try:
             await asyncio.gather(*tasks)
-            return OK
-        except asyncio.CancelledError:
-            if not stopped:
-                raise
-            log.info("stopped on request")
-            return stopped[0]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await channel.close(grace=1.0)
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        return open_channel(self._configuration.coordinator.address, self._ca)
 
     async def _stay(self, channel: grpc.aio.Channel, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
@@ -240,6 +246,28 @@ class ParticipantHost:
             )
             self._terms = StudyTerms(document, roster, welcome.study_sha256, welcome.roster_sha256)
             return self._terms
+
+
+async def run_until_told(work: Coroutine[Any, Any, None]) -> int:
+    """Run to the end, or until SIGTERM or SIGINT; returns the exit code, having let the work clean up."""
+    stopped: list[int] = []
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(work)
+
+    def stop(code: int) -> None:
+        stopped.append(code)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop, OK)
+    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
+    try:
+        await task
+        return OK
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        log.info("stopped on request")
+        return stopped[0]
 
 
 def _read_ca(path: Path) -> bytes:
