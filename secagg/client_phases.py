@@ -113,10 +113,12 @@ class _Phase:
     _name: str
     _left = False
 
-    def _leave(self) -> None:
+    def _leave(self, message: object = None, wanted: type[object] = object) -> None:
         if self._left:
             raise CoordinatorMisbehaved(self._name, "this phase is over for this participant")
         self._left = True
+        if not isinstance(message, wanted):
+            raise CoordinatorMisbehaved(self._name, f"{type(message).__name__} is not what this phase waits for")
 
 
 class AdvertiseKeys(_Phase):
@@ -181,7 +183,7 @@ class ShareKeys(_Phase):
         Raises:
             CoordinatorMisbehaved: u1 or an advertisement of a neighbour fails a check; no neighbour is ever skipped.
         """
-        self._leave()
+        self._leave(message, CohortKeys)
         cohort = self._check(message)
         keys, graph, me = self._keys, cohort.graph, self._me
         agreements: dict[int, bytes] = {}
@@ -318,7 +320,7 @@ class MaskedInputCollection(_Phase):
         Raises:
             CoordinatorMisbehaved: dealers that are no neighbours, repeated, too few, or that didn't deal.
         """
-        self._leave()
+        self._leave(message, NeighbourShares)
         cohort, graph = self._cohort, self._cohort.graph
         neighbours = set(graph.neighbours(cohort.me))
         dealers = tuple(dealt.dealer for dealt in message.shares)
@@ -370,9 +372,9 @@ class MaskedInputCollection(_Phase):
         if plaintext is None:
             return None
         width = SALT_BYTES + SHARE_BYTES
-        halves = [plaintext[kind * width : (kind + 1) * width] for kind in (MASK_KEY, SELF_MASK_SEED)]
-        salts = (halves[0][:SALT_BYTES], halves[1][:SALT_BYTES])
-        shares = np.stack([np.frombuffer(half[SALT_BYTES:], dtype="<u2") for half in halves]).astype(np.uint16)
+        salts = (plaintext[:SALT_BYTES], plaintext[width : width + SALT_BYTES])
+        halves = np.frombuffer(plaintext, dtype="<u2").reshape(2, width // 2)
+        shares = halves[:, SALT_BYTES // 2 :].astype(np.uint16)
         if (shares >= shamir.PRIME).any():
             return None
         leaves = _pair_of_leaves(cohort, dealt.dealer, me, cohort.graph.x(me), salts, shares)
@@ -456,7 +458,7 @@ class ConsistencyCheck(_Phase):
             CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
                 set it masked with (else a few could be told that the others missed u2, and the sum of those few opens).
         """
-        self._leave()
+        self._leave(message, SurvivorSets)
         cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
         try:
             u2, u3 = from_bitmap(message.u2, cohort.u1), from_bitmap(message.u3, cohort.u1)
@@ -516,7 +518,7 @@ class Unmasking(_Phase):
         Raises:
             CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
         """
-        self._leave()
+        self._leave(message, UnmaskingRequest)
         cohort, u1 = self._cohort, self._cohort.u1
         signers = tuple(signer for signer, _ in message.signatures)
         if any(a >= b for a, b in pairwise(signers)) or not self._u3.issuperset(signers):
@@ -538,7 +540,7 @@ class Unmasking(_Phase):
                 shares.append(pair.self_mask_seed if dealer in self._u3 else pair.mask_key)
         reply = UnmaskingReply(tuple(shares))
         self._held.clear()
-        return Answered(request_digest(message), reply), reply
+        return Answered(message, reply), reply
 
 
 def request_digest(message: UnmaskingRequest) -> bytes:
@@ -550,8 +552,9 @@ def request_digest(message: UnmaskingRequest) -> bytes:
 class Answered:
     """The request was answered; only its exact repetition gets the reply again."""
 
-    def __init__(self, request: bytes, reply: UnmaskingReply) -> None:
-        self.request_digest, self._reply = request, reply
+    def __init__(self, request: UnmaskingRequest, reply: UnmaskingReply) -> None:
+        self._request, self._reply = request, reply
+        self.request_digest = request_digest(request)
 
     def receive(self, message: UnmaskingRequest) -> UnmaskingReply:
         """The same bytes for the same question.
@@ -559,6 +562,7 @@ class Answered:
         Raises:
             CoordinatorMisbehaved: another question.
         """
-        if request_digest(message) != self.request_digest:
+        # Compared as it is: the digest is for the journal, and has no bytes for signers that nobody could be.
+        if message != self._request:
             raise CoordinatorMisbehaved(UNMASKING, "a second, different unmasking request")
         return self._reply

@@ -2,7 +2,8 @@
 
     AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Completed
 
-A phase takes messages with `receive`; a message that fails a check raises and leaves the phase as it was. `close` fixes
+A phase takes messages with `receive`; a message that fails a check, or is none of this phase's, raises and leaves the
+phase as it was. `close` fixes
 the phase's set, once, and returns the next phase with the messages to send; the caller owns the clock and chooses the
 moment. A message that comes later is refused.
 A phase that would end with too few participants raises `TooFewClients`, and nothing of it was revealed.
@@ -75,7 +76,8 @@ class AdvertiseKeys(ServerPhase):
 
     def receive(self, sender: int, message: Advertisement) -> None:
         """Check one advertisement."""
-        self._take(sender, sender in self.cohort and sender not in self._advertisements)
+        known = isinstance(message, Advertisement) and sender in self.cohort
+        self._take(sender, known and sender not in self._advertisements)
         keys = (message.mask_key, message.channel_key)
         if any(len(key) != KEY_BYTES for key in keys):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is not 32 bytes long")
@@ -162,7 +164,8 @@ class ShareKeys(ServerPhase):
     def receive(self, sender: int, message: SealedShares) -> None:
         """Check that the shares go to exactly the neighbours and that the commitments are signed."""
         cohort = self.cohort
-        self._take(sender, sender in cohort.advertisements and sender not in self._dealings)
+        known = isinstance(message, SealedShares) and sender in cohort.advertisements
+        self._take(sender, known and sender not in self._dealings)
         neighbours, holders = cohort.graph.neighbours(sender), cohort.graph.holders(sender)
         if len(message.ciphertexts) != len(neighbours):
             raise InvalidMessage(SHARE_KEYS, sender, "shares must go to exactly the neighbours")
@@ -245,6 +248,7 @@ class MaskedInputCollection(ServerPhase):
     def receive(self, sender: int, message: MaskedInput) -> None:
         """Add one complete input. Nothing of it counts unless all of it checks."""
         parameters = self.cohort.config.parameters
+        self._take(sender, isinstance(message, MaskedInput))
         self.check_offer(sender, message.sha256, message.signature)
         wanted = packed_size(parameters.dim, parameters.bits)
         if len(message.packed) != wanted:
@@ -301,7 +305,8 @@ class ConsistencyCheck(ServerPhase):
 
     def receive(self, sender: int, message: ConsistencySignature) -> None:
         """Check one signature."""
-        self._take(sender, sender in self.u3 and sender not in self._signatures)
+        known = isinstance(message, ConsistencySignature) and sender in self.u3
+        self._take(sender, known and sender not in self._signatures)
         if not self.cohort.config.roster.verify(sender, message.signature, self._statement):
             raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
         self._signatures[sender] = message.signature

@@ -250,6 +250,11 @@ def _powers(points: tuple[int, ...], threshold: int) -> NDArray[np.float64]:
     return matrix
 
 
+def forget_tables() -> None:
+    """Forget the powers of points that were used before; a benchmark of many participants in one process does."""
+    _powers.cache_clear()
+
+
 def _modulo(values: NDArray[np.float64]) -> Symbols:
     """Reduce exact integers, from 0 to 2^53, modulo p."""
     return (values.astype(np.int64) % PRIME).astype(np.uint16)

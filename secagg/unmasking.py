@@ -36,12 +36,14 @@ from secagg.masking import apply_masks
 from secagg.messages import (
     KIND_LABELS,
     MASK_KEY,
+    SALT_BYTES,
     SELF_MASK_SEED,
     UNMASKING,
     MaskKeyShare,
     SelfMaskSeedShare,
     UnmaskingReply,
 )
+from secagg.parallel import Parallel
 
 if TYPE_CHECKING:
     from secagg.server_phases import ServerCohort
@@ -122,7 +124,8 @@ class Unmasking(ServerPhase):
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
-        self._take(sender, sender in self.u4 and sender not in self._u5)
+        known = isinstance(message, UnmaskingReply) and sender in self.u4
+        self._take(sender, known and sender not in self._u5)
         if len(message.shares) != len(self._dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each member of u2")
         checked: dict[int, NDArray[np.uint16]] = {}
@@ -132,6 +135,9 @@ class Unmasking(ServerPhase):
             kind = SELF_MASK_SEED if dealer in self.u3 else MASK_KEY
             if not isinstance(share, SelfMaskSeedShare if kind == SELF_MASK_SEED else MaskKeyShare):
                 raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
+            well_formed = share.share.shape == (shamir.SYMBOLS,) and share.share.dtype == np.uint16
+            if not well_formed or len(share.salt) != SALT_BYTES:
+                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
             # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only
             # be found when the secret is rebuilt, with nobody left to drop.
             if (share.share >= shamir.PRIME).any():
@@ -152,8 +158,11 @@ class Unmasking(ServerPhase):
             self._shares[dealer][sender] = symbols
         self._u5.add(sender)
 
-    def close(self) -> Completed:
+    def close(self, parallel: Parallel | None = None) -> Completed:
         """Rebuild, check, subtract.
+
+        Args:
+            parallel: threads for the masks, most of the work.
 
         Raises:
             TooFewClients: a secret has fewer shares than the threshold.
@@ -169,7 +178,7 @@ class Unmasking(ServerPhase):
             else:
                 masks += self._pairwise_masks(dealer, symbols)
         total = self._accumulator.copy()
-        apply_masks(total, masks, parameters.bits)
+        apply_masks(total, masks, parameters.bits, parallel)
         self._shares.clear()
         return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total)
 

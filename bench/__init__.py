@@ -1,0 +1,1 @@
+"""Measurements: the protocol core, the noise, the primitives below them and the peers beside them."""

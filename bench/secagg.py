@@ -1,0 +1,318 @@
+"""Whole attempts of the protocol core in one process: no network, and nothing shared between participants.
+
+Each participant holds a roster, a configuration and keys of its own and sees only what the coordinator would send it.
+Figures are CPU time of this process, all threads together, with every signature and commitment checked on both sides.
+Messages pass as the core's objects; their protobuf sizes are taken outside the clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from secagg import client_phases, masking, server_phases, shamir
+from secagg.context import RoundConfig
+from secagg.keys import IdentityKey
+from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
+from secagg.packing import packed_size
+from secagg.parallel import Parallel
+from secagg.parameters import RoundParameters, assumed_colluders, default_min_survivors
+from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from wire import codec
+from wire import coordinator_pb2 as pb
+
+PHASES: Final = {
+    "advertise-keys": ADVERTISE_KEYS,
+    "share-keys": SHARE_KEYS,
+    "masked-input": MASKED_INPUT,
+    "consistency-check": CONSISTENCY_CHECK,
+    "unmasking": UNMASKING,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is run.
+
+    Raises:
+        ValueError: a number lies outside its range, or so many leave that the attempt can't end in a sum.
+    """
+
+    clients: int
+    dim: int
+    bits: int
+    adversarial: float = 0.05
+    dropout: float = 0.3
+    drop: float = 0.0
+    at: str = "masked-input"
+
+    def __post_init__(self) -> None:
+        if self.at not in PHASES:
+            raise ValueError(f"--at takes one of {', '.join(PHASES)}, not {self.at!r}")
+        if not 0 <= self.drop < 1:
+            raise ValueError(f"--drop is a share from 0 to below 1, not {self.drop:g}")
+        left = self.clients - self.dropped
+        if left < self.parameters.min_survivors:
+            raise ValueError(
+                f"{self.dropped} of {self.clients} leave and {left} stay, fewer than min_survivors = "
+                f"{self.parameters.min_survivors}: lower --drop, or raise --dropout, the share that is planned for"
+            )
+
+    @property
+    def dropped(self) -> int:
+        """How many leave."""
+        return round(self.drop * self.clients)
+
+    @property
+    def parameters(self) -> RoundParameters:
+        """The plan's numbers that the protocol rests on.
+
+        Raises:
+            InvalidParameters: they can't be met.
+        """
+        colluders = assumed_colluders(self.clients, self.adversarial, self.dropout)
+        survivors = default_min_survivors(self.clients, colluders, self.dropout)
+        return RoundParameters(
+            cohort=self.clients,
+            colluders=colluders,
+            min_survivors=survivors,
+            quorum=survivors,
+            bits=self.bits,
+            dim=self.dim,
+        )
+
+
+@dataclass
+class Clock:
+    """CPU seconds by side and phase."""
+
+    seconds: Counter[tuple[str, str]] = field(default_factory=Counter)
+    of_client: Counter[int] = field(default_factory=Counter)
+
+    @contextmanager
+    def client(self, phase: str, who: int) -> Iterator[None]:
+        """Time one participant's step."""
+        # A process of its own would find no table that another participant has left.
+        shamir.forget_tables()
+        began = time.process_time()
+        yield
+        spent = time.process_time() - began
+        self.seconds["client", phase] += spent
+        self.of_client[who] += spent
+
+    @contextmanager
+    def server(self, phase: str) -> Iterator[None]:
+        """Time a step of the coordinator."""
+        began = time.process_time()
+        yield
+        self.seconds["server", phase] += time.process_time() - began
+
+    def total(self, side: str) -> float:
+        """CPU seconds of one side."""
+        return math.fsum(spent for (who, _), spent in self.seconds.items() if who == side)
+
+
+def run(setting: Setting, parallel: Parallel | None = None) -> dict[str, Any]:
+    """Run one attempt and check its sum.
+
+    Args:
+        parallel: threads for the coordinator's unmasking; None uses one.
+
+    Returns:
+        figures under the names of `sordino bench secagg --json`.
+    """
+    masking.choose_keystream(time.perf_counter)
+    attempt = _Attempt(setting, parallel)
+    began = time.perf_counter()
+    completed, expected = attempt.run()
+    wall_s = time.perf_counter() - began - attempt.outside_s
+    clock, survivors = attempt.clock, sorted(completed.u3)
+    graph = attempt.graph
+    client_cpu_s = math.fsum(clock.of_client[who] for who in survivors) / len(survivors)
+    return {
+        "clients": setting.clients,
+        "dim": setting.dim,
+        "bits": setting.bits,
+        "graph": "complete",
+        "adversary": "malicious",
+        "drop": setting.drop,
+        "at": setting.at,
+        "sum_ok": bool(np.array_equal(completed.total, expected)),
+        "degree": setting.clients - 1,
+        "threshold": graph.threshold,
+        "survivors": len(survivors),
+        "client_cpu_s": client_cpu_s,
+        "server_cpu_s": clock.total("server"),
+        "cpu_s": clock.total("server") + clock.total("client"),
+        "wall_s": wall_s,
+        "upload_bytes": round(sum(attempt.sent[who] for who in survivors) / len(survivors)),
+        "download_bytes": round(sum(attempt.got[who] for who in survivors) / len(survivors)),
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        "phases": {
+            name: {side: clock.seconds[side, phase] for side in ("client", "server")} for name, phase in PHASES.items()
+        },
+    }
+
+
+class _Attempt:
+    """Both sides, driven in turn."""
+
+    def __init__(self, setting: Setting, parallel: Parallel | None) -> None:
+        self.setting, self.parallel, self.clock = setting, parallel, Clock()
+        parameters = setting.parameters
+        authority = Ed25519PrivateKey.generate()
+        identities = sorted((IdentityKey.generate(os.urandom) for _ in range(setting.clients)), key=lambda k: k.public)
+        entries = tuple(RosterEntry(one.public, f"host-{number}") for number, one in enumerate(identities))
+        roster_file = sign_roster(Roster("bench", 1, entries), authority)
+        authority_public = authority.public_key().public_bytes_raw()
+
+        def configuration() -> RoundConfig:
+            return RoundConfig(
+                roster=verify_roster(roster_file, authority_public),
+                round=1,
+                attempt=1,
+                study_digest=hashlib.sha256(b"study").digest(),
+                model_digest=hashlib.sha256(b"model").digest(),
+                parameters=parameters,
+            )
+
+        self.identities = identities
+        self.server_config = configuration()
+        self.configs = [configuration() for _ in identities]
+        self.clients: dict[int, Any] = {}
+        self.graph: Any = None
+        self.sent: Counter[int] = Counter()
+        self.got: Counter[int] = Counter()
+        self.outside_s = 0.0  # wall time of what the measurement itself does
+        # Spread over the positions, since those at one end only add, or only subtract, their masks.
+        step = setting.clients / max(setting.dropped, 1)
+        self.leaving = {int(index * step) for index in range(setting.dropped)}
+
+    def run(self) -> tuple[Any, NDArray[Any]]:
+        """All phases; returns what the coordinator opened and the plain sum of the survivors."""
+        clock, parameters = self.clock, self.setting.parameters
+        advertise = server_phases.AdvertiseKeys(self.server_config, frozenset(range(self.setting.clients)))
+        starting = dict.fromkeys(range(self.setting.clients))
+        self._phase(ADVERTISE_KEYS, advertise, starting, self._advertise, codec.write_advertisement)
+        with clock.server(ADVERTISE_KEYS):
+            share, cohort_keys = advertise.close()
+        self.graph = share.cohort.graph
+        self._received(cohort_keys, lambda message: codec.write_cohort_keys(1, 1, message))
+        self._phase(SHARE_KEYS, share, cohort_keys, self._step, codec.write_sealed_shares)
+        with clock.server(SHARE_KEYS):
+            masked, shares = share.close()
+        self._received(shares, lambda message: codec.write_neighbour_shares(1, 1, message))
+        total = np.zeros(parameters.dim, dtype=np.uint64)
+
+        def mask(who: int, message: Any) -> Any:
+            with clock.client(MASKED_INPUT, who):
+                masking_phase = self.clients[who].receive(message)
+            with self._outside():
+                vector = _random_vector(parameters.dim, parameters.bits)
+                np.add(total, vector, out=total)
+            with clock.client(MASKED_INPUT, who):
+                self.clients[who], upload = masking_phase.mask(vector)
+            self.sent[who] += packed_size(parameters.dim, parameters.bits)
+            return upload
+
+        def offer(message: Any) -> Any:
+            return pb.MaskedInputOffer(sha256=message.sha256, signature=message.signature)
+
+        self._phase(MASKED_INPUT, masked, shares, mask, offer)
+        with clock.server(MASKED_INPUT):
+            check, sets = masked.close()
+        self._received(sets, lambda message: codec.write_survivor_sets(1, 1, message))
+        self._phase(CONSISTENCY_CHECK, check, sets, self._step, codec.write_consistency)
+        with clock.server(CONSISTENCY_CHECK):
+            unmasking, requests = check.close()
+        self._received(requests, lambda message: codec.write_unmasking_request(1, 1, message))
+        # Everybody is asked and answers; the coordinator takes as many replies as it needs.
+        self._phase(UNMASKING, unmasking, requests, self._step, codec.write_unmasking_reply)
+        with clock.server(UNMASKING):
+            completed = unmasking.close(self.parallel)
+        with self._outside():
+            total &= np.uint64((1 << parameters.bits) - 1)
+            expected = total.astype(masking.word_dtype(parameters.bits))
+        return completed, expected
+
+    def _advertise(self, who: int, _: Any) -> Any:
+        with self.clock.client(ADVERTISE_KEYS, who):
+            first = client_phases.AdvertiseKeys(self.configs[who], self.identities[who], os.urandom)
+            self.clients[who], message = first.advertise()
+        return message
+
+    def _step(self, who: int, message: Any) -> Any:
+        name = self.clients[who]._name
+        with self.clock.client(name, who):
+            self.clients[who], answer = self.clients[who].receive(message)
+        return answer
+
+    def _phase(
+        self,
+        name: str,
+        phase: Any,
+        messages: dict[int, Any],
+        answer: Callable[[int, Any], Any],
+        write: Callable[[Any], Any],
+    ) -> None:
+        """Each participant that is still there answers, and the coordinator takes the answer at once."""
+        if PHASES[self.setting.at] == name:
+            for who in self.leaving:
+                self.clients.pop(who, None)
+                messages.pop(who, None)
+        field_name = {
+            ADVERTISE_KEYS: "advertise_keys",
+            SHARE_KEYS: "share_keys",
+            MASKED_INPUT: "masked_input",
+            CONSISTENCY_CHECK: "consistency",
+            UNMASKING: "unmasking",
+        }[name]
+        for who in list(messages):
+            message = answer(who, messages.pop(who))
+            with self._outside():
+                phase_message = pb.PhaseMessage(round=1, attempt=1, **{field_name: write(message)})
+                self.sent[who] += pb.ParticipantMessage(phase=phase_message).ByteSize()
+            if getattr(phase, "enough", False):
+                continue
+            with self.clock.server(name):
+                phase.receive(who, message)
+
+    def _received(self, messages: dict[int, Any], write: Callable[[Any], Any]) -> None:
+        """Count what the coordinator sends. Messages of one phase have one size but for their varints."""
+        with self._outside():
+            for who, message in messages.items():
+                written = write(message)
+                self.got[who] += pb.CoordinatorMessage(**{_FIELDS[type(written).__name__]: written}).ByteSize()
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.outside_s += time.perf_counter() - began
+
+
+_FIELDS: Final = {
+    "CohortKeys": "cohort_keys",
+    "NeighbourShares": "neighbour_shares",
+    "SurvivorSets": "survivor_sets",
+    "UnmaskingRequest": "unmasking_request",
+}
+
+
+def _random_vector(dim: int, bits: int) -> NDArray[Any]:
+    """Uniform modulo 2^bits, so that sums wrap around."""
+    vector = np.frombuffer(os.urandom(dim * masking.word_dtype(bits).itemsize), dtype=masking.word_dtype(bits)).copy()
+    masking.reduce_words(vector, bits)
+    return vector
