@@ -1,6 +1,6 @@
-"""Processes that the demo starts: the coordinator and the clients, each with a log of its own.
+"""Processes that demo and load test start: the coordinator and the clients, each with a log of its own.
 
-They are in a session of their own, so Ctrl-C reaches the demo alone, and they end by themselves when it is gone.
+They are in a session of their own, so Ctrl-C reaches the starter alone, and they end by themselves when it is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sordino.processes import peak_resident_mb
+from sordino.processes import cpu_seconds, peak_resident_mb
 
 STOP_S: Final = 8.0
 """How long a process may take to end when asked, before it is made to."""
@@ -26,13 +26,16 @@ _GRACE_S: Final = 2.0
 
 @dataclass
 class Child:
-    """One process of ours: ``python -m sordino`` with arguments, its output in a log file."""
+    """One process of ours: a module of ours with arguments, its output in a log file."""
 
     name: str
     arguments: list[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    module: str = "sordino"
     peak_mb: float = 0.0
+    cpu_s: float = 0.0
+    """User and system time when last measured."""
     killed: bool = False
     """On purpose, to be started again."""
     ended: bool = False
@@ -42,7 +45,7 @@ class Child:
         self.killed = False
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sordino", *self.arguments, "--end-with", str(os.getpid())],
+                [sys.executable, "-m", self.module, *self.arguments, "--end-with", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -69,6 +72,7 @@ class Child:
     def measure(self) -> None:
         if self.process is not None and self.running:
             self.peak_mb = max(self.peak_mb, peak_resident_mb(self.process.pid) or 0.0)
+            self.cpu_s = max(self.cpu_s, cpu_seconds(self.process.pid) or 0.0)
 
     def last_words(self) -> str:
         """The last line of its log, for an error message."""

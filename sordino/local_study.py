@@ -38,6 +38,9 @@ class StudyOptions:
         quorum: fewest that begin a round; None takes ``min_survivors``.
         listen: HOST:PORT of the coordinator.
         names: host names and addresses that its certificate holds besides the local ones.
+        deadline_s: of each of the five phases; None takes the default of each.
+        connect_s: longest wait for the roster before a round.
+        max_attempts: at one round.
         one_machine: see ``server.configuration``.
     """
 
@@ -68,6 +71,9 @@ class StudyOptions:
     server_momentum: float = 0.7
     listen: str = "127.0.0.1:8443"
     names: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    connect_s: float = 60.0
+    max_attempts: int = 3
     one_machine: bool = True
 
     @property

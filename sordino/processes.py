@@ -75,6 +75,16 @@ def _status_mb(pid: int, field: str) -> float | None:
     return None
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time that a process has used, in seconds; None as above."""
+    try:
+        # The command's name stands in parentheses and may hold anything, so fields are counted from behind it.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A TCP port that was free a moment ago."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

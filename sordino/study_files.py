@@ -52,12 +52,12 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("k_stddevs", options.k_stddevs, "room before the sum could wrap, in standard deviations"),
             "",
             "[deadlines]  # longest wait in seconds; a phase ends early when all have answered",
-            _line("connect_s", 60, "for the roster to connect, then go on with the quorum"),
-            _line("advertise_keys_s", 15, "fresh keys"),
-            _line("share_keys_s", 20, "encrypted shares of the secrets"),
-            _line("masked_input_s", 60, "local training and the masked update"),
-            _line("consistency_check_s", 15, "signatures over who is in the sum"),
-            _line("unmasking_s", 15, "the shares that open the sum"),
+            _line("connect_s", _short(options.connect_s), "for the roster to connect, then go on with the quorum"),
+            _line("advertise_keys_s", _short(options.deadline_s or 15), "fresh keys"),
+            _line("share_keys_s", _short(options.deadline_s or 20), "encrypted shares of the secrets"),
+            _line("masked_input_s", _short(options.deadline_s or 60), "local training and the masked update"),
+            _line("consistency_check_s", _short(options.deadline_s or 15), "signatures over who is in the sum"),
+            _line("unmasking_s", _short(options.deadline_s or 15), "the shares that open the sum"),
             "",
             "[server_optimizer]",
             _line("rate", options.server_rate, "step along the mean update"),
@@ -70,7 +70,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("tls_key", "coordinator/tls/server.key", "secret"),
             _line("roster", "roster.json", "signed by the authority"),
             _line("authority_public_key", "authority/authority.pub", "the private half need not be here"),
-            _line("max_attempts", 3, "at one round; each attempt that unmasks costs budget"),
+            _line("max_attempts", options.max_attempts, "at one round; each attempt that unmasks costs budget"),
             _line("upload_credits", 64, "uploads held in memory at once"),
             _line("one_machine", options.one_machine, "all parts on one machine: honest-but-curious only"),
             "",
@@ -174,6 +174,11 @@ def _toml(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     return json.dumps(str(value))  # for the strings used here a JSON string is a TOML basic string
+
+
+def _short(seconds: float) -> float:
+    """``60`` and not ``60.0``."""
+    return int(seconds) if seconds == int(seconds) else seconds
 
 
 def _settled(value: int | None) -> int:
