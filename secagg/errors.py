@@ -25,7 +25,7 @@ class InvalidMessage(ProtocolError):
 
 
 class UnexpectedMessage(ProtocolError):
-    """A message that this phase doesn't take from this participant (unknown, late or repeated)."""
+    """A message that this phase doesn't take from this participant (unknown, late, repeated or another kind)."""
 
     def __init__(self, phase: str, sender: int, reason: str = "not expected in this phase") -> None:
         super().__init__(f"{phase}: participant {sender}: {reason}")

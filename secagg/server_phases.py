@@ -2,10 +2,9 @@
 
     AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Completed
 
-A phase takes messages with `receive`; a message that fails a check, or is none of this phase's, raises and leaves the
-phase as it was. `close` fixes
-the phase's set, once, and returns the next phase with the messages to send; the caller owns the clock and chooses the
-moment. A message that comes later is refused.
+A phase takes messages with `receive`; a message that fails a check, or that is none of this phase's, raises and leaves
+the phase as it was. `close` fixes the phase's set, once, and returns the next phase with the messages to send; the
+caller owns the clock and chooses the moment. A message that comes later is refused.
 A phase that would end with too few participants raises `TooFewClients`, and nothing of it was revealed.
 
 The sets are u1 (keys advertised), u2 (shares dealt), u3 (inputs received), u4 (sets signed), u5 (shares revealed).

@@ -472,6 +472,13 @@ def asked_to_sign_many_survivor_sets(client: ModuleType) -> bool:
     return cohort.opens(FEW)
 
 
+@attack("is not what this phase waits for", CRASHES)
+def a_message_of_another_phase(client: ModuleType) -> bool:
+    """Every pair of phase and message is in test_every_message.py."""
+    cohort = brought_to("ConsistencyCheck", client)
+    return bool(cohort.phases[0].receive(cohort.keys()))
+
+
 @attack("a second, different unmasking request")
 def a_second_unmasking_request(client: ModuleType) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
@@ -480,6 +487,15 @@ def a_second_unmasking_request(client: ModuleType) -> bool:
     cohort.unmask(0, sets, signatures)
     fewer = UnmaskingRequest(tuple(sorted(signatures.items()))[:8])
     return len(cohort.phases[0].receive(fewer).shares) == 12
+
+
+@attack("a second, different unmasking request")
+def a_second_unmasking_request_with_a_signer_that_has_no_digest(client: ModuleType) -> bool:
+    """Positions that don't fit eight bytes: `request_digest` has no bytes for them and must not be asked."""
+    cohort = brought_to("ConsistencyCheck", client)
+    signatures = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST}
+    cohort.unmask(0, (ALL, ALL), signatures)
+    return len(cohort.phases[0].receive(UnmaskingRequest(((-1, bytes(64)), (1 << 70, bytes(64))))).shares) == 12
 
 
 # ---------------------------------------------------------------- all of them
@@ -513,7 +529,7 @@ def test_attack_on_a_naive_participant(name: str) -> None:
             with pytest.raises(CoordinatorMisbehaved):
                 ATTACKS[name].run(naive)
         case "the participant crashes":
-            with pytest.raises((KeyError, IndexError, ValueError, RuntimeError)):
+            with pytest.raises((KeyError, IndexError, ValueError, RuntimeError, AttributeError)):
                 ATTACKS[name].run(naive)
 
 
