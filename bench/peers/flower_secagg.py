@@ -1,0 +1,317 @@
+"""One round of Flower's SecAgg+ in this process: its CPU seconds, and whether its sum is right.
+
+Run by the python of ``.venv-peers``; needs nothing of this repository. Flower's own ``SecAggPlusWorkflow`` and
+``secaggplus_mod`` do all the work. What this file adds is what a network would do: a grid that hands every message
+to its participant in memory. The clock runs inside Flower's code only; copying messages, making the inputs and
+checking the sum are not counted, and neither are serialisation and transport, which this run doesn't have.
+
+What is left out in Flower's favour: no model is sent down, the strategy doesn't average (the workflow's result is
+taken as it is), logging is off, a dropped participant simply doesn't answer, and the process keeps to one core,
+because Flower's thread pool for Shamir's scheme holds the interpreter lock and costs 4 % more on two.
+
+Prints one JSON object. Exit status: 0 the sum is right, 1 it is wrong or the round was halted, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+import platform
+import random
+import resource
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+# One BLAS thread; no messages to Flower's makers. Both are read when the packages are first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import Code, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common import recorddict_compat
+from flwr.server import LegacyContext, ServerConfig, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+SERVER_NODE = 1
+PROTOCOL_RECORD = "secaggplus_configs"
+CLIPPING_RANGE = 8.0  # Flower's defaults from here on
+QUANTIZATION_RANGE = 1 << 22
+MODULUS_RANGE = 1 << 32
+REDRAWS = 200  # of the dropped participants, before one fewer is dropped
+
+
+class RoundHalted(RuntimeError):
+    """Flower ended the round without a sum."""
+
+
+@dataclass
+class Clock:
+    """CPU seconds of all threads, and wall seconds, inside the calls that were timed."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def call(self, function: Any, *args: Any) -> Any:
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            return function(*args)
+        finally:
+            self.cpu_s += time.process_time() - cpu
+            self.wall_s += time.perf_counter() - wall
+
+
+class UnusedProxy(ClientProxy):
+    """The workflow wants proxies for their node numbers; it never calls them."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(str(node))
+        self.node_id = node
+
+    def _never(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("the SecAgg+ workflow sends messages through the grid, not through proxies")
+
+    get_properties = get_parameters = fit = evaluate = reconnect = _never
+
+
+class KeepTheSum(Strategy):
+    """Select everybody, send no model, keep the workflow's result unaveraged."""
+
+    def __init__(self) -> None:
+        self.result: Parameters | None = None
+
+    def configure_fit(self, server_round: int, parameters: Parameters, client_manager: Any) -> Any:
+        nothing = Parameters(tensors=[], tensor_type="numpy.ndarray")
+        return [(proxy, FitIns(nothing, {})) for proxy in client_manager.all().values()]
+
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+        self.result = results[0][1].parameters
+        return None, {}
+
+    def initialize_parameters(self, client_manager: Any) -> None:
+        return None
+
+    def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: Any) -> Any:
+        return []
+
+    def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
+        return None, {}
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        return None
+
+
+@dataclass
+class InMemoryGrid(Grid):
+    """Deliver each message to its participant's mod, one after the other, and return the answers."""
+
+    contents: dict[int, RecordDict]  # what each participant's training would return
+    drop: int  # participants to lose before the masked input
+    threshold: int
+    draw: random.Random
+    clients: dict[int, Clock] = field(default_factory=dict)
+    whole: Clock = field(default_factory=Clock)
+    dropped: set[int] = field(default_factory=set)
+    contexts: dict[int, Context] = field(default_factory=dict)
+    holders: dict[int, set[int]] = field(default_factory=dict)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return self.whole.call(self._deliver_all, list(messages))
+
+    def _deliver_all(self, messages: list[Message]) -> list[Message]:
+        stage = messages[0].content.config_records[PROTOCOL_RECORD]["stage"]
+        if stage == "share_keys":
+            for message in messages:
+                record = message.content.config_records[PROTOCOL_RECORD]
+                self.holders[message.metadata.dst_node_id] = {int(node) for node in record if node != "stage"}
+        if stage == "collect_masked_vectors":
+            self.dropped = self._choose_dropped()
+        living = [message for message in messages if message.metadata.dst_node_id not in self.dropped]
+        return [self._deliver(message) for message in living]
+
+    def _deliver(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        # The participant's mod takes entries out of the record, and the workflow gives all of them the same one.
+        record = message.content.config_records[PROTOCOL_RECORD]
+        message.content = RecordDict({PROTOCOL_RECORD: ConfigRecord(dict(record), keep_input=True)})
+        context = self.contexts.get(node)
+        if context is None:
+            context = Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
+            self.contexts[node] = context
+        return self.clients.setdefault(node, Clock()).call(secaggplus_mod, message, context, self._train)
+
+    def _train(self, message: Message, context: Context) -> Message:
+        return Message(self.contents[message.metadata.dst_node_id], reply_to=message)
+
+    def _choose_dropped(self) -> set[int]:
+        """As many as asked for; fewer if some secret would lose too many of its share holders."""
+        nodes = sorted(self.holders)
+        for count in range(self.drop, 0, -1):
+            for _ in range(REDRAWS):
+                dropped = set(self.draw.sample(nodes, count))
+                if all(len(holders - dropped) >= self.threshold for holders in self.holders.values()):
+                    return dropped
+        return set()
+
+    def set_run(self, run: Any) -> None:
+        raise RuntimeError("one round in memory has no run")  # the workflow never asks
+
+    @property
+    def run(self) -> Any:
+        return self.set_run(None)
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return Message(*args, **kwargs)
+
+    def get_node_ids(self) -> list[int]:
+        return sorted(self.contents)
+
+    def push_messages(self, messages: Iterable[Message]) -> Any:
+        return self.set_run(None)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Any:
+        return self.set_run(None)
+
+
+def one_round(clients: int, dim: int, drop: float, neighbours: int | None, threshold: int, seed: int) -> dict[str, Any]:
+    """Run one round and return its figures."""
+    numbers = np.random.default_rng(seed)
+    draw = random.Random(seed)
+    nodes = draw.sample(range(1 << 32, 1 << 63), clients)
+    inputs = {node: numbers.uniform(-1.0, 1.0, dim).astype(np.float32) for node in nodes}
+    contents = {node: trained(vector) for node, vector in inputs.items()}
+
+    strategy, manager = KeepTheSum(), SimpleClientManager()
+    for node in nodes:
+        manager.register(UnusedProxy(node))
+    base = Context(run_id=1, node_id=SERVER_NODE, node_config={}, state=RecordDict(), run_config={})
+    context = LegacyContext(base, config=ServerConfig(num_rounds=1), strategy=strategy, client_manager=manager)
+    context.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 1})
+    nothing = Parameters(tensors=[], tensor_type="numpy.ndarray")
+    context.state.array_records[MAIN_PARAMS_RECORD] = recorddict_compat.parameters_to_arrayrecord(nothing, True)
+
+    workflow = SecAggPlusWorkflow(
+        num_shares=1.0 if neighbours is None else neighbours + 1,
+        reconstruction_threshold=threshold,
+        max_weight=1.0,  # every input weighs 1: the whole quantisation range is used
+        clipping_range=CLIPPING_RANGE,
+        quantization_range=QUANTIZATION_RANGE,
+        modulus_range=MODULUS_RANGE,
+    )
+    grid = InMemoryGrid(contents, drop=round(drop * clients), threshold=threshold, draw=draw)
+    total = Clock()
+    total.call(workflow, grid, context)
+    if strategy.result is None:
+        raise RoundHalted(f"Flower halted the round: {clients} participants, threshold {threshold}, drop {drop}")
+
+    survivors = [node for node in nodes if node not in grid.dropped]
+    (mean,) = parameters_to_ndarrays(strategy.result)
+    expected = np.sum([inputs[node] for node in survivors], axis=0, dtype=np.float64)
+    error = float(np.max(np.abs(mean * len(survivors) - expected)))
+    # One step for the stochastic rounding and half a step for the float32 arithmetic before it, per survivor.
+    tolerance = 1.5 * len(survivors) * 2 * CLIPPING_RANGE / QUANTIZATION_RANGE
+    server_cpu, server_wall = total.cpu_s - grid.whole.cpu_s, total.wall_s - grid.whole.wall_s
+    clients_cpu = math.fsum(clock.cpu_s for clock in grid.clients.values())
+    survivors_cpu = math.fsum(grid.clients[node].cpu_s for node in survivors)
+    return {
+        "sum_ok": error <= tolerance,
+        "max_error": error,
+        "tolerance": tolerance,
+        "dropped": len(grid.dropped),
+        "survivors": len(survivors),
+        "cpu_s": server_cpu + clients_cpu,
+        "server_cpu_s": server_cpu,
+        "client_cpu_s": survivors_cpu / len(survivors),
+        "wall_s": server_wall + math.fsum(clock.wall_s for clock in grid.clients.values()),
+    }
+
+
+def trained(vector: np.ndarray) -> RecordDict:
+    """What a participant's app returns to the mod: the vector, with weight 1."""
+    answer = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), num_examples=1, metrics={})
+    return recorddict_compat.fitres_to_recorddict(answer, keep_input=True)
+
+
+def default_threshold(holders: int) -> int:
+    """The least safe one with two colluders among the holders: floor((holders + 2) / 2) + 1."""
+    return (holders + 2) // 2 + 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, required=True, help="participants, 3 to 1024")
+    parser.add_argument("--dim", type=int, required=True, help="values each of them adds")
+    parser.add_argument("--drop", type=float, default=0.0, help="share lost before the masked input, below 0.5")
+    parser.add_argument("--neighbours", type=int, help="an even number; default: the complete graph")
+    parser.add_argument("--threshold", type=int, help="shares that rebuild a secret; default: half the holders and 2")
+    parser.add_argument("--seed", type=int, default=1, help="of inputs and dropouts; Flower draws its keys itself")
+    parser.add_argument("--json", action="store_true", help="accepted and ignored: the output is always JSON")
+    given = parser.parse_args(arguments)
+    if not 3 <= given.clients <= MODULUS_RANGE // QUANTIZATION_RANGE:
+        parser.error("--clients: 3 to 1024, or the sum overflows Flower's default modulus")
+    if given.dim < 1:
+        parser.error("--dim: at least 1")
+    if not 0.0 <= given.drop < 0.5:
+        parser.error("--drop: at least 0 and below 0.5")
+    if given.neighbours is not None and not (2 <= given.neighbours < given.clients and given.neighbours % 2 == 0):
+        parser.error("--neighbours: even, at least 2 and below --clients (Flower wants an odd number of holders)")
+    holders = given.clients if given.neighbours is None else given.neighbours + 1
+    threshold = default_threshold(holders) if given.threshold is None else given.threshold
+    if not 2 <= threshold < holders:
+        parser.error(f"--threshold: 2 to {holders - 1}")
+
+    logging.disable(logging.CRITICAL)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    TaskIdentity.run_id = TaskIdentity.task_id = 1
+    TaskIdentity.node_id = SERVER_NODE
+    random.seed(given.seed)  # Flower shuffles the ring of neighbours with it
+    try:
+        one_round(5, 100, 0.2, None, 3, given.seed)  # warm-up, not counted
+        figures = one_round(given.clients, given.dim, given.drop, given.neighbours, threshold, given.seed)
+    except RoundHalted as halted:
+        print(halted, file=sys.stderr)
+        return 1
+    print(
+        json.dumps(
+            {
+                "peer": "flower",
+                "clients": given.clients,
+                "dim": given.dim,
+                "drop": given.drop,
+                "neighbours": given.neighbours,
+                "threshold": threshold,
+                **figures,
+                "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+                "settings": {
+                    "clipping_range": CLIPPING_RANGE,
+                    "quantization_range": QUANTIZATION_RANGE,
+                    "modulus_range": MODULUS_RANGE,
+                },
+                "versions": {
+                    **{name: version(name) for name in ("flwr", "cryptography", "pycryptodome", "numpy")},
+                    "python": platform.python_version(),
+                },
+            }
+        )
+    )
+    return 0 if figures["sum_ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
