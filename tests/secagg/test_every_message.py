@@ -1,0 +1,573 @@
+"""Every message in every phase of both sides: taken, and where that leads, or refused, and with what.
+
+The tables are written by hand; the phases and the kinds of message are read from the code. A new one without an entry
+fails `test_the_tables_are_complete`. What is compared before and after a refusal is the phase with all that it holds.
+
+A participant's phase is over once it has refused something: that one mark, `_left`, is all that may change in it, and
+`CoordinatorMisbehaved` ends the attempt for the participant. A phase of the coordinator takes the next message as if
+nothing had been: the shell drops the sender. Types of the fields inside a message are the codec's to check.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from attempts_in_memory import Attempt, Cohort, Script, freeze, identities, keyed_source, make_config, vector_of
+
+from secagg import client_phases, messages, server_phases, unmasking
+from secagg.context import RoundConfig
+from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
+from secagg.messages import (
+    PHASES,
+    ConsistencySignature,
+    MaskedInput,
+    RevealedShare,
+    SelfMaskSeedShare,
+)
+
+ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+
+# What a phase leads to once it has taken what it waits for; None is the end.
+CLIENT_CHAIN: Final[Mapping[str, str | None]] = {
+    "AdvertiseKeys": "ShareKeys",
+    "ShareKeys": "MaskedInputCollection",
+    "MaskedInputCollection": "Masking",
+    "Masking": "ConsistencyCheck",
+    "ConsistencyCheck": "Unmasking",
+    "Unmasking": "Answered",
+    "Answered": None,  # the same request, the same reply
+}
+SERVER_CHAIN: Final[Mapping[str, str | None]] = {
+    "AdvertiseKeys": "ShareKeys",
+    "ShareKeys": "MaskedInputCollection",
+    "MaskedInputCollection": "ConsistencyCheck",
+    "ConsistencyCheck": "Unmasking",
+    "Unmasking": "Completed",
+    "Completed": None,
+}
+
+# closed: the phase takes no messages, so there is no method to give it one.
+CLIENT_TABLE: Final = """
+                      AdvertiseKeys ShareKeys MaskedInputCollection Masking ConsistencyCheck Unmasking Answered
+Advertisement         closed        refused   refused               closed  refused          refused   refused
+CohortKeys            closed        taken     refused               closed  refused          refused   refused
+SealedShares          closed        refused   refused               closed  refused          refused   refused
+DealtShare            closed        refused   refused               closed  refused          refused   refused
+NeighbourShares       closed        refused   taken                 closed  refused          refused   refused
+MaskedInput           closed        refused   refused               closed  refused          refused   refused
+SurvivorSets          closed        refused   refused               closed  taken            refused   refused
+ConsistencySignature  closed        refused   refused               closed  refused          refused   refused
+UnmaskingRequest      closed        refused   refused               closed  refused          taken     taken
+RevealedShare         closed        refused   refused               closed  refused          refused   refused
+SelfMaskSeedShare     closed        refused   refused               closed  refused          refused   refused
+MaskKeyShare          closed        refused   refused               closed  refused          refused   refused
+UnmaskingReply        closed        refused   refused               closed  refused          refused   refused
+"""
+SERVER_TABLE: Final = """
+                      AdvertiseKeys ShareKeys MaskedInputCollection ConsistencyCheck Unmasking Completed
+Advertisement         taken         refused   refused               refused          refused   closed
+CohortKeys            refused       refused   refused               refused          refused   closed
+SealedShares          refused       taken     refused               refused          refused   closed
+DealtShare            refused       refused   refused               refused          refused   closed
+NeighbourShares       refused       refused   refused               refused          refused   closed
+MaskedInput           refused       refused   taken                 refused          refused   closed
+SurvivorSets          refused       refused   refused               refused          refused   closed
+ConsistencySignature  refused       refused   refused               taken            refused   closed
+UnmaskingRequest      refused       refused   refused               refused          refused   closed
+RevealedShare         refused       refused   refused               refused          refused   closed
+SelfMaskSeedShare     refused       refused   refused               refused          refused   closed
+MaskKeyShare          refused       refused   refused               refused          refused   closed
+UnmaskingReply        refused       refused   refused               refused          taken     closed
+"""
+
+# The kind that a phase takes, in every circumstance. Three messages of the coordinator are the same for everybody on
+# the complete graph, and bitmaps say nothing of the attempt they belong to: what is signed over them does.
+CLIENT_CIRCUMSTANCES: Final = """
+                                ShareKeys MaskedInputCollection ConsistencyCheck Unmasking Answered
+the one it waits for            taken     taken                 taken            taken     taken
+a second time                   refused   refused               refused          refused   taken
+for another participant         taken     refused               taken            taken     taken
+of another attempt              refused   refused               taken            refused   refused
+of another round                refused   refused               taken            refused   refused
+after the phase refused one     refused   refused               refused          refused   taken
+"""
+# unexpected: UnexpectedMessage; invalid: InvalidMessage; no way: the phase has no `drop`.
+SERVER_CIRCUMSTANCES: Final = """
+                                AdvertiseKeys ShareKeys  MaskedInputCollection ConsistencyCheck Unmasking
+of a member                     taken         taken      taken                 taken            taken
+a second time                   unexpected    unexpected unexpected            unexpected       unexpected
+beyond the roster               unexpected    unexpected unexpected            unexpected       unexpected
+below the roster                unexpected    unexpected unexpected            unexpected       unexpected
+of one that left before         unexpected    unexpected unexpected            unexpected       unexpected
+of another member               invalid       invalid    invalid               invalid          invalid
+of another attempt              invalid       invalid    invalid               invalid          invalid
+of another round                invalid       invalid    invalid               invalid          invalid
+after one that was refused      taken         taken      taken                 taken            taken
+after it was dropped            taken         taken      no_way                no_way           no_way
+after the phase was closed      unexpected    unexpected unexpected            unexpected       unexpected
+"""
+
+
+def table(text: str) -> dict[tuple[str, str], str]:
+    """(row, column) -> entry; rows may have blanks in their names."""
+    header, *lines = text.strip("\n").splitlines()
+    columns = header.split()
+    entries = {}
+    for line in lines:
+        words = line.split()
+        row = " ".join(words[: -len(columns)])
+        entries |= {(row, column): word for column, word in zip(columns, words[-len(columns) :], strict=True)}
+    return entries
+
+
+def rows(text: str) -> list[str]:
+    return list(dict.fromkeys(row for row, _ in table(text)))
+
+
+def columns(text: str) -> list[str]:
+    return list(dict.fromkeys(column for _, column in table(text)))
+
+
+# ---------------------------------------------------------------- what there is, read from the code
+
+
+def led_to(phase: type, known: set[type]) -> set[type]:
+    """Phases that a method of this one may return, by its annotation."""
+    found: set[type] = set()
+    for name, method in inspect.getmembers(phase, inspect.isfunction):
+        if not name.startswith("_"):
+            result = typing.get_type_hints(method).get("return")
+            found |= {one for one in (result, *typing.get_args(result)) if one in known}
+    return found
+
+
+def classes(*modules: Any) -> set[type]:
+    """Public classes that are defined in these modules."""
+    return {
+        one
+        for module in modules
+        for name, one in vars(module).items()
+        if inspect.isclass(one) and one.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def phases_from(start: type, known: set[type]) -> dict[str, set[str]]:
+    """Every phase that can be reached from the first, and where each leads."""
+    chain: dict[str, set[str]] = {}
+    waiting = [start]
+    while waiting:
+        phase = waiting.pop()
+        following = led_to(phase, known - {phase})
+        chain[phase.__name__] = {one.__name__ for one in following}
+        waiting += [one for one in following if one.__name__ not in chain]
+    return chain
+
+
+def test_the_tables_are_complete() -> None:
+    kinds = {one.__name__ for one in classes(messages)}
+    for text in (CLIENT_TABLE, SERVER_TABLE):
+        assert set(rows(text)) == kinds
+    client = {one for one in classes(client_phases) if not hasattr(one, "__dataclass_fields__")}
+    assert {one.__name__ for one in client} == set(columns(CLIENT_TABLE)) == set(CLIENT_CHAIN)
+    server = {
+        one
+        for one in classes(server_phases, unmasking)
+        if issubclass(one, unmasking.ServerPhase) and one is not unmasking.ServerPhase
+    }
+    assert {one.__name__ for one in server} | {"Completed"} == set(columns(SERVER_TABLE)) == set(SERVER_CHAIN)
+    for by_kind, by_circumstance in ((CLIENT_TABLE, CLIENT_CIRCUMSTANCES), (SERVER_TABLE, SERVER_CIRCUMSTANCES)):
+        takes = [column for (_, column), entry in table(by_kind).items() if entry == "taken"]
+        assert sorted(takes) == sorted(columns(by_circumstance)), "each open phase takes one kind"
+
+
+def test_the_chains_are_those_of_the_annotations() -> None:
+    client = phases_from(client_phases.AdvertiseKeys, classes(client_phases))
+    assert client == {phase: {after} if after else set() for phase, after in CLIENT_CHAIN.items()}
+    server = phases_from(server_phases.AdvertiseKeys, classes(server_phases, unmasking))
+    assert server == {phase: {after} if after else set() for phase, after in SERVER_CHAIN.items()}
+
+
+def test_every_entry_is_one_of_those_explained() -> None:
+    assert set(table(CLIENT_TABLE).values()) == set(table(SERVER_TABLE).values()) == {"taken", "refused", "closed"}
+    assert set(table(CLIENT_CIRCUMSTANCES).values()) == {"taken", "refused"}
+    assert set(table(SERVER_CIRCUMSTANCES).values()) == {"taken", "unexpected", "invalid", "no_way"}
+
+
+# ---------------------------------------------------------------- phases and messages to try
+
+ME, OTHER, FIRST, LEFT = 2, 3, 0, 5  # of six; 0 and 1 have answered already, 5 left in the phase before
+
+
+def config(round_: int = 1, attempt: int = 1) -> RoundConfig:
+    return make_config(6, round_=round_, attempt=attempt)
+
+
+def twin(value: Any) -> Any:
+    """A phase that can be used up without the original noticing: containers are copied, what can't change is not."""
+    if isinstance(value, dict):
+        return {key: twin(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [twin(one) for one in value]
+    if isinstance(value, set | np.ndarray):
+        return value.copy()
+    if type(value).__module__ in (client_phases.__name__, server_phases.__name__, unmasking.__name__):
+        again = copy.copy(value)
+        if not hasattr(value, "__dataclass_fields__"):
+            vars(again).update({name: twin(one) for name, one in vars(value).items()})
+        return again
+    return value
+
+
+class Recorded(Attempt):
+    """An attempt that keeps every phase as it was before its messages came, and the messages of all."""
+
+    def __init__(self, chosen: RoundConfig, script: Script | None = None) -> None:
+        super().__init__(chosen, script)
+        self.server_before: dict[str, Any] = {}
+        self.client_before: dict[str, dict[int, Any]] = {}
+        self.up: dict[str, dict[int, Any]] = {}
+        self.down: dict[str, dict[int, Any]] = {}
+
+    def _collect(self, name: str, phase: Any, messages: Mapping[int, Any]) -> Any:
+        self.server_before[name], self.up[name] = twin(phase), dict(messages)
+        return super()._collect(name, phase, messages)
+
+    def _ask(self, name: str, messages: Mapping[int, Any], *step: Any) -> dict[int, Any]:
+        self.client_before[name] = {who: twin(phase) for who, phase in self.phases.items()}
+        self.down[name] = dict(messages)
+        return super()._ask(name, messages, *step)
+
+
+@cache
+def record(left_before: str = "", round_: int = 1, attempt: int = 1) -> Recorded:
+    """A whole attempt; the one that leaves does so in the phase before this one."""
+    fates = {}
+    if left_before not in ("", ADVERTISE):
+        fates = {(PHASES[PHASES.index(left_before) - 1], LEFT): "lose"}
+    recorded = Recorded(config(round_, attempt), Script(up=fates))
+    recorded.run()
+    return recorded
+
+
+def client_phase(name: str) -> Any:
+    """Participant ME in one phase."""
+    recorded = record()
+    match name:
+        case "AdvertiseKeys":
+            return client_phases.AdvertiseKeys(config(), identities(6)[ME], keyed_source("table"))
+        case "Masking":
+            return client_phase(MASK).receive(recorded.down[MASK][ME])
+        case "Answered":
+            return client_phase(UNMASK).receive(recorded.down[UNMASK][ME])[0]
+    return twin(recorded.client_before[name][ME])
+
+
+def server_phase(name: str) -> Any:
+    """The coordinator in one phase, after 0 and 1 have answered."""
+    if name == "Completed":
+        phase = server_phase(UNMASK)
+        for who in (2, 3, 4):
+            phase.receive(who, record(UNMASK).up[UNMASK][who])
+        return phase.close()
+    recorded = record(name)
+    phase = twin(recorded.server_before[name])
+    if name == ADVERTISE:
+        phase.cohort -= {LEFT}
+    for who in (0, 1):
+        phase.receive(who, recorded.up[name][who])
+    return phase
+
+
+@cache
+def samples() -> dict[str, Any]:
+    """A message of every kind from an attempt in which all goes well; sent by ME, or to it."""
+    recorded = record()
+    whole = [recorded.up[name][ME] for name in PHASES] + [recorded.down[name][ME] for name in PHASES[1:]]
+    share = recorded.up[UNMASK][ME].shares[0]
+    parts = [
+        recorded.down[MASK][ME].shares[0],
+        share,
+        messages.MaskKeyShare(share.share, share.salt),
+        RevealedShare(share.share, share.salt),
+    ]
+    return {type(one).__name__: one for one in [*whole, *parts]}
+
+
+NO_MESSAGES: Final = (None, b"", 0, "CohortKeys", (), object())
+
+
+def refused_by_participant(phase: Any, message: Any) -> None:
+    before = held(phase)
+    with pytest.raises(CoordinatorMisbehaved) as caught:
+        phase.receive(message)
+    assert caught.value.phase in PHASES
+    assert caught.value.reason
+    assert held(phase) == before
+    if not isinstance(phase, client_phases.Answered):
+        assert phase._left
+
+
+def held(phase: Any) -> Any:
+    """Everything a participant's phase holds, but for the mark that it is over."""
+    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
+
+
+def refused_by_coordinator(phase: Any, sender: int, message: Any, error: type[ProtocolError]) -> None:
+    before = freeze(phase)
+    with pytest.raises(error) as caught:
+        phase.receive(sender, message)
+    assert type(caught.value) is error
+    assert (caught.value.phase, caught.value.sender) == (phase._name, sender)
+    assert caught.value.reason
+    assert freeze(phase) == before
+
+
+# ---------------------------------------------------------------- every kind in every phase
+
+
+def test_there_is_a_sample_of_every_kind() -> None:
+    assert set(samples()) == set(rows(CLIENT_TABLE))
+
+
+@pytest.mark.parametrize(("kind", "name"), table(CLIENT_TABLE))
+def test_every_kind_in_every_phase_of_a_participant(kind: str, name: str) -> None:
+    phase, message = client_phase(name), samples()[kind]
+    match table(CLIENT_TABLE)[kind, name]:
+        case "closed":
+            assert not hasattr(phase, "receive")
+        case "taken":
+            result = phase.receive(message)
+            following = result[0] if isinstance(result, tuple) else result
+            assert type(following).__name__ == (CLIENT_CHAIN[name] or "UnmaskingReply")
+        case "refused":
+            refused_by_participant(phase, message)
+
+
+@pytest.mark.parametrize(("kind", "name"), table(SERVER_TABLE))
+def test_every_kind_in_every_phase_of_the_coordinator(kind: str, name: str) -> None:
+    phase, message = server_phase(name), samples()[kind]
+    match table(SERVER_TABLE)[kind, name]:
+        case "closed":
+            assert not hasattr(phase, "receive")
+        case "taken":
+            for who in (2, 3, 4):
+                phase.receive(who, record(name).up[name][who])
+                assert who in phase.received
+            result = phase.close()
+            following = result[0] if isinstance(result, tuple) else result
+            assert type(following).__name__ == SERVER_CHAIN[name]
+        case "refused":
+            for sender in (ME, FIRST, LEFT, -1, 6):
+                refused_by_coordinator(phase, sender, message, UnexpectedMessage)
+
+
+@pytest.mark.parametrize("name", columns(CLIENT_CIRCUMSTANCES))
+def test_what_is_no_message_at_all_is_refused_by_participants(name: str) -> None:
+    for nothing in NO_MESSAGES:
+        refused_by_participant(client_phase(name), nothing)
+
+
+@pytest.mark.parametrize("name", columns(SERVER_CIRCUMSTANCES))
+def test_what_is_no_message_at_all_is_refused_by_the_coordinator(name: str) -> None:
+    phase = server_phase(name)
+    for nothing in NO_MESSAGES:
+        refused_by_coordinator(phase, ME, nothing, UnexpectedMessage)
+
+
+# ---------------------------------------------------------------- the right kind, in every circumstance
+
+
+def down(name: str, who: int = ME, **which: int) -> Any:
+    """What the coordinator tells a participant in a phase. In Answered it is the request once more."""
+    return record("", **which).down[UNMASK if name == "Answered" else name][who]
+
+
+@pytest.mark.parametrize(("circumstance", "name"), table(CLIENT_CIRCUMSTANCES))
+def test_every_circumstance_at_a_participant(circumstance: str, name: str) -> None:
+    phase, message = client_phase(name), down(name)
+    match circumstance:
+        case "a second time":
+            phase.receive(message)
+        case "for another participant":
+            message = down(name, OTHER)
+        case "of another attempt":
+            message = down(name, attempt=2)
+        case "of another round":
+            message = down(name, round_=2)
+        case "after the phase refused one":
+            refused_by_participant(phase, samples()["Advertisement"])
+        case _:
+            assert circumstance == "the one it waits for"
+    if table(CLIENT_CIRCUMSTANCES)[circumstance, name] == "refused":
+        refused_by_participant(phase, message)
+        if CLIENT_CHAIN[name] is not None:  # and nothing better is taken afterwards
+            refused_by_participant(phase, down(name))
+        return
+    result = phase.receive(message)
+    assert type(result[0] if isinstance(result, tuple) else result).__name__ == (
+        CLIENT_CHAIN[name] or "UnmaskingReply"
+    )
+
+
+@pytest.mark.parametrize(("circumstance", "name"), table(SERVER_CIRCUMSTANCES))
+def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> None:
+    phase, sender, message = server_phase(name), ME, record(name).up[name][ME]
+    following: Any = None
+    match circumstance:
+        case "a second time":
+            phase.receive(sender, message)
+        case "beyond the roster":
+            sender = 6
+        case "below the roster":
+            sender = -4  # which Python would read as position 2, that of ME
+        case "of one that left before":
+            sender, message = LEFT, record().up[name][LEFT]
+        case "of another member":
+            message = record(name).up[name][OTHER]
+        case "of another attempt":
+            message = record(name, attempt=2).up[name][ME]
+        case "of another round":
+            message = record(name, round_=2).up[name][ME]
+        case "after one that was refused":
+            refused_by_coordinator(phase, ME, record(name).up[name][OTHER], InvalidMessage)
+        case "after it was dropped":
+            if not hasattr(phase, "drop"):
+                assert table(SERVER_CIRCUMSTANCES)[circumstance, name] == "no_way"
+                return
+            before = freeze(phase)
+            phase.receive(sender, message)
+            phase.drop(sender)
+            assert freeze(phase) == before
+        case "after the phase was closed":
+            for who in (2, 3, 4):
+                phase.receive(who, record(name).up[name][who])
+            following = phase.close()
+        case _:
+            assert circumstance == "of a member"
+    after_close = freeze(following)
+    match table(SERVER_CIRCUMSTANCES)[circumstance, name]:
+        case "taken":
+            phase.receive(sender, message)
+            assert sender in phase.received
+        case "unexpected":
+            refused_by_coordinator(phase, sender, message, UnexpectedMessage)
+        case "invalid":
+            refused_by_coordinator(phase, sender, message, InvalidMessage)
+        case entry:
+            raise AssertionError(entry)
+    assert freeze(following) == after_close
+
+
+@pytest.mark.parametrize("name", columns(SERVER_CIRCUMSTANCES))
+def test_a_closed_phase_takes_nothing_from_anybody(name: str) -> None:
+    phase = server_phase(name)
+    for who in (2, 3, 4):
+        phase.receive(who, record(name).up[name][who])
+    following = phase.close()
+    after_close = freeze(following)
+    for message in samples().values():
+        for sender in (ME, FIRST, LEFT):
+            refused_by_coordinator(phase, sender, message, UnexpectedMessage)
+    before = freeze(phase)
+    with pytest.raises(ProtocolError, match="closed before"):
+        phase.close()
+    assert freeze(phase) == before
+    assert freeze(following) == after_close
+
+
+@pytest.mark.parametrize("name", columns(SERVER_CIRCUMSTANCES))
+def test_a_phase_with_too_few_is_unchanged_by_an_early_close(name: str) -> None:
+    phase = server_phase(name)
+    before = freeze(phase)
+    with pytest.raises(ProtocolError, match="2 participants, 5 needed"):
+        phase.close()
+    assert freeze(phase) == before
+    for who in (2, 3, 4):
+        phase.receive(who, record(name).up[name][who])
+    phase.close()
+
+
+# ---------------------------------------------------------------- the phases that take no message
+
+
+def test_keys_are_advertised_once() -> None:
+    phase = client_phase("AdvertiseKeys")
+    phase.advertise()
+    before = held(phase)
+    with pytest.raises(CoordinatorMisbehaved, match="over for this participant"):
+        phase.advertise()
+    assert held(phase) == before
+
+
+def test_a_vector_is_masked_once_and_one_that_does_not_fit_changes_nothing() -> None:
+    phase = client_phase("Masking")
+    vector = vector_of(ME, config().parameters)
+    before = freeze(phase)
+    for ill_fitting in (vector[:-1], vector.astype(np.int64), vector.reshape(2, 2)):
+        with pytest.raises(ValueError, match="the vector must have shape"):
+            phase.mask(ill_fitting)
+        assert freeze(phase) == before
+    following, upload = phase.mask(vector)
+    assert type(following).__name__ == CLIENT_CHAIN["Masking"]
+    assert isinstance(upload, MaskedInput)
+    with pytest.raises(CoordinatorMisbehaved, match="over for this participant"):
+        phase.mask(vector)
+
+
+def test_an_offer_is_checked_like_the_upload_that_follows_it() -> None:
+    """`check_offer` decides before anything is staged; it must let through nobody that `receive` would not."""
+    phase, upload = server_phase(MASK), record(MASK).up[MASK][ME]
+    before = freeze(phase)
+    phase.check_offer(ME, upload.sha256, upload.signature)
+    assert freeze(phase) == before
+    for sender in (FIRST, LEFT, -4, OTHER):
+        error = InvalidMessage if sender == OTHER else UnexpectedMessage
+        with pytest.raises(error):
+            phase.check_offer(sender, upload.sha256, upload.signature)
+        assert freeze(phase) == before
+
+
+# ---------------------------------------------------------------- the tables would notice
+
+
+def stray(phase: Any) -> Iterator[Callable[[], None]]:
+    """Small changes of what a phase holds, wherever it holds something."""
+    for name, value in list(vars(phase).items()):
+        if isinstance(value, dict) and value:
+            yield lambda held=value: held.popitem()
+        elif isinstance(value, set):
+            yield lambda held=value: held.add(b"stray")
+        elif isinstance(value, np.ndarray):
+            yield lambda held=value: held.__setitem__(0, held[0] ^ 1)
+        elif isinstance(value, frozenset | bytes | bool):
+            yield lambda at=name: setattr(phase, at, None)
+
+
+@pytest.mark.parametrize("name", columns(SERVER_CIRCUMSTANCES))
+def test_a_changed_phase_is_seen_as_changed(name: str) -> None:
+    for at in range(len(list(stray(server_phase(name))))):
+        phase = server_phase(name)
+        before = freeze(phase)
+        list(stray(phase))[at]()
+        assert freeze(phase) != before
+
+
+def test_a_recorded_attempt_is_left_as_it_was() -> None:
+    """Phases are copied for every test; a copy that shared something would let one test spoil the next."""
+    recorded = record(UNMASK)
+    before = freeze(recorded.server_before[UNMASK])
+    server_phase("Completed")
+    assert freeze(recorded.server_before[UNMASK]) == before
+    ours = freeze(record().client_before[UNMASK][ME])
+    client_phase("Answered")
+    assert freeze(record().client_before[UNMASK][ME]) == ours
+    assert isinstance(record().up[SIGN][ME], ConsistencySignature)
+    assert isinstance(record().up[UNMASK][ME].shares[0], SelfMaskSeedShare)
+    assert isinstance(record().cohort, Cohort)
