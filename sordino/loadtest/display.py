@@ -1,0 +1,182 @@
+"""A load test on the terminal: the study's live panel with other figures, plain lines elsewhere, a last table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sordino.loadtest.summary import BETWEEN, EndedRound, Outcomes, percentile
+from sordino.panel import Display, StudyPanel, size_text
+from sordino.progress import PHASES
+
+_DIM: Final = "bright_black"
+_MOST_ROWS: Final = 30
+_SHORT: Final = ("Keys", "Shares", "Input", "Check", "Unmask", "between")
+
+
+class LoadPanel(StudyPanel):
+    """The study's screen with times, sums and the coordinator's load where a study has accuracy and privacy."""
+
+    outcomes: Outcomes | None = None
+    server_cpu_s: float = 0.0
+    server_peak_mb: float = 0.0
+
+    def _figures(self, narrow: bool, low: bool) -> list[RenderableType]:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=17)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        outcomes = self.outcomes
+        heading = Text("Load test", style="bold")
+        if outcomes is None:
+            return [heading]
+        done = outcomes.completed
+        seconds = [one.seconds for one in done]
+
+        def row(name: str, value: str = "", style: str = "") -> None:
+            grid.add_row(name, Text(value, style=style))
+
+        right, wrong = sum(one.sum_ok is True for one in done), sum(one.sum_ok is False for one in done)
+        row("rounds", f"{len(done)} completed, {len(outcomes.aborted)} aborted")
+        row("sums", f"{right} right, {wrong} wrong" if done else "", "red" if wrong else "cyan" if right else "")
+        if not low:
+            row("")
+        if seconds:
+            row("round", f"p50 {percentile(seconds, 0.5):.2f} s, p95 {percentile(seconds, 0.95):.2f} s")
+            row("last round", f"{seconds[-1]:.2f} s, sum of {done[-1].survivors}")
+        expected, observed = _drops(outcomes)
+        row("planned drops", f"{observed} of {expected} seen")
+        if not low:
+            row("")
+        row("coordinator", f"{self.server_cpu_s:.1f} s CPU, {self.server_peak_mb:.0f} MB at most")
+        lag = outcomes.lag_ms()
+        if lag is not None:
+            row("event-loop lag", f"p99 {lag['p99']:.1f} ms, max {lag['max']:.0f} ms")
+        if done:
+            row("upload", f"{size_text(done[-1].upload_bytes)} a participant")
+        return [heading, grid]
+
+
+class LoadDisplay(Display):
+    """Shows a load test while it runs; a context manager as `Display`."""
+
+    def __init__(self, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.load_panel = LoadPanel()
+        self._silent = quiet
+        super().__init__(self.load_panel, plain=plain, quiet=quiet, stream=stream)
+
+    def watch(self, outcomes: Outcomes) -> Outcomes:
+        """Show these outcomes from now on; returns them."""
+        self.load_panel.outcomes = outcomes
+        return outcomes
+
+    def measured(self, cpu_s: float, peak_mb: float) -> None:
+        """What the coordinator has used so far."""
+        self.load_panel.server_cpu_s, self.load_panel.server_peak_mb = cpu_s, peak_mb
+
+    def show_round(self, event: Mapping[str, Any], ended: EndedRound | None) -> None:
+        """Take in one event, and the round that it ended, if it ended one."""
+        self.panel.apply(event)
+        if self.live or self._silent:
+            return
+        if event.get("kind") == "study_started":
+            self.say(f"{self.panel.view.participants} participants connect to {self.panel.view.address}")
+        if ended is not None:
+            self.say(round_line(ended))
+
+
+def _drops(outcomes: Outcomes) -> tuple[int, int]:
+    return (
+        sum(sum(one.expected.values()) for one in outcomes.rounds),
+        sum(sum(one.observed.values()) for one in outcomes.rounds),
+    )
+
+
+def round_line(ended: EndedRound) -> str:
+    """One plain line for a round."""
+    again = f", attempt {ended.attempt}" if ended.attempt > 1 else ""
+    drops = f"{sum(ended.observed.values())} of {sum(ended.expected.values())} planned dropouts seen"
+    if not ended.completed:
+        return f"round {ended.round}{again}: aborted after {ended.seconds:.2f} s, {ended.reason}; {drops}"
+    verdict = "the sum is right" if ended.sum_ok else "THE SUM IS WRONG"
+    return f"round {ended.round}{again}: sum of {ended.survivors} in {ended.seconds:.2f} s, {verdict}; {drops}"
+
+
+def round_table(result: Mapping[str, Any]) -> Table:
+    """Seconds of each phase, round by round, with what came of it."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style=_DIM)
+    table.add_column("round", justify="right")
+    table.add_column("inputs", justify="right")
+    for name in _SHORT:
+        table.add_column(name, justify="right")
+    table.add_column("seconds", justify="right", style="bold")
+    table.add_column("")
+    rounds = result["rounds"]
+    for one in rounds[:_MOST_ROWS]:
+        phases = one["phase_seconds"]
+        between = max(0.0, one["seconds"] - sum(phases.values()))
+        number = f"{one['round']}" + (f".{one['attempt']}" if one["attempt"] > 1 else "")
+        verdict = one["reason"] if not one["completed"] else "sum right" if one["sum_ok"] else "SUM WRONG"
+        table.add_row(
+            number,
+            str(one["survivors"]) if one["completed"] else "",
+            *(f"{phases[name]:.2f}" if name in phases else "" for name in PHASES),
+            f"{between:.2f}",
+            f"{one['seconds']:.2f}",
+            Text(verdict, style="cyan" if one["sum_ok"] else "yellow" if one["sum_ok"] is None else "red"),
+        )
+    if len(rounds) > _MOST_ROWS:
+        table.add_row(*[""] * 9, Text(f"and {len(rounds) - _MOST_ROWS} more", style=_DIM))
+    times = result["phase_s"]
+    for share in ("p50", "p95"):
+        if result["round_s"][share] is not None:
+            table.add_row(
+                Text(share, style=_DIM),
+                "",
+                *(f"{times[name][share]:.2f}" for name in (*PHASES, BETWEEN)),
+                f"{result['round_s'][share]:.2f}",
+                "",
+            )
+    return table
+
+
+def final_lines(result: Mapping[str, Any]) -> list[str]:
+    """What stands under the table."""
+    options, plan, drops, lag = result["options"], result["plan"], result["drops"], result["loop_lag_ms"]
+    done, aborted = result["rounds_completed"], result["rounds_aborted"]
+    lines = [
+        f"participants        {options['clients']} in {options['processes']} processes, a TLS channel each; "
+        f"min_survivors {plan['min_survivors']}, A {plan['A']}",
+        f"vector              {options['dim']:,} values of {options['bits']} bits; {plan['padded_dim']:,} travel, "
+        "as it is padded",
+        f"rounds              {done} completed, {aborted} aborted; {result['sums_ok']} of {done} sums right",
+        *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
+        f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
+        f"at {options['at']}), {drops['unplanned']} unplanned",
+        f"                    {drops['absent']} not back in time for a round",
+    ]
+    if done:
+        seconds = result["round_s"]
+        lines += [
+            f"round               p50 {seconds['p50']:.2f} s, p95 {seconds['p95']:.2f} s, max {seconds['max']:.2f} s",
+            f"upload              {result['upload_bytes']:,} bytes a participant a round, of it the vector "
+            f"{result['vector_bytes']:,}",
+            f"download            {result['download_bytes']:,} bytes a participant a round",
+        ]
+    lines.append(
+        f"coordinator         {result['server_cpu_s']:.1f} s CPU, of it {result['server_cpu_s_before_rounds']:.1f} s "
+        f"before the first round; {result['server_peak_rss_mb']:.0f} MB at most"
+    )
+    if lag is not None:
+        lines.append(
+            f"event loop          late by p50 {lag['p50']:.1f} ms, p99 {lag['p99']:.1f} ms, max {lag['max']:.1f} ms"
+        )
+    lines.append(
+        f"client processes    {result['client_cpu_s']:.1f} s CPU, the largest {result['client_peak_rss_mb']:.0f} MB; "
+        f"{result['wall_s']:.0f} s from start to end"
+    )
+    return lines

@@ -1,0 +1,209 @@
+"""A load test from start to result: makes the study, starts coordinator and client processes, follows, checks sums.
+
+The parent starts and stops processes and reads what the coordinator records; it takes no part in a round. Children are
+in sessions of their own, so Ctrl-C reaches the parent alone, which then stops them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sordino.child_process import STOP_S, Child, child_environment, stop
+from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest.display import LoadDisplay
+from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.schedule import plain_sum, sum_digest
+from sordino.loadtest.summary import Outcomes, broken_bounds
+from sordino.local_study import LocalStudy, make_local_study
+from sordino.processes import free_port
+
+RESULT_FILE: Final = "result.json"
+_POLL_S: Final = 0.05
+_MEASURE_EVERY_S: Final = 0.5
+_ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
+
+
+def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
+    """Run a load test.
+
+    Args:
+        options: what is asked for.
+        display: shows it; entered by the caller.
+
+    Returns:
+        Figures under their stable JSON names; ``broken`` lists the bounds that are broken.
+
+    Raises:
+        Failure: an option can't be used, no plan holds, or a process ended that shouldn't have.
+    """
+    options.check()
+    plan_options = options.study(free_port())
+    out = options.out
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
+    folder = out if out is not None else Path(tempfile.mkdtemp(prefix="sordino-loadtest-"))
+    try:
+        study = make_local_study(folder / "study", plan_options)
+        result = LoadTest(options, display, study).run()
+        if out is not None:
+            (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
+            from sordino.loadtest.figure import write_figure
+
+            write_figure(result, out)
+        return result
+    finally:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class LoadTest:
+    """One run; use ``run``."""
+
+    options: LoadOptions
+    display: LoadDisplay
+    study: LocalStudy
+    coordinator: Child | None = None
+    clients: list[Child] = field(default_factory=list)
+    identities: list[bytes] = field(default_factory=list)
+    before_rounds_cpu_s: float | None = None
+    zero_until: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> dict[str, Any]:
+        """Until the last round; every process that was started has ended when this returns or raises."""
+        roster = json.loads((self.study.directory / "roster.json").read_text())
+        self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
+        outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
+        began = time.monotonic()
+        try:
+            self._start()
+            self._follow(outcomes)
+            self._measure()
+        finally:
+            stop(self.coordinator, self.clients)
+        return self._result(outcomes, time.monotonic() - began)
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        logs = self.study.directory.parent / "logs"
+        logs.mkdir()
+        environment = child_environment()
+        self.coordinator = Child(
+            "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
+        )
+        self.coordinator.start(environment)
+        for home in self.study.hosts:
+            child = Child(
+                home.name,
+                [str(home), self.options.behaviour()],
+                logs / f"{home.name}.log",
+                module="sordino.loadtest.client_process",
+            )
+            self.clients.append(child)
+            child.start(environment)
+
+    def _measure(self) -> None:
+        for child in (self.coordinator, *self.clients):
+            if child is not None:
+                child.measure()
+
+    def _follow(self, outcomes: Outcomes) -> None:
+        """Show events until as many rounds have ended as were asked for, or the study or its coordinator has."""
+        from server.journal import read_events
+
+        assert self.coordinator is not None  # noqa: S101  # started before
+        state = self.study.directory / "coordinator" / "state.sqlite"
+        seen, measure_at = 0, 0.0
+        while True:
+            running = self.coordinator.running  # asked before reading, so that no last event is missed
+            for event in read_events(state, seen):
+                seen = int(event["seq"])
+                if event["kind"] == "attempt_started" and self.before_rounds_cpu_s is None:
+                    self.coordinator.measure()
+                    self.before_rounds_cpu_s = self.coordinator.cpu_s
+                if len(outcomes.rounds) < self.options.rounds:
+                    ended = outcomes.apply(event)
+                    self.display.show_round(event, ended)
+            if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
+                return
+            if not running:
+                self._coordinator_is_gone(outcomes)
+                return
+            self._watch_clients(outcomes)
+            if time.monotonic() >= measure_at:
+                measure_at = time.monotonic() + _MEASURE_EVERY_S
+                self._measure()
+                self.display.measured(self.coordinator.cpu_s, self.coordinator.peak_mb)
+            time.sleep(_POLL_S)
+
+    def _coordinator_is_gone(self, outcomes: Outcomes) -> None:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        code = self.coordinator.poll()
+        if code in _ENDED_STUDY and outcomes.rounds:
+            return
+        raise Failure(
+            ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY,
+            f"the coordinator ended with code {code} after {len(outcomes.rounds)} of {self.options.rounds} rounds: "
+            f"{self.coordinator.last_words()}",
+            self._where(self.coordinator),
+        )
+
+    def _watch_clients(self, outcomes: Outcomes) -> None:
+        """A client process that is gone makes every figure behind it meaningless: the test ends and says so."""
+        for child in self.clients:
+            code = child.poll()
+            if code is None:
+                continue
+            if code == 0 and time.monotonic() < self.zero_until.setdefault(child.name, time.monotonic() + STOP_S):
+                continue  # told that the study is over, which the journal is about to say
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            raise Failure(
+                ExitCode.STUDY,
+                f"the client process {child.name} {how} after {len(outcomes.rounds)} of {self.options.rounds} rounds: "
+                f"{child.last_words()}",
+                self._where(child),
+            )
+
+    def _where(self, child: Child) -> str:
+        return f"all of it: {child.log}" if self.options.out is not None else "use --out DIR to keep its log"
+
+    # ---- results -------------------------------------------------------------------------------
+
+    def _sum_is_right(self, round_: int, attempt: int, survivors: Sequence[int], digest: str) -> bool:
+        """Whether the coordinator's sum is the plain sum of these participants' vectors."""
+        plan = self.study.plan
+        if len(survivors) < plan.min_survivors:
+            return False
+        identities = [self.identities[who] for who in survivors]
+        total = plain_sum(self.options.seed, round_, attempt, identities, dim=plan.padded_dim, bits=plan.bits)
+        return sum_digest(total) == digest
+
+    def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        plan = self.study.plan
+        result = outcomes.figures() | {
+            "server_cpu_s": round(self.coordinator.cpu_s, 2),
+            "server_cpu_s_before_rounds": round(self.before_rounds_cpu_s or 0.0, 2),
+            "server_peak_rss_mb": round(self.coordinator.peak_mb, 1),
+            "client_cpu_s": round(sum(child.cpu_s for child in self.clients), 2),
+            "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
+            "wall_s": round(wall_s, 1),
+            "study_ended": outcomes.ended,
+            "options": self.options.to_json(),
+            "plan": {
+                "padded_dim": plan.padded_dim,
+                "A": plan.colluders,
+                "min_survivors": plan.min_survivors,
+                "quorum": plan.quorum,
+            },
+        }
+        return result | {"broken": broken_bounds(result, self.options)}

@@ -1,0 +1,65 @@
+"""The same load with 10, 20 and 30 % leaving at each single phase, as one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest.display import LoadDisplay
+from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.run import run_load_test
+from sordino.loadtest.schedule import PHASE_NAMES
+
+SHARES: Final = (0.1, 0.2, 0.3)
+
+
+def run_sweep(options: LoadOptions, display: LoadDisplay) -> list[dict[str, Any]]:
+    """Run every combination, each with processes of its own; ``options.out`` gets one folder for each and the table.
+
+    Args:
+        options: ``drop`` and ``at`` are replaced.
+        display: shows each in turn; entered by the caller.
+
+    Raises:
+        Failure: as `run_load_test`.
+    """
+    out = options.out
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
+    results = []
+    for at in PHASE_NAMES:
+        for share in SHARES:
+            folder = None if out is None else out / f"{at}-{round(100 * share)}"
+            display.say(f"{100 * share:g} % {options.drop_style} at {at}")
+            one = dataclasses.replace(options, at=at, drop=share, out=folder)
+            results.append(run_load_test(one, display))
+    if out is not None:
+        (out / "sweep.md").write_text(markdown(results) + "\n")
+        (out / "sweep.json").write_text(json.dumps({"runs": results}, indent=1) + "\n")
+    return results
+
+
+def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """A table of runs, one a row."""
+    lines = [
+        "| leave at | share | rounds completed | sums right | aborted, with the reason | dropouts seen / planned "
+        "| round p50 s | p95 s |",
+        "|---|---:|---:|---:|---|---:|---:|---:|",
+    ]
+    for result in results:
+        options, seconds, drops = result["options"], result["round_s"], result["drops"]
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in result["reasons"].items())
+        cells = (
+            options["at"],
+            f"{100 * options['drop']:g} %",
+            f"{result['rounds_completed']} of {options['rounds']}",
+            str(result["sums_ok"]),
+            reasons or "none",
+            f"{drops['observed']} / {drops['expected']}",
+            *("-" if seconds[share] is None else f"{seconds[share]:.2f}" for share in ("p50", "p95")),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
