@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 import sordino
-from sordino.cli import demo, init, join, plan, report, serve
+from sordino.cli import demo, init, join, loadtest, plan, report, serve
 from sordino.exit_codes import ExitCode, Failure
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ def _root(
     pass
 
 
-for _verb in (demo, init, plan, serve, join, report):
+for _verb in (demo, init, plan, serve, join, report, loadtest):
     app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
 
 
