@@ -1,0 +1,263 @@
+"""One participant's side of an attempt ([BIK+17] Figure 4, with the round against active adversaries).
+
+Messages are dictionaries with the field names of proto/coordinator.proto; bytes are bytes, participants are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+from tests.reference import commitments, setting
+from tests.reference.aes import gcm_open, gcm_seal
+from tests.reference.curves import agreement, ed25519_public, ed25519_sign, ed25519_valid, x25519_public
+from tests.reference.setting import Refused, Setting
+from tests.reference.sharing import SYMBOLS, P, Stream, bytes_symbols, random_symbols, share, symbol_bytes
+from tests.reference.vectors_mod_2b import add_masks, pack
+
+Message = dict[str, Any]
+CIPHERTEXT_BYTES = 112  # (salt 16, share 32) for either kind, and the tag
+
+
+def bitmap(members: set[int], u1: Sequence[int]) -> bytes:
+    """Bit i, the least significant of a byte first, belongs to the i-th member of u1."""
+    number = sum(1 << i for i, who in enumerate(u1) if who in members)
+    return number.to_bytes((len(u1) + 7) // 8, "little")
+
+
+def read_bitmap(data: bytes, u1: Sequence[int]) -> set[int]:
+    """Inverse of `bitmap`."""
+    number = int.from_bytes(data, "little")
+    if len(data) != (len(u1) + 7) // 8 or number >> len(u1):
+        raise ValueError("not a bitmap over u1")
+    return {who for i, who in enumerate(u1) if number >> i & 1}
+
+
+def ascending(members: Sequence[int]) -> bool:
+    """Strictly."""
+    return all(a < b for a, b in pairwise(members))
+
+
+class Participant:
+    """Holds everything until the end and asks for the phases in their order; no more careful than that."""
+
+    def __init__(self, agreed: Setting, identity_seed: bytes, stream: Stream) -> None:
+        self.agreed, self.numbers = agreed, agreed.numbers
+        self.identity_seed, self.stream = identity_seed, stream
+        self.identity = ed25519_public(identity_seed)
+        self.me = [identity for identity, _ in agreed.roster].index(self.identity)
+        self.phase = "AdvertiseKeys"
+
+    def sign(self, statement: bytes) -> bytes:
+        """With the identity."""
+        return ed25519_sign(self.identity_seed, statement)
+
+    def _enter(self, phase: str, following: str) -> None:
+        if self.phase != phase:
+            raise Refused("CoordinatorMisbehaved", phase)
+        self.phase = "left after a refusal"
+        self._following = following
+
+    def _require(self, holds: bool, phase: str) -> None:
+        if not holds:
+            raise Refused("CoordinatorMisbehaved", phase)
+
+    # ------------------------------------------------------------ AdvertiseKeys
+
+    def advertise(self) -> Message:
+        """Draws the secret of the mask key, then the channel key."""
+        self._enter("AdvertiseKeys", "ShareKeys")
+        self.round_context = self.agreed.round_context()
+        self.mask_secret = random_symbols(SYMBOLS, self.stream)
+        secret = symbol_bytes(self.mask_secret)
+        self.mask_private = setting.mask_private_key(secret, self.round_context, self.identity)
+        self.channel_private = self.stream.take(32)
+        keys = (x25519_public(self.mask_private), x25519_public(self.channel_private))
+        statement = setting.advertisement_statement(self.round_context, self.identity, *keys)
+        self.advertisement = {"mask_key": keys[0], "channel_key": keys[1], "signature": self.sign(statement)}
+        self.phase = self._following
+        return self.advertisement
+
+    # ------------------------------------------------------------ ShareKeys
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        """Draws the secret of the self-mask seed, the polynomials' coefficients, then the salts."""
+        self._enter("ShareKeys", "MaskedInputCollection")
+        self._check_cohort(cohort_keys)
+        self.agreements: dict[int, bytes] = {}
+        for other in self.u1:
+            if other != self.me:
+                shared = agreement(self.channel_private, self.keys[other]["channel_key"])
+                self._require(shared is not None, "ShareKeys")
+                self.agreements[other] = shared or b""
+
+        seed_secret = random_symbols(SYMBOLS, self.stream)
+        self.seed = setting.self_mask_seed(symbol_bytes(seed_secret), self.context, self.identity)
+        points = [self.x(holder) for holder in self.u1]
+        shares = share([*self.mask_secret, *seed_secret], self.threshold, points, self.stream)
+        return self.deal(shares, setting.seed_commitment(self.seed, self.context, self.identity))
+
+    def deal(self, shares: Sequence[Sequence[int]], seed_commitment: bytes) -> Message:
+        """Commit to the shares of all holders (16 symbols of each kind), seal them, sign. Draws the salts."""
+        salts = self.stream.take(2 * 16 * len(self.u1))
+        leaves: list[bytes] = []
+        ciphertexts: list[bytes] = []
+        self.held: dict[int, list[tuple[bytes, bytes]] | None] = {}
+        for position, holder in enumerate(self.u1):
+            pair = []
+            for kind in (0, 1):
+                at = 32 * position + 16 * kind
+                pair.append((salts[at : at + 16], symbol_bytes(shares[position][16 * kind : 16 * kind + 16])))
+            leaves += self.leaves(self.me, holder, pair)
+            if holder == self.me:
+                self.held[self.me] = pair
+            else:
+                plaintext = b"".join(salt + part for salt, part in pair)
+                key, associated = self.channel(self.me, holder)
+                ciphertexts.append(gcm_seal(key, plaintext, associated))
+        entries = [commitments.pair_node(leaves[at], leaves[at + 1]) for at in range(0, len(leaves), 2)]
+        statement = setting.dealing_statement(
+            self.context, self.identity, commitments.root(entries), seed_commitment
+        )
+        self.phase = self._following
+        return {
+            "ciphertexts": ciphertexts,
+            "leaves": leaves,
+            "seed_commitment": seed_commitment,
+            "signature": self.sign(statement),
+        }
+
+    def _check_cohort(self, message: Message) -> None:
+        members = message["members"]
+        u1 = [member["participant"] for member in members]
+        self._require(ascending(u1) and all(0 <= who < len(self.agreed.roster) for who in u1), "ShareKeys")
+        self._require(self.numbers.quorum <= len(u1) <= self.numbers.cohort, "ShareKeys")
+        # On the complete graph everybody is a neighbour, whose keys must be there in full.
+        self._require(all("advertisement" in member for member in members), "ShareKeys")
+        keys = {member["participant"]: member["advertisement"] for member in members}
+        self._require(keys.get(self.me) == self.advertisement, "ShareKeys")
+        public = [key for entry in keys.values() for key in (entry["mask_key"], entry["channel_key"])]
+        self._require(all(len(key) == 32 for key in public) and len(set(public)) == len(public), "ShareKeys")
+        for who, entry in keys.items():
+            statement = setting.advertisement_statement(
+                self.round_context, self.agreed.identity(who), entry["mask_key"], entry["channel_key"]
+            )
+            self._require(ed25519_valid(self.agreed.identity(who), entry["signature"], statement), "ShareKeys")
+        self.u1, self.keys, self.threshold = u1, keys, self.numbers.threshold(len(u1))
+        listed = [(self.agreed.identity(who), setting.advertisement_digest(**keys[who])) for who in u1]
+        self.context = setting.cohort_context(self.round_context, listed)
+
+    def x(self, holder: int) -> int:
+        """Position in u1, plus one."""
+        return self.u1.index(holder) + 1
+
+    def leaves(self, dealer: int, holder: int, pair: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+        """Commitments to (salt, share) of the mask key's secret and of the seed's."""
+        ends = (self.agreed.identity(dealer), self.agreed.identity(holder))
+        return [
+            commitments.share_leaf(kind, self.context, *ends, self.x(holder), salt, part)
+            for kind, (salt, part) in zip(commitments.KINDS, pair, strict=True)
+        ]
+
+    def channel(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
+        """Key and associated data of one direction."""
+        ends = [(self.agreed.identity(who), self.keys[who]["channel_key"]) for who in (sender, receiver)]
+        shared = self.agreements[receiver if sender == self.me else sender]
+        key = setting.channel_key(shared, ends[0], ends[1], self.context)
+        return key, setting.sealed_share_associated_data(self.context, ends[0][0], ends[1][0])
+
+    # ------------------------------------------------------------ MaskedInputCollection
+
+    def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
+        """Open what the others in u2 dealt; mask with exactly those."""
+        name = "MaskedInputCollection"
+        self._enter(name, "ConsistencyCheck")
+        dealt = neighbour_shares["shares"]
+        dealers = [entry["dealer"] for entry in dealt]
+        self._require(ascending(dealers) and set(dealers) <= set(self.u1) - {self.me}, name)
+        self._require(len(dealers) + 1 >= max(self.threshold, self.numbers.quorum), name)
+        for entry in dealt:
+            self.held[entry["dealer"]] = self._open(entry)
+
+        numbers = self.numbers
+        masks = [(setting.self_mask_key(self.seed, self.identity, numbers.bits, numbers.dim, self.context), 1)]
+        for other in dealers:
+            shared = agreement(self.mask_private, self.keys[other]["mask_key"])
+            self._require(shared is not None, name)
+            low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((self.me, other)))
+            key = setting.pairwise_mask_key(shared or b"", low, high, numbers.bits, numbers.dim, self.context)
+            masks.append((key, 1 if self.me < other else -1))
+        self.masked_with = set(dealers)
+        packed = pack(add_masks(vector, masks, numbers.bits), numbers.bits)
+        digest = sha256(packed).digest()
+        signature = self.sign(setting.upload_statement(self.context, self.identity, digest))
+        self.phase = self._following
+        return {"packed": packed, "sha256": digest, "signature": signature}
+
+    def _open(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
+        """The two (salt, share) of a dealer; None for what the dealer may have got wrong."""
+        dealer = entry["dealer"]
+        identity = self.agreed.identity(dealer)
+        statement = setting.dealing_statement(self.context, identity, entry["root"], entry["seed_commitment"])
+        self._require(ed25519_valid(identity, entry["signature"], statement), "MaskedInputCollection")
+        if len(entry["ciphertext"]) != CIPHERTEXT_BYTES:
+            return None
+        key, associated = self.channel(dealer, self.me)
+        plaintext = gcm_open(key, entry["ciphertext"], associated)
+        if plaintext is None:
+            return None
+        pair = [(plaintext[at : at + 16], plaintext[at + 16 : at + 48]) for at in (0, 48)]
+        if any(symbol >= P for _, part in pair for symbol in bytes_symbols(part)):
+            return None
+        node = commitments.pair_node(*self.leaves(dealer, self.me, pair))
+        position = self.u1.index(self.me)
+        if not commitments.path_valid(entry["root"], node, position, len(self.u1), entry["path"]):
+            return None
+        return pair
+
+    # ------------------------------------------------------------ ConsistencyCheck
+
+    def sign_sets(self, survivor_sets: Message) -> Message:
+        """Hold the sets against what this participant did, and sign them."""
+        name = "ConsistencyCheck"
+        self._enter(name, "Unmasking")
+        try:
+            u2, u3 = (read_bitmap(survivor_sets[which], self.u1) for which in ("u2", "u3"))
+        except ValueError:
+            raise Refused("CoordinatorMisbehaved", name) from None
+        self._require(u3 <= u2 and self.me in u3, name)
+        self._require(len(u2) >= self.numbers.quorum and len(u3) >= self.numbers.min_survivors, name)
+        self._require(u2 - {self.me} == self.masked_with, name)
+        self.u2, self.u3 = u2, u3
+        named = [[self.agreed.identity(who) for who in sorted(members)] for members in (u2, u3)]
+        self.statement = setting.survivor_statement(self.context, *named)
+        self.phase = self._following
+        return {"signature": self.sign(self.statement)}
+
+    # ------------------------------------------------------------ Unmasking
+
+    def unmask(self, request: Message) -> Message:
+        """One share for each member of u2, the kind fixed by u3; the same request again gets the same reply."""
+        signatures = [(entry["participant"], entry["signature"]) for entry in request["signatures"]]
+        if self.phase == "Answered" and setting.request_digest(signatures) == self.answered:
+            return self.reply
+        self._enter("Unmasking", "Answered")
+        signers = [who for who, _ in signatures]
+        self._require(ascending(signers) and set(signers) <= self.u3, "Unmasking")
+        self._require(len(signers) >= self.numbers.threshold(len(self.u1)), "Unmasking")
+        for who, signature in signatures:
+            self._require(ed25519_valid(self.agreed.identity(who), signature, self.statement), "Unmasking")
+        shares: list[Message] = []
+        for dealer in sorted(self.u2):
+            pair = self.held[dealer]
+            if pair is None:
+                shares.append({"none": {}})
+            else:
+                kind, name = (1, "self_mask_seed") if dealer in self.u3 else (0, "mask_key")
+                salt, part = pair[kind]
+                shares.append({name: {"share": part, "salt": salt}})
+        self.answered, self.reply = setting.request_digest(signatures), {"shares": shares}
+        self.phase = self._following
+        return self.reply

@@ -1,0 +1,144 @@
+"""Whole attempts: who falls silent when, who lies, and everything that was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.reference.curves import ed25519_public
+from tests.reference.setting import PHASES, Numbers, Refused, Setting
+from tests.reference.sharing import Stream, listed_bytes
+
+Message = dict[str, Any]
+
+
+class ParticipantSide(Protocol):
+    """What a round asks of a participant, whoever wrote it."""
+
+    def advertise(self) -> Message: ...
+    def share_keys(self, cohort_keys: Message) -> Message: ...
+    def masked_input(self, neighbour_shares: Message, vector: list[int]) -> Message: ...
+    def sign_sets(self, survivor_sets: Message) -> Message: ...
+    def unmask(self, request: Message) -> Message: ...
+
+
+class CoordinatorSide(Protocol):
+    """What a round asks of a coordinator."""
+
+    def receive(self, sender: int, message: Message) -> None: ...
+    def close(self) -> Any: ...
+
+
+@dataclass
+class Record:
+    """What was said in an attempt: by phase and participant; and how it ended."""
+
+    to_coordinator: dict[str, dict[int, Message]] = field(default_factory=lambda: {phase: {} for phase in PHASES})
+    to_participants: dict[str, dict[int, Message]] = field(default_factory=lambda: {phase: {} for phase in PHASES})
+    refused: list[Refused] = field(default_factory=list)  # by either side, while the attempt went on
+    total: list[int] | None = None
+    ended_by: Refused | None = None
+
+
+def identity_seeds(count: int, name: str = "identities") -> list[bytes]:
+    """Ed25519 seeds in the order of their public keys, as in a roster."""
+    seeds = [listed_bytes(f"{name} {i}", 32) for i in range(count)]
+    return sorted(seeds, key=ed25519_public)
+
+
+def setting_of(
+    count: int,
+    *,
+    bits: int,
+    dim: int,
+    colluders: int = 2,
+    quorum: int | None = None,
+    min_survivors: int | None = None,
+    round_: int = 7,
+    attempt: int = 2,
+) -> Setting:
+    """A setting in which everything has a value of its own. By default both bounds are the threshold."""
+    fewest = (count + max(2, colluders)) // 2 + 1
+    least = min_survivors or fewest
+    numbers = Numbers(count, colluders, least, quorum or least, bits, dim)
+    roster = tuple((ed25519_public(seed), f"host-{i % 3}") for i, seed in enumerate(identity_seeds(count)))
+    digests = listed_bytes("study document", 32), listed_bytes("model", 32)
+    return Setting("test-vectors", 3, roster, round_, attempt, *digests, numbers)
+
+
+def stream_of(agreed: Setting, who: int, name: str = "") -> Stream:
+    """One participant's randomness, more than it will take.
+
+    65521 and 65535, which aren't symbols, stand at its beginning, before the largest symbol, 65520, and again where
+    coefficients are drawn.
+    """
+    drawn = listed_bytes(f"{name} randomness of {who} in {agreed.round_context().hex()}", 200 + 256 * len(agreed.roster))
+    skipped = b"\xf1\xff\xff\xff"
+    return Stream(skipped + b"\xf0\xff" + drawn[:100] + skipped + drawn[100:])
+
+
+def input_of(agreed: Setting, who: int) -> list[int]:
+    """A vector with the largest and the smallest value in front."""
+    bits, dim = agreed.numbers.bits, agreed.numbers.dim
+    drawn = listed_bytes(f"input of {who}", 8 * dim)
+    values = [int.from_bytes(drawn[8 * i : 8 * i + 8], "little") % 2**bits for i in range(dim)]
+    return [2**bits - 1, 0, *values][:dim]
+
+
+Change = Callable[[Message], Message]
+
+
+def run_round(
+    participants: Mapping[int, ParticipantSide],
+    coordinator: CoordinatorSide,
+    inputs: Mapping[int, list[int]],
+    silent: Mapping[str, set[int]] | None = None,
+    change: Mapping[tuple[str, int], Change] | None = None,
+) -> Record:
+    """All five phases.
+
+    Args:
+        silent: by phase, who says nothing in it any more (nor later).
+        change: by phase and sender, what becomes of a message on its way to the coordinator.
+    """
+    record, gone = Record(), set[int]()
+    downs: dict[int, Message] = {who: {} for who in participants}
+    for phase in PHASES:
+        record.to_participants[phase] = {} if phase == "AdvertiseKeys" else downs
+        gone |= (silent or {}).get(phase, set())
+        for who, down in sorted(downs.items()):
+            if who in gone:
+                continue
+            side = participants[who]
+            try:
+                match phase:
+                    case "AdvertiseKeys":
+                        up = side.advertise()
+                    case "ShareKeys":
+                        up = side.share_keys(down)
+                    case "MaskedInputCollection":
+                        up = side.masked_input(down, inputs[who])
+                    case "ConsistencyCheck":
+                        up = side.sign_sets(down)
+                    case _:
+                        up = side.unmask(down)
+            except Refused as refusal:
+                record.refused.append(refusal)
+                gone.add(who)
+                continue
+            up = (change or {}).get((phase, who), lambda message: message)(up)
+            try:
+                coordinator.receive(who, up)
+            except Refused as refusal:
+                record.refused.append(refusal)
+                gone.add(who)
+                continue
+            record.to_coordinator[phase][who] = up
+        try:
+            downs = coordinator.close()
+        except Refused as refusal:
+            record.ended_by = refusal
+            return record
+    record.total = downs  # type: ignore[assignment]
+    return record

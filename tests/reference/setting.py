@@ -1,0 +1,200 @@
+"""What both sides of an attempt agree on, and every statement and key that is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from tests.reference.hashing import hkdf_sha256, labelled, labelled_hash, u64
+from tests.reference.sharing import P
+from tests.reference.vectors_mod_2b import LARGEST_BITS, word_bytes
+
+PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
+VERSION = 1
+
+
+class Refused(Exception):
+    """A message or a set that breaks a rule: the kind of error, the phase, and what else a vector states."""
+
+    def __init__(self, error: str, phase: str = "", **facts: int) -> None:
+        super().__init__(f"{error} {phase} {facts}")
+        self.error, self.phase, self.facts = error, phase, facts
+
+    def stated(self) -> dict[str, object]:
+        """As it stands in a vector."""
+        return {"error": self.error, **({"phase": self.phase} if self.phase else {}), **self.facts}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of the public plan that the protocol rests on."""
+
+    cohort: int
+    colluders: int
+    min_survivors: int
+    quorum: int
+    bits: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        if not (
+            2 <= self.cohort < P
+            and 0 <= self.colluders < self.cohort
+            and 1 <= self.bits <= LARGEST_BITS
+            and self.dim >= 1
+            and self.dim * word_bytes(self.bits) <= (2**32 - 2) * 16
+            and self.threshold(self.cohort) <= self.min_survivors <= self.quorum <= self.cohort
+            and self.colluders < self.min_survivors
+        ):
+            raise Refused("InvalidParameters")
+
+    def threshold(self, u1: int) -> int:
+        """floor((|u1| + A) / 2) + 1, with A at least 2 in a cohort below 64.
+
+        As many shares rebuild a secret, and as many signatures over the survivor sets open an answer.
+        """
+        a = max(self.colluders, 2) if self.cohort < 64 else self.colluders
+        return (u1 + a) // 2 + 1
+
+    def encoded(self) -> bytes:
+        """Six numbers of 8 bytes, in the order of the fields."""
+        return b"".join(map(u64, (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)))
+
+
+def roster_digest(study: str, version: int, entries: Iterable[tuple[bytes, str]]) -> bytes:
+    """SHA-256 of what the authority signs: a bare label, then every field with its length in front."""
+    fields = [study.encode(), u64(version)]
+    for identity, host in entries:
+        fields += [identity, host.encode()]
+    return sha256(b"sordino/v1/roster" + b"".join(u64(len(field)) + field for field in fields)).digest()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An attempt before anybody has said anything. Participants are named by their position in the roster."""
+
+    study: str
+    roster_version: int
+    roster: tuple[tuple[bytes, str], ...]  # (identity, host), ascending by identity
+    round: int
+    attempt: int
+    study_digest: bytes
+    model_digest: bytes
+    numbers: Numbers
+
+    def identity(self, who: int) -> bytes:
+        """Ed25519 public key."""
+        return self.roster[who][0]
+
+    def round_context(self) -> bytes:
+        """What advertisements are signed over."""
+        return labelled_hash(
+            "sordino/v1/round-context",
+            u64(VERSION),
+            self.study.encode(),
+            u64(self.round),
+            u64(self.attempt),
+            self.study_digest,
+            self.numbers.encoded(),
+            self.model_digest,
+            u64(self.roster_version),
+            roster_digest(self.study, self.roster_version, self.roster),
+        )
+
+
+def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Members are (identity, digest of the advertisement), ascending."""
+    return labelled_hash("sordino/v1/cohort-context", round_context, *(part for member in members for part in member))
+
+
+def advertisement_digest(mask_key: bytes, channel_key: bytes, signature: bytes) -> bytes:
+    """By which the whole cohort is told of an advertisement."""
+    return labelled_hash("sordino/v1/advertisement", mask_key, channel_key, signature)
+
+
+def set_digest(name: str, context: bytes, identities: Iterable[bytes]) -> bytes:
+    """Of u2 or u3, identities ascending."""
+    return labelled_hash("sordino/v1/set", name.encode(), context, *identities)
+
+
+def request_digest(signatures: Iterable[tuple[int, bytes]]) -> bytes:
+    """Of an unmasking request: what a participant writes down before it answers."""
+    fields = [part for who, signature in signatures for part in (u64(who), signature)]
+    return labelled_hash("sordino/v1/unmasking-request", *fields)
+
+
+# ---------------------------------------------------------------- what is signed
+
+
+def session_statement(study: str, identity: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    """To open a stream."""
+    return labelled("sordino/v1/session", study.encode(), identity, client_nonce, server_nonce)
+
+
+def advertisement_statement(round_context: bytes, identity: bytes, mask_key: bytes, channel_key: bytes) -> bytes:
+    """Both keys in their roles."""
+    roles = (b"mask", mask_key, b"channel", channel_key)
+    return labelled("sordino/v1/advertise-keys", round_context, identity, *roles)
+
+
+def dealing_statement(context: bytes, identity: bytes, root: bytes, seed_commitment: bytes) -> bytes:
+    """What a dealer stands for."""
+    return labelled("sordino/v1/share-keys", context, identity, root, seed_commitment)
+
+
+def upload_statement(context: bytes, identity: bytes, digest: bytes) -> bytes:
+    """SHA-256 of the packed vector."""
+    return labelled("sordino/v1/masked-input", context, identity, digest)
+
+
+def survivor_statement(context: bytes, u2: Iterable[bytes], u3: Iterable[bytes]) -> bytes:
+    """The same bytes for every signer; the sets as identities, ascending."""
+    return labelled(
+        "sordino/v1/consistency-check", context, set_digest("u2", context, u2), set_digest("u3", context, u3)
+    )
+
+
+# ---------------------------------------------------------------- what is derived
+
+
+def mask_private_key(secret: bytes, round_context: bytes, identity: bytes) -> bytes:
+    """X25519 private key from the 16 symbols that are shared."""
+    return labelled_hash("sordino/v1/mask-private-key", round_context, identity, secret)
+
+
+def self_mask_seed(secret: bytes, context: bytes, identity: bytes) -> bytes:
+    """Seed from the 16 symbols that are shared."""
+    return labelled_hash("sordino/v1/self-mask-seed", context, identity, secret)
+
+
+def seed_commitment(seed: bytes, context: bytes, identity: bytes) -> bytes:
+    """Published by the dealer."""
+    return labelled_hash("sordino/v1/self-mask-seed-commitment", context, identity, seed)
+
+
+def self_mask_key(seed: bytes, identity: bytes, bits: int, dim: int, context: bytes, vector: str = "input") -> bytes:
+    """AES-128 key of the self mask."""
+    info = labelled("sordino/v1/self-mask", vector.encode(), identity, u64(bits), u64(dim), context)
+    return hkdf_sha256(seed, context, info, 16)
+
+
+Named = tuple[bytes, bytes]  # identity, public key
+
+
+def pairwise_mask_key(
+    shared: bytes, low: Named, high: Named, bits: int, dim: int, context: bytes, vector: str = "input"
+) -> bytes:
+    """AES-128 key of the mask of two participants, the one with the smaller identity first."""
+    info = labelled("sordino/v1/pairwise-mask", vector.encode(), *low, *high, u64(bits), u64(dim), context)
+    return hkdf_sha256(shared, context, info, 16)
+
+
+def channel_key(shared: bytes, sender: Named, receiver: Named, context: bytes) -> bytes:
+    """AES-256 key of one direction between two neighbours."""
+    return hkdf_sha256(shared, context, labelled("sordino/v1/share-channel", *sender, *receiver, context), 32)
+
+
+def sealed_share_associated_data(context: bytes, sender: bytes, receiver: bytes) -> bytes:
+    """Authenticated with a sealed pair of shares; sender and receiver by identity."""
+    return labelled("sordino/v1/sealed-share", context, sender, receiver)
