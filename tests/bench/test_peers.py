@@ -1,0 +1,184 @@
+"""The peers' runners: what they print is read, what fails is told, and both peers really run where they are built."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers import run as peers
+
+RUNNERS = ("flower_secagg.py", "opendp_noise.py")
+OURS = {"sum_ok": True, "cpu_s": 0.5, "threshold": 27, "survivors": 40}
+FLOWER = {"sum_ok": True, "cpu_s": 25.0, "survivors": 40, "versions": {"flwr": "1.41.0"}}
+
+
+def printing(text: str, status: int = 0) -> tuple[str, ...]:
+    """A command that prints this and ends so, whatever arguments follow."""
+    return (sys.executable, "-c", f"import sys; print({text!r}); sys.exit({status})")
+
+
+def built_environment() -> Path:
+    try:
+        return peers.find_environment()
+    except peers.PeersMissing as missing:
+        pytest.skip(str(missing))
+
+
+def fake_environment(root: Path, **versions: str) -> Path:
+    python = root / ".venv-peers" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    packages = root / ".venv-peers" / "lib" / "python3.11" / "site-packages"
+    for name, version in versions.items():
+        (packages / f"{name}-{version}.dist-info").mkdir(parents=True)
+    return python
+
+
+def test_a_missing_environment_names_the_make_target(tmp_path: Path) -> None:
+    with pytest.raises(peers.PeersMissing, match="make bench-peers"):
+        peers.find_environment(tmp_path)
+
+
+def test_an_environment_of_other_versions_names_the_make_target(tmp_path: Path) -> None:
+    fake_environment(tmp_path, flwr="1.0.0", opendp=peers.pins()["opendp"])
+    with pytest.raises(peers.PeersMissing, match=r"flwr .*make bench-peers"):
+        peers.find_environment(tmp_path)
+
+
+def test_a_built_environment_is_found(tmp_path: Path) -> None:
+    python = fake_environment(tmp_path, **peers.pins())
+    assert peers.find_environment(tmp_path) == python
+
+
+def test_every_requirement_is_pinned_to_one_version() -> None:
+    lines = [line for line in peers.REQUIREMENTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert [line for line in lines if line.count("==") != 1 or set(line) & set("<>~*;@ ")] == []
+    assert set(peers.pins()) == {"flwr", "opendp"}
+    assert not any(line.startswith("torch") for line in lines)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_runner_imports_nothing_of_ours(runner: str) -> None:
+    tree = ast.parse((peers.HERE / runner).read_text(encoding="utf-8"))
+    roots = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert roots <= set(sys.stdlib_module_names) | {"numpy", "flwr", "opendp"}
+
+
+def test_the_figures_are_read_and_written_again() -> None:
+    details = peers._run(printing(json.dumps(FLOWER)), 30)
+    figures = peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details)
+    assert (figures.value, figures.right, figures.details) == (25.0, True, FLOWER)
+    written = json.loads(json.dumps(figures.to_json()))
+    assert written == {"name": "flower", "value": 25.0, "unit": "CPU s", "right": True, "details": FLOWER}
+
+
+def test_a_wrong_sum_is_read_although_the_run_ends_with_1() -> None:
+    details = peers._run(printing(json.dumps({**FLOWER, "sum_ok": False}), 1), 30)
+    assert not peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details).right
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (printing("no JSON"), "ended with 0: no JSON"),
+        (printing("[1, 2]"), r"ended with 0: \[1, 2\]"),
+        (printing("{}", 2), "ended with 2"),
+        ((sys.executable, "-c", "import sys; sys.exit('the last word')"), "ended with 1: the last word"),
+        ((sys.executable, "-c", "pass"), "nothing was printed"),
+        (("/nowhere/python",), "cannot be started"),
+    ],
+)
+def test_a_run_without_figures_is_told_as_what_it_is(command: Sequence[str], said: str) -> None:
+    with pytest.raises(peers.PeerFailed, match=said):
+        peers._run(command, 30)
+
+
+def test_a_run_that_does_not_end_is_stopped() -> None:
+    with pytest.raises(peers.PeerFailed, match="still running after"):
+        peers._run((sys.executable, "-c", "import time; time.sleep(60)"), 0.2)
+
+
+@pytest.mark.parametrize("details", [{}, {"cpu_s": None, "sum_ok": True}, {"cpu_s": 1.0}])
+def test_figures_that_lack_the_one_compared_are_refused(details: dict[str, Any]) -> None:
+    with pytest.raises(peers.PeerFailed, match="cpu_s"):
+        peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details)
+
+
+def comparison(monkeypatch: pytest.MonkeyPatch, flower: Sequence[dict[str, Any]]) -> peers.Comparison:
+    """Compare with a Flower that prints these figures in turn, after its warm-up."""
+    answers = iter([FLOWER, *flower])
+
+    def flower_secagg(_: Path, **arguments: Any) -> peers.PeerFigures:
+        assert arguments["clients"] == 5 or arguments["threshold"] == OURS["threshold"]
+        return peers._figures("flower", "CPU s", "cpu_s", "sum_ok", next(answers))
+
+    monkeypatch.setattr(peers, "flower_secagg", flower_secagg)
+    return peers.compare_secagg(
+        Path("unused"), clients=50, dim=100, drop=0.2, repeats=len(flower), command=printing(json.dumps(OURS))
+    )
+
+
+def test_a_ratio_is_the_peers_figure_over_ours_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = comparison(monkeypatch, [{**FLOWER, "cpu_s": seconds} for seconds in (30.0, 20.0, 25.0)])
+    assert compared.ratio.to_json() == {"minimum": 40.0, "median": 50.0, "maximum": 60.0}
+    written = json.loads(json.dumps(compared.to_json()))
+    assert written["setting"]["threshold"] == 27
+    assert written["versions"] == {"flwr": "1.41.0"}
+    assert written["last"] == {"ours": OURS, "peer": {**FLOWER, "cpu_s": 25.0}}
+    assert any("signs nothing" in line for line in written["includes"]["peer"])
+
+
+def test_a_wrong_sum_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(peers.PeerFailed, match="the result is wrong"):
+        comparison(monkeypatch, [{**FLOWER, "sum_ok": False}])
+
+
+def test_other_survivors_are_not_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(peers.PeerFailed, match="not the same work: 40 survivors in ours, 41"):
+        comparison(monkeypatch, [{**FLOWER, "survivors": 41}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("neighbours", "threshold", "drop", "survivors"),
+    [
+        (None, None, 0.2, 8),
+        (None, 5, 0.0, 10),
+        (4, 3, 0.2, 8),
+        (4, 4, 0.4, 8),  # two are the most that leave each secret four of its five holders
+    ],
+)
+def test_flower_makes_the_right_sum(neighbours: int | None, threshold: int | None, drop: float, survivors: int) -> None:
+    figures = peers.flower_secagg(
+        built_environment(), clients=10, dim=50, drop=drop, neighbours=neighbours, threshold=threshold, timeout_s=120
+    )
+    assert figures.right
+    assert figures.details["survivors"] == survivors
+    assert figures.value > figures.details["server_cpu_s"] > 0
+    assert figures.details["versions"]["flwr"] == peers.pins()["flwr"]
+
+
+@pytest.mark.slow
+def test_flower_refuses_what_it_cannot_run() -> None:
+    with pytest.raises(peers.PeerFailed, match="--neighbours: even"):
+        peers.flower_secagg(built_environment(), clients=10, dim=50, drop=0.0, neighbours=3, timeout_s=120)
+
+
+@pytest.mark.slow
+def test_opendp_draws_noise_of_the_spread_asked_for() -> None:
+    figures = peers.opendp_noise(built_environment(), stddev=3.5, dim=2000, timeout_s=120)
+    assert figures.right
+    assert figures.value > figures.details["conversion_ns_per_sample"] > 0
+    assert figures.details["versions"]["opendp"] == peers.pins()["opendp"]
