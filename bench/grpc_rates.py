@@ -42,9 +42,9 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
         cwd=Path(__file__).resolve().parents[1],
         text=True,
     )
+    if server.stdin is None or server.stdout is None:
+        raise RuntimeError("the server for the gRPC rates has no pipes")
     try:
-        assert server.stdin is not None
-        assert server.stdout is not None
         server.stdin.write(f"{certificate.decode()}\x00{key.decode()}\x00")
         server.stdin.flush()
         port = server.stdout.readline().strip()

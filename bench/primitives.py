@@ -74,7 +74,7 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
     masks, codes, keys = "masks", "vectors, d = 10^6", "keys"
     sharing = f"Shamir, n = {HOLDERS}, t = {THRESHOLD}"
     return [
-        (masks, "keystream, AES-128-GCM without its tag", "GB/s", lambda: gcm.update_into(zeros, scratch), CHUNK_BYTES),
+        (masks, "keystream, AES-128-GCM, no tag", "GB/s", lambda: gcm.update_into(zeros, scratch), CHUNK_BYTES),
         (masks, "keystream, AES-128-CTR", "GB/s", lambda: ctr.update_into(zeros, scratch), CHUNK_BYTES),
         (masks, "add, in cache", "GB/s", lambda: np.add(in_cache, beside, out=in_cache), CHUNK_BYTES),
         (codes, f"pack, B = {BITS}", "ns/value", lambda: pack(words, BITS), DIM),

@@ -7,6 +7,7 @@ Messages pass as the core's objects; their protobuf sizes are taken outside the 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import os
@@ -14,6 +15,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -124,19 +126,27 @@ class Clock:
         return math.fsum(spent for (who, _), spent in self.seconds.items() if who == side)
 
 
-def run(setting: Setting, parallel: Parallel | None = None) -> dict[str, Any]:
+def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
     """Run one attempt and check its sum.
 
     Args:
-        parallel: threads for the coordinator's unmasking; None uses one.
+        threads: of the coordinator's unmasking.
 
     Returns:
         figures under the names of `sordino bench secagg --json`.
     """
     masking.choose_keystream(time.perf_counter)
-    attempt = _Attempt(setting, parallel)
-    began = time.perf_counter()
-    completed, expected = attempt.run()
+    with ThreadPoolExecutor(threads) as pool:
+        attempt = _Attempt(setting, Parallel(pool.map, threads))
+        # Collections walk the objects of everybody, which no process of one participant would hold: those that are
+        # there before the attempt are set aside, those of the attempt itself stay subject to it.
+        gc.collect()
+        gc.freeze()
+        try:
+            began = time.perf_counter()
+            completed, expected = attempt.run()
+        finally:
+            gc.unfreeze()
     wall_s = time.perf_counter() - began - attempt.outside_s
     clock, survivors = attempt.clock, sorted(completed.u3)
     graph = attempt.graph
@@ -150,7 +160,7 @@ def run(setting: Setting, parallel: Parallel | None = None) -> dict[str, Any]:
         "drop": setting.drop,
         "at": setting.at,
         "sum_ok": bool(np.array_equal(completed.total, expected)),
-        "degree": setting.clients - 1,
+        "degree": len(graph.u1) - 1,
         "threshold": graph.threshold,
         "survivors": len(survivors),
         "client_cpu_s": client_cpu_s,
@@ -169,7 +179,7 @@ def run(setting: Setting, parallel: Parallel | None = None) -> dict[str, Any]:
 class _Attempt:
     """Both sides, driven in turn."""
 
-    def __init__(self, setting: Setting, parallel: Parallel | None) -> None:
+    def __init__(self, setting: Setting, parallel: Parallel) -> None:
         self.setting, self.parallel, self.clock = setting, parallel, Clock()
         parameters = setting.parameters
         authority = Ed25519PrivateKey.generate()

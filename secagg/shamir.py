@@ -33,6 +33,9 @@ assert (PRIME - 1) * (PRIME - 1) ** 2 < _EXACT_BELOW
 # the shares of a thousand dealers.
 _BLOCK_ELEMENTS: Final = 1 << 17
 
+# Up to so many inverses, Python's pow is quicker than thirty multiplications of arrays.
+_FEW: Final = 256
+
 # Each pass of the rejection misses a word with probability 15 / 65536, so a sound source does not see a fourth or fifth
 # pass; a stuck one must not hold the caller for ever.
 _MAX_PASSES: Final = 32
@@ -218,7 +221,10 @@ def _product(factors: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _inverse(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Invert modulo p by Fermat's theorem, a^(p - 2)."""
+    """Invert modulo p: one by one where they are few, all at once by Fermat's theorem, a^(p - 2), where they are many."""
+    if values.size <= _FEW:
+        inverses = [pow(value, -1, PRIME) for value in values.reshape(-1).tolist()]
+        return np.array(inverses, dtype=np.uint32).reshape(values.shape)
     result = np.ones_like(values)
     square = values
     exponent = PRIME - 2

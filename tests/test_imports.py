@@ -29,7 +29,8 @@ ARROWS: dict[str, set[str]] = {
     "learning": CORES,
     "server": CORES | {"wire", "learning"},
     "client": CORES | {"wire", "learning"},
-    "sordino": CORES | {"wire", "learning", "server", "client"},
+    "bench": CORES | {"wire"},
+    "sordino": CORES | {"wire", "learning", "server", "client", "bench"},
 }
 
 # A core computes: no network, no file, no clock, no event loop, no randomness of its own.

@@ -1,0 +1,274 @@
+"""``sordino bench``: how fast, beside the limits of this machine and beside peers."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.exit_codes import ExitCode, Failure, listing
+
+NAME = "bench"
+app = typer.Typer(
+    name=NAME,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help=(
+        "Measure the protocol, the noise and what lies below them on this machine.\n\nTimes are CPU time, since "
+        "machines are shared. [bold]all[/bold] holds each hot path against its limit and fails when a bound is broken; "
+        "[bold]peers[/bold] runs other projects on the same work in the same run."
+    ),
+)
+_CODES = listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Runs = Annotated[int, typer.Option(min=1, max=99, help="Runs of each; one more before them isn't counted.")]
+Figure = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw the table as .svg or .png.", show_default="no figure")
+]
+BoundFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="TOML with [most] and [least].", show_default="the one shipped")
+]
+
+
+class _Graph(StrEnum):
+    COMPLETE = "complete"
+    AUTO = "auto"
+
+
+class _At(StrEnum):
+    ADVERTISE_KEYS = "advertise-keys"
+    SHARE_KEYS = "share-keys"
+    MASKED_INPUT = "masked-input"
+    CONSISTENCY_CHECK = "consistency-check"
+    UNMASKING = "unmasking"
+
+
+class _Law(StrEnum):
+    GAUSSIAN = "gaussian"
+
+
+@app.command(
+    "secagg",
+    help=(
+        "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
+        "between participants, every signature and commitment checked. The client figure is the mean over survivors."
+    ),
+    epilog="Example: [bold]sordino bench secagg --clients 50 --dim 100000 --drop 0.2[/bold]\n\n" + _CODES,
+)
+def secagg(
+    clients: Annotated[int, typer.Option(help="Participants.")] = 50,
+    dim: Annotated[int, typer.Option(help="Values in one vector.")] = 100_000,
+    bits: Annotated[int, typer.Option(help="Bits of one value, 1 to 62.")] = 20,
+    graph: Annotated[
+        _Graph, typer.Option(help="complete: everybody shares with everybody. auto: the same in this version.")
+    ] = _Graph.COMPLETE,
+    drop: Annotated[float, typer.Option(help="Share of the participants that leaves.")] = 0.0,
+    at: Annotated[_At, typer.Option(help="The phase before which they leave.")] = _At.MASKED_INPUT,
+    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
+    dropout: Annotated[float, typer.Option(help="Share that is planned to leave.")] = 0.3,
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
+    as_json: Json = False,
+) -> int:
+    from bench.secagg import Setting, run
+
+    try:
+        setting = Setting(
+            clients=clients,
+            dim=dim,
+            bits=bits,
+            adversarial=adversarial,
+            dropout=dropout,
+            drop=drop,
+            at=at.value,
+        )
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, str(error)) from error
+    figures = run(setting, threads)
+    if as_json:
+        typer.echo(json.dumps(figures))
+    else:
+        _print_secagg(figures)
+    if not figures["sum_ok"]:
+        raise Failure(ExitCode.BOUND, "the sum that was opened is not the sum of the survivors' vectors.")
+    return int(ExitCode.OK)
+
+
+@app.command(
+    "noise",
+    help="Nanoseconds a sample of the sampler that clients use, and what it takes to set up once a process.",
+    epilog="Example: [bold]sordino bench noise --stddev 10 --dim 1000000[/bold]\n\n" + _CODES,
+)
+def noise(
+    law: Annotated[_Law, typer.Option(help="gaussian: the discrete Gaussian.")] = _Law.GAUSSIAN,
+    stddev: Annotated[float, typer.Option(help="Of one value, in grid steps.")] = 10.0,
+    dim: Annotated[int, typer.Option(help="Values in one vector.")] = 1_000_000,
+    runs: Runs = 15,
+    as_json: Json = False,
+) -> int:
+    from bench.noise import run
+
+    try:
+        figures = run(law.value, stddev, dim, runs)
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, str(error)) from error
+    if as_json:
+        typer.echo(json.dumps(figures))
+    else:
+        spread = figures["ns_per_sample_spread"]
+        _print_table(
+            ("law", "standard deviation", "seen", "values", "ns a sample", "min", "max", "set up, ms"),
+            [
+                (
+                    law.value,
+                    f"{stddev:g}",
+                    f"{figures['stddev_seen']:.6g}",
+                    f"{dim:,}",
+                    *(f"{spread[key]:.2f}" for key in ("median", "minimum", "maximum")),
+                    f"{figures['setup_ms']:.1f}",
+                )
+            ],
+        )
+    if not figures["law_ok"]:
+        raise Failure(ExitCode.BOUND, "mean or variance of the draws are more than six standard errors from the law's.")
+    return int(ExitCode.OK)
+
+
+@app.command(
+    "primitives",
+    help="What this machine does at best: keystream, add, packing, hashes, keys, Shamir's scheme, gRPC.",
+    epilog="Example: [bold]sordino bench primitives[/bold]\n\n" + _CODES,
+)
+def primitives(runs: Runs = 7, as_json: Json = False) -> int:
+    from bench.machine import describe, one_line
+    from bench.primitives import run
+
+    machine = _calibrated(describe)
+    rows = run(runs)
+    if as_json:
+        typer.echo(json.dumps({"machine": machine, "primitives": rows}))
+        return int(ExitCode.OK)
+    _print_table(
+        ("", "", "unit", "median", "min", "max"),
+        [
+            (row["group"], row["name"], row["unit"], *(f"{row[key]:.3g}" for key in ("median", "minimum", "maximum")))
+            for row in rows
+        ],
+        merge_first=True,
+    )
+    typer.echo("\n" + one_line(machine))
+    return int(ExitCode.OK)
+
+
+@app.command(
+    "all",
+    help=(
+        "Each hot path beside its limit on this machine, as a ratio.\n\nPath and limit are timed in turns, so a busy "
+        "machine slows both. A limit is the same work by the bare library calls it can't do without. Fails when the "
+        "median ratio of a path is above its bound."
+    ),
+    epilog="Example: [bold]sordino bench all --figure bench.svg[/bold]\n\n" + _CODES,
+)
+def everything(
+    runs: Runs = 5,
+    only: Annotated[str | None, typer.Option(metavar="PATH", help="One path.", show_default="all paths")] = None,
+    bounds: BoundFile = None,
+    figure: Figure = None,
+    as_json: Json = False,
+) -> int:
+    from bench.bounds import OUR_BOUNDS, broken, read_bounds
+    from bench.figure import draw_ratios
+    from bench.machine import describe, one_line
+    from bench.paths import run
+
+    _check_figure(figure)
+    machine = _calibrated(describe)
+    try:
+        most = read_bounds(bounds or OUR_BOUNDS).most
+        rows = run(runs, only)
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, str(error)) from error
+    faults = broken({row["path"]: row["ratio"]["median"] for row in rows}, most, largest=True)
+    if figure is not None:
+        draw_ratios(rows, most, one_line(machine), figure)
+    if as_json:
+        typer.echo(json.dumps({"machine": machine, "paths": rows, "bounds": most, "broken": faults}))
+    else:
+        _print_table(
+            ("path", "ours", "limit", "unit", "ratio", "min", "max", "bound"),
+            [
+                (
+                    f"{row['name']}\n  {row['limit_name']}",
+                    f"{row['ours']['median']:.3g}",
+                    f"{row['limit']['median']:.3g}",
+                    row["unit"],
+                    *(f"{row['ratio'][key]:.2f}" for key in ("median", "minimum", "maximum")),
+                    f"{most[row['path']]:g}" if row["path"] in most else "",
+                )
+                for row in rows
+            ],
+        )
+        typer.echo("\n" + one_line(machine))
+    if faults:
+        raise Failure(ExitCode.BOUND, "; ".join(faults) + ".")
+    return int(ExitCode.OK)
+
+
+def _check_figure(file: Path | None) -> None:
+    if file is not None and file.suffix not in (".svg", ".png"):
+        raise Failure(ExitCode.INPUT, f"--figure {file}: the name must end in .svg or .png.")
+
+
+def _calibrated(describe: Any) -> dict[str, Any]:
+    """The machine, after this process has chosen its keystream as a participant does at its start."""
+    import time
+
+    from secagg.masking import choose_keystream
+
+    choose_keystream(time.perf_counter)
+    machine: dict[str, Any] = describe()
+    return machine
+
+
+def _print_secagg(figures: dict[str, Any]) -> None:
+    _print_table(
+        ("phase", "clients, CPU ms", "coordinator, CPU ms"),
+        [
+            (phase, f"{1e3 * spent['client']:.1f}", f"{1e3 * spent['server']:.1f}")
+            for phase, spent in figures["phases"].items()
+        ],
+    )
+    verdict = "is right" if figures["sum_ok"] else "IS WRONG"
+    typer.echo(
+        f"\nThe sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
+        f"values of {figures['bits']} bits, threshold {figures['threshold']}, complete graph.\n"
+        f"CPU: {figures['cpu_s']:.3f} s in all, one client {1e3 * figures['client_cpu_s']:.1f} ms, coordinator "
+        f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.\n"
+        f"A client sends {figures['upload_bytes']:,} bytes and receives {figures['download_bytes']:,}; "
+        f"peak memory of the process {figures['peak_rss_mb']:.0f} MB."
+    )
+
+
+def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]], merge_first: bool = False) -> None:
+    """A plain table; with ``merge_first`` a repeated first cell is left empty."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(head):
+        is_text = number == 0 or not rows or not rows[0][number][:1].isdigit()
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold")
+    previous = None
+    for row in rows:
+        first = "" if merge_first and row[0] == previous else row[0]
+        table.add_row(first, *row[1:])
+        previous = row[0]
+    console = Console()
+    # Piped into a file, a table isn't cut to 80 columns.
+    console.width = console.width if console.is_terminal else 150
+    console.print(table)
