@@ -157,7 +157,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
         f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
         f"at {options['at']}), {drops['unplanned']} unplanned",
-        f"                    {drops['absent']} not back in time for a round",
+        f"                    {drops['late']} noticed in the next round only, {drops['absent']} not back for it",
     ]
     if done:
         seconds = result["round_s"]

@@ -51,7 +51,8 @@ def write_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
                 axes.text(place, top + tallest * 0.012, text, ha="center", va="bottom", fontsize=8.5, color=_MUTED)
         step = max(1, -(-len(rounds) // 20))
         axes.set_xticks(places[::step], [_label(one) for one in rounds[::step]])
-        axes.set_xlim(-0.6, max(len(rounds) - 0.4, 3.4))
+        beside = 0.6 + max(0.0, 4 - len(rounds)) / 2
+        axes.set_xlim(-beside, len(rounds) - 1 + beside)
         axes.set_ylim(0, tallest * 1.08)
         axes.set_xlabel("round")
         axes.set_ylabel("seconds")

@@ -38,8 +38,10 @@ class EndedRound:
     """Phase -> participants that were to leave in it, of those connected, where it was reached."""
     observed: Mapping[str, int]
     """Phase -> of these, how many the coordinator noted as dropouts in it."""
+    late: int
+    """Whose cut at the end of the attempt before was noticed only in this one, before its first message."""
     unplanned: int
-    """Dropouts that nobody planned."""
+    """Other dropouts that nobody planned."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
 
@@ -61,6 +63,7 @@ class EndedRound:
             "sum_ok": self.sum_ok,
             "drops_expected": dict(self.expected),
             "drops_observed": dict(self.observed),
+            "drops_late": self.late,
             "drops_unplanned": self.unplanned,
         }
 
@@ -85,6 +88,7 @@ class Outcomes:
     _present: frozenset[int] = frozenset()
     _began_at: float = 0.0
     _planned: dict[int, Drop] = field(default_factory=dict)
+    _planned_before: dict[int, Drop] = field(default_factory=dict)
     _phases: dict[str, float] = field(default_factory=dict)
     _reached: set[str] = field(default_factory=set)
     _dropped: dict[int, str] = field(default_factory=dict)
@@ -99,6 +103,7 @@ class Outcomes:
             case "attempt_started":
                 self._present = frozenset(self._connected)
                 self._began_at = float(event["at"])
+                self._planned_before = self._planned
                 self._planned = self.options.drops(int(event["round"]), int(event["attempt"]))
                 self._phases, self._reached, self._dropped = {}, set(), {}
             case "phase_started":
@@ -153,6 +158,8 @@ class Outcomes:
         planned = {who: drop.phase for who, drop in self._planned.items() if who in self._present}
         expected = Counter(phase for phase in planned.values() if phase in self._reached)
         observed = Counter(phase for who, phase in self._dropped.items() if planned.get(who) == phase)
+        others = [(who, phase) for who, phase in self._dropped.items() if planned.get(who) != phase]
+        late = sum(phase == PHASES[0] and who in self._planned_before for who, phase in others)
         ended = EndedRound(
             round=int(event["round"]),
             attempt=int(event["attempt"]),
@@ -160,7 +167,8 @@ class Outcomes:
             cohort=len(self._present),
             expected={phase: expected[phase] for phase in PHASES if expected[phase]},
             observed={phase: observed[phase] for phase in PHASES if observed[phase]},
-            unplanned=sum(planned.get(who) != phase for who, phase in self._dropped.items()),
+            late=late,
+            unplanned=len(others) - late,
             **values,
         )
         lag = event.get("loop_lag_ms")
@@ -215,6 +223,7 @@ class Outcomes:
             "drops": {
                 "expected": sum(sum(one.expected.values()) for one in self.rounds),
                 "observed": sum(sum(one.observed.values()) for one in self.rounds),
+                "late": sum(one.late for one in self.rounds),
                 "unplanned": sum(one.unplanned for one in self.rounds),
                 "expected_by_phase": _added([one.expected for one in self.rounds]),
                 "observed_by_phase": _added([one.observed for one in self.rounds]),

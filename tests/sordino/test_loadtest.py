@@ -1,0 +1,425 @@
+"""The load test's pure parts: who leaves, what everybody sends, what the figures say, which bounds are broken."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from secagg.masking import word_dtype
+from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest.display import LoadDisplay, final_lines, round_line, round_table
+from sordino.loadtest.figure import write_figure
+from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.schedule import (
+    PHASE_NAMES,
+    dropped_count,
+    drops_of,
+    plain_sum,
+    sum_digest,
+    vector,
+    words_of,
+)
+from sordino.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
+from sordino.loadtest.sweep import markdown
+from sordino.local_study import plan_for
+from sordino.progress import PHASES
+
+Run = Callable[..., tuple[int, str, str]]
+IDENTITIES = [bytes([number]) * 32 for number in range(20)]
+OPTIONS = LoadOptions(clients=20, processes=2, dim=100, bits=20, rounds=3, drop=0.2, at="share-keys")
+PLAN = {"padded_dim": 128, "A": 2, "min_survivors": 12, "quorum": 12}
+
+
+# ---------------------------------------------------------------------------------- who leaves
+
+
+@pytest.mark.parametrize(("clients", "share", "count"), [(50, 0.1, 5), (25, 0.1, 3), (7, 0.0, 0), (10, 0.99, 10)])
+def test_exactly_the_share_leaves(clients: int, share: float, count: int) -> None:
+    assert dropped_count(clients, share) == count
+    for round_ in range(1, 6):
+        drops = drops_of(1, round_, 1, clients=clients, share=share)
+        assert len(drops) == count
+        assert set(drops) <= set(range(clients))
+
+
+def test_the_schedule_follows_from_seed_round_and_attempt_alone() -> None:
+    first = drops_of(1, 2, 1, clients=40, share=0.3)
+    assert first == drops_of(1, 2, 1, clients=40, share=0.3)
+    others = [drops_of(*key, clients=40, share=0.3) for key in ((2, 2, 1), (1, 3, 1), (1, 2, 2))]
+    assert all(set(first) != set(other) for other in others)
+
+
+@pytest.mark.parametrize(("name", "phase"), PHASE_NAMES.items())
+def test_a_single_phase_is_kept_to(name: str, phase: str) -> None:
+    drops = drops_of(5, 1, 1, clients=200, share=0.5, at=name)
+    assert {drop.phase for drop in drops.values()} == {phase}
+    within = sum(drop.within_upload for drop in drops.values())
+    assert (20 < within < 80) if name == "masked-input" else within == 0
+
+
+def test_any_reaches_every_phase_and_everybody_leaves_some_time() -> None:
+    phases: Counter[str] = Counter()
+    left: set[int] = set()
+    for round_ in range(1, 101):
+        drops = drops_of(3, round_, 1, clients=30, share=0.2)
+        phases.update(drop.phase for drop in drops.values())
+        left |= set(drops)
+    assert set(phases) == set(PHASES)
+    assert min(phases.values()) > 70  # 120 on average
+    assert left == set(range(30))
+
+
+# ---------------------------------------------------------------------------------- what is sent
+
+
+@pytest.mark.parametrize("bits", [1, 7, 8, 9, 16, 20, 32, 33, 62])
+def test_vectors_are_uniform_words_of_the_protocol(bits: int) -> None:
+    one = vector(1, 1, 1, IDENTITIES[0], dim=4096, bits=bits)
+    assert one.dtype == words_of(bits) == word_dtype(bits)
+    assert one.shape == (4096,)
+    assert int(one.max()) < 1 << bits
+    # The highest bit is set in half of them: 2048, standard deviation 32.
+    assert 1800 < int(np.count_nonzero(one >> np.uint64(bits - 1))) < 2300
+
+
+def test_vectors_differ_by_all_that_they_follow_from() -> None:
+    keys = [(1, 1, 1, 0), (2, 1, 1, 0), (1, 2, 1, 0), (1, 1, 2, 0), (1, 1, 1, 1)]
+    made = {vector(*key[:3], IDENTITIES[key[3]], dim=8, bits=32).tobytes() for key in keys}
+    assert len(made) == len(keys)
+    assert vector(1, 1, 1, IDENTITIES[0], dim=8, bits=32).tobytes() in made
+
+
+@pytest.mark.parametrize("bits", [5, 20, 62])
+def test_the_plain_sum_is_that_of_python_integers(bits: int) -> None:
+    total = plain_sum(4, 2, 1, IDENTITIES, dim=50, bits=bits)
+    rows = [vector(4, 2, 1, identity, dim=50, bits=bits).tolist() for identity in IDENTITIES]
+    assert total.tolist() == [sum(column) % 2**bits for column in zip(*rows, strict=True)]
+    assert total.dtype == words_of(bits)
+
+
+# ---------------------------------------------------------------------------------- options and plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"processes": 21}, "--processes 20"),
+        ({"drop": 1.0}, "0.1"),
+        ({"drop": -0.1}, "0.1"),
+        ({"at": "lunch"}, "advertise-keys"),
+        ({"drop_style": "loud"}, "disconnect or silent"),
+        ({"min_completed": 4}, "--rounds 3"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(Failure, match=word) as failure:
+        replace(OPTIONS, **changes).check()
+    assert failure.value.code is ExitCode.INPUT
+
+
+@pytest.mark.parametrize("clients", [3, 10, 50, 64, 200])
+@pytest.mark.parametrize("drop", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("bits", [10, 20, 32])
+def test_the_plan_leaves_room_for_the_dropouts(clients: int, drop: float, bits: int) -> None:
+    options = replace(OPTIONS, clients=clients, drop=drop, bits=bits)
+    plan = plan_for(options.study(8443))
+    if clients >= 10:
+        assert plan.min_survivors <= plan.quorum <= clients - options.dropped
+    assert plan.bits == bits
+    assert plan.padded_dim == 128
+
+
+def test_too_many_dropouts_are_a_plan_all_the_same() -> None:
+    plan = plan_for(replace(OPTIONS, drop=0.7).study(8443))
+    assert plan.min_survivors > 6  # rounds will abort, and say so
+
+
+@pytest.mark.parametrize(
+    ("changes", "suggestion"),
+    [({"clients": 2}, "--clients 3 "), ({"bits": 1}, "--bits 4 "), ({"bits": 62}, "--bits 3")],
+)
+def test_an_infeasible_plan_is_refused_once_with_the_nearest_that_works(
+    changes: dict[str, Any], suggestion: str
+) -> None:
+    with pytest.raises(Failure, match="no plan holds this: ") as failure:
+        replace(OPTIONS, **changes).study(8443)
+    assert failure.value.code is ExitCode.INFEASIBLE
+    assert failure.value.suggestion is not None
+    assert failure.value.suggestion.startswith(suggestion)
+
+
+def test_client_processes_get_the_behaviour_they_need() -> None:
+    options = replace(OPTIONS, seed=77, drop_style="silent")
+    there = LoadOptions.from_behaviour(options.behaviour())
+    assert there.drops(3, 2) == options.drops(3, 2)
+    assert (there.seed, there.drop_style) == (77, "silent")
+
+
+# ---------------------------------------------------------------------------------- from events to figures
+
+
+def all_right(round_: int, attempt: int, survivors: Sequence[int], digest: str) -> bool:
+    total = plain_sum(OPTIONS.seed, round_, attempt, [IDENTITIES[who] for who in survivors], dim=128, bits=20)
+    return sum_digest(total) == digest
+
+
+def attempt_events(
+    round_: int, attempt: int = 1, *, abort: str = "", seconds: float = 2.0, tamper: bool = False
+) -> list[dict[str, Any]]:
+    """Of one attempt in which everybody leaves as planned, in the coordinator's order."""
+    about = {"round": round_, "attempt": attempt}
+    at = 1000.0 + 10 * round_ + 3 * attempt
+    leaving = sorted(OPTIONS.drops(round_, attempt))
+    events: list[dict[str, Any]] = [{"kind": "attempt_started", "at": at, "cohort": 20, **about}]
+    for index, phase in enumerate(PHASES):
+        events.append({"kind": "phase_started", "phase": phase, "at": at, **about})
+        if phase == "ShareKeys":
+            for who in leaving:
+                reason = "connection closed"
+                events.append({"kind": "participant_dropped", "phase": phase, "participant": who, "reason": reason})
+        events.append({"kind": "phase_ended", "phase": phase, "seconds": 0.1 * (index + 1), "at": at, **about})
+        if abort and phase == "ShareKeys":
+            ended = {"kind": "attempt_aborted", "phase": phase, "reason": abort, "at": at + 1.25}
+            return [*events, ended | about | {"loop_lag_ms": {"p50": 1.0, "p99": 9.0, "max": 99.0}}]
+    survivors = [who for who in range(20) if who not in leaving]
+    total = plain_sum(OPTIONS.seed, round_, attempt, [IDENTITIES[who] for who in survivors], dim=128, bits=20)
+    digest = sum_digest(total if not tamper else total ^ total.dtype.type(1))
+    completed = {
+        "kind": "round_completed",
+        "at": at + seconds,
+        "seconds": seconds,
+        "phase_seconds": {phase: 0.1 * (index + 1) for index, phase in enumerate(PHASES)},
+        "survivors": survivors,
+        "sum_sha256": digest,
+        "upload_bytes": 1000,
+        "download_bytes": 3000,
+        "vector_bytes": 320,
+        "loop_lag_ms": {"p50": 0.5, "p99": 12.0, "max": 20.0},
+    }
+    return [*events, completed | about]
+
+
+def outcomes_of(*streams: list[dict[str, Any]]) -> Outcomes:
+    outcomes = Outcomes(OPTIONS, all_right)
+    for who in range(20):
+        outcomes.apply({"kind": "participant_connected", "participant": who})
+    for events in streams:
+        for event in events:
+            outcomes.apply(event)
+    return outcomes
+
+
+def result_of(*streams: list[dict[str, Any]], options: LoadOptions = OPTIONS) -> dict[str, Any]:
+    """As `LoadTest` would write it."""
+    result = outcomes_of(*streams).figures() | {
+        "server_cpu_s": 3.21,
+        "server_cpu_s_before_rounds": 1.0,
+        "server_peak_rss_mb": 123.4,
+        "client_cpu_s": 9.9,
+        "client_peak_rss_mb": 80.0,
+        "wall_s": 20.0,
+        "study_ended": "rounds done",
+        "options": options.to_json(),
+        "plan": PLAN,
+    }
+    return result | {"broken": broken_bounds(result, options)}
+
+
+def test_figures_of_completed_and_aborted_rounds() -> None:
+    figures = outcomes_of(
+        attempt_events(1), attempt_events(2, abort="10 participants, 12 needed"), attempt_events(2, 2, seconds=4.0)
+    ).figures()
+    assert (figures["rounds_completed"], figures["rounds_aborted"], figures["sums_ok"]) == (2, 1, 2)
+    assert figures["round_s"] == {"p50": 2.0, "p95": 4.0, "max": 4.0}
+    assert figures["phase_s"]["ShareKeys"] == {"p50": 0.2, "p95": 0.2}
+    assert figures["phase_s"][BETWEEN] == {"p50": 0.5, "p95": 2.5}
+    assert figures["reasons"] == {"ShareKeys: 10 participants, 12 needed": 1}
+    assert figures["loop_lag_ms"] == {"p50": 0.5, "p99": 12.0, "max": 99.0}
+    assert figures["drops"]["expected"] == figures["drops"]["observed"] == 12
+    assert figures["drops"]["expected_by_phase"] == {"ShareKeys": 12}
+    assert figures["drops"]["unplanned"] == figures["drops"]["absent"] == 0
+    assert figures["drop_reasons"] == {"ShareKeys: connection closed": 12}
+    assert figures["rounds"][1]["seconds"] == 1.25
+    assert (figures["upload_bytes"], figures["download_bytes"], figures["vector_bytes"]) == (1000, 3000, 320)
+
+
+def test_a_tampered_sum_is_found() -> None:
+    result = result_of(attempt_events(1), attempt_events(2, tamper=True))
+    assert (result["sums_ok"], result["sums_wrong"]) == (1, [2])
+    assert result["broken"] == ["1 of 2 sums are not those of the survivors: round 2"]
+
+
+def test_the_digest_of_other_survivors_is_wrong() -> None:
+    events = attempt_events(1)
+    present = set(events[-1]["survivors"])
+    for changed in (sorted(present)[1:], [], sorted(present | {min(set(range(20)) - present)})):
+        ended = outcomes_of([*events[:-1], events[-1] | {"survivors": changed}]).rounds[0]
+        assert ended.sum_ok is False
+
+
+def test_a_sum_that_holds_a_participant_who_left_before_it_is_wrong() -> None:
+    events = attempt_events(1)
+    everybody = list(range(20))
+    total = plain_sum(OPTIONS.seed, 1, 1, IDENTITIES, dim=128, bits=20)
+    ended = outcomes_of([*events[:-1], events[-1] | {"survivors": everybody, "sum_sha256": sum_digest(total)}]).rounds
+    assert ended[0].sum_ok is False
+
+
+def test_an_old_coordinator_that_names_no_digest_has_no_right_sums() -> None:
+    events = attempt_events(1)
+    told = {name: value for name, value in events[-1].items() if name not in ("survivors", "sum_sha256")}
+    figures = outcomes_of([*events[:-1], told]).figures()
+    assert (figures["rounds_completed"], figures["sums_ok"], figures["sums_wrong"]) == (1, 0, [1])
+
+
+def test_dropouts_that_are_late_absent_or_unplanned_are_told_apart() -> None:
+    before = sorted(OPTIONS.drops(1, 1))
+    stranger = next(who for who in range(20) if who not in OPTIONS.drops(1, 1) and who not in OPTIONS.drops(2, 1))
+    back = next(who for who in before if who not in OPTIONS.drops(2, 1))
+    second = attempt_events(2)
+    second[2:2] = [
+        {"kind": "participant_dropped", "phase": "AdvertiseKeys", "participant": who, "reason": "connection closed"}
+        for who in (back, stranger)
+    ]
+    away = min(OPTIONS.drops(2, 1))
+    second = [event for event in second if event.get("participant") != away]
+    lost = [{"kind": "participant_lost", "participant": away}]
+    drops = outcomes_of(attempt_events(1), lost, second).figures()["drops"]
+    assert (drops["late"], drops["unplanned"], drops["absent"]) == (1, 1, 1)
+    assert drops["expected"] == 7  # the absent one could not leave
+
+
+def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
+    reason = "3 participants are connected, 12 needed"
+    event = {"kind": "attempt_aborted", "round": 1, "attempt": 1, "phase": "Connecting", "reason": reason, "at": 5.0}
+    figures = outcomes_of([event]).figures()
+    assert figures["reasons"] == {f"Connecting: {reason}": 1}
+    assert figures["round_s"] == {"p50": None, "p95": None, "max": None}
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([float(n) for n in range(1, 101)], 0.95) == 95.0
+    assert percentile([1.0], 0.99) == 1.0
+    assert spread([], (0.5,)) == {"p50": None}
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)
+
+
+def test_broken_bounds_name_bound_and_figure() -> None:
+    rounds = (attempt_events(1), attempt_events(2, abort="x"), attempt_events(2, 2, seconds=4.5))
+    options = replace(OPTIONS, max_p95_s=4.0, min_completed=3)
+    assert result_of(*rounds, options=options)["broken"] == [
+        "the p95 round took 4.5 s, --max-p95 allows 4 s",
+        "2 of 3 rounds were completed, --min-completed asks for 3",
+    ]
+    kept = replace(OPTIONS, max_p95_s=4.5, min_completed=2)
+    assert result_of(*rounds, options=kept)["broken"] == []
+    assert result_of(options=kept)["broken"][0] == "no round was completed, --max-p95 allows 4.5 s"
+
+
+# ---------------------------------------------------------------------------------- what is shown
+
+
+def test_the_last_table_and_lines_are_complete() -> None:
+    aborted = attempt_events(2, abort="10 participants, 12 needed")
+    result = result_of(attempt_events(1), aborted, attempt_events(2, 2, tamper=True))
+    console = Console(width=110, file=None, record=True, quiet=False)
+    with console.capture() as capture:
+        console.print(round_table(result))
+    table = capture.get()
+    for word in ("sum right", "SUM WRONG", "ShareKeys: 10 participants", "2.2", "p95"):
+        assert word in table
+    lines = final_lines(result)
+    assert max(map(len, lines)) <= 110
+    text = "\n".join(lines)
+    for word in (
+        "100 values of 20 bits; 128 travel",
+        "1 of 2 sums right",
+        "1 x ShareKeys",
+        "12 of 12 planned",
+        "p99 12.0",
+    ):
+        assert word in text
+
+
+def test_lines_and_panel_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with LoadDisplay(plain=True) as display:
+        outcomes = display.watch(Outcomes(OPTIONS, all_right))
+        for event in [*attempt_events(1), *attempt_events(2, abort="too few"), *attempt_events(3, tamper=True)]:
+            display.show_round(event, outcomes.apply(event))
+    told = capsys.readouterr().err
+    assert "round 1: sum of 16 in 2.00 s, the sum is right; 0 of 0 planned dropouts seen" in told
+    assert "round 2: aborted after 1.25 s, ShareKeys: too few" in told
+    assert "THE SUM IS WRONG" in told
+    for width, height in ((100, 30), (80, 24)):
+        console = Console(width=width, height=height)
+        with console.capture() as capture:
+            console.print(display.load_panel)
+        shown = capture.get()
+        assert "1 right, 1 wrong" in shown
+        assert max(map(len, shown.splitlines())) <= width
+    assert round_line(outcomes.rounds[0]).startswith("round 1: ")
+
+
+def test_the_figure_is_drawn_in_both_forms(tmp_path: Path) -> None:
+    result = result_of(attempt_events(1), attempt_events(2, abort="too few"), attempt_events(2, 2))
+    paths = write_figure(json.loads(json.dumps(result)), tmp_path)
+    assert [path.suffix for path in paths] == [".svg", ".png"]
+    drawing = paths[0].read_text()
+    for word in (*PHASES, BETWEEN, "aborted", "20 participants, 100 values of 20 bits, 20 % leave"):
+        assert word in drawing
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+    assert write_figure(result_of(), tmp_path / "none") == []
+
+
+def test_a_sweep_is_a_markdown_table() -> None:
+    text = markdown([result_of(attempt_events(1)), result_of(attempt_events(1, abort="too few"))])
+    lines = text.splitlines()
+    assert len(lines) == 4
+    assert len({line.count("|") for line in lines}) == 1
+    assert "| share-keys | 20 % | 1 of 3 | 1 | none | 4 / 4 | 2.00 | 2.00 |" in lines
+    assert "1 x ShareKeys: too few" in lines[-1]
+
+
+# ---------------------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--drop", "20"), 2, "0.1"),
+        (("--at", "lunch"), 2, "masked-input"),
+        (("--clients", "2", "--processes", "1"), 3, "--clients 3 is the nearest that works"),
+        (("--dim", "100", "--bits", "1"), 3, "--bits 5 is the nearest that works"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence_and_a_code(
+    run: Run, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    ended, out, err = run("loadtest", *arguments, "--json")
+    assert ended == code
+    assert words in err
+    assert json.loads(out)["exit_code"] == code
+
+
+def test_a_folder_with_something_in_it_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    code, _, err = run("loadtest", "--out", tmp_path)
+    assert code == 2
+    assert "not empty" in err
+
+
+def test_the_help_names_every_option_and_code(run: Run) -> None:
+    code, out, _ = run("loadtest", "--help")
+    assert code == 0
+    for word in ("--drop-style", "--max-p95", "--min-completed", "--sweep", "--deadline", "bound broken", "silent"):
+        assert word in out

@@ -1,0 +1,163 @@
+"""The load test with real processes: both ways to leave, sums that are wrong, bounds, and nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import server.journal
+from sordino.exit_codes import ExitCode
+from sordino.loadtest.schedule import drops_of
+
+pytestmark = pytest.mark.slow
+
+Run = Callable[..., tuple[int, str, str]]
+SMALL = ("--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "2", "--drop", "0.25", "--json")
+
+
+def test_disconnecting_participants_come_back_and_every_sum_is_right(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "load"
+    code, told, err = run(
+        *("loadtest", "--clients", "12", "--processes", "3", "--dim", "1000", "--bits", "33", "--rounds", "6"),
+        *("--drop", "0.25", "--seed", "5", "--out", out, "--json", "--min-completed", "6"),
+    )
+    assert code == 0, err
+    result = json.loads(told)
+    names = "rounds_completed rounds_aborted sums_ok round_s server_cpu_s server_peak_rss_mb upload_bytes reasons"
+    assert set(names.split()) <= set(result)
+    assert (result["rounds_completed"], result["rounds_aborted"], result["sums_ok"]) == (6, 0, 6)
+    assert result["plan"]["padded_dim"] == 1024
+    assert result["vector_bytes"] == 1024 * 33 / 8
+    assert result["upload_bytes"] > result["vector_bytes"]
+    # With this seed some are cut before they offer their vector, some in the middle of it.
+    at_input = [drop for round_ in range(1, 7) for drop in drops_of(5, round_, 1, clients=12, share=0.25).values()]
+    assert {drop.within_upload for drop in at_input if drop.phase == "MaskedInputCollection"} == {True, False}
+    assert result["drops"]["observed_by_phase"]["MaskedInputCollection"] >= 2
+    assert result["server_cpu_s"] > result["server_cpu_s_before_rounds"] > 0
+    assert result["server_peak_rss_mb"] > 20
+    assert result["client_cpu_s"] > 0
+    assert result["loop_lag_ms"]["p50"] <= result["loop_lag_ms"]["p99"] <= result["loop_lag_ms"]["max"]
+    assert json.loads((out / "result.json").read_text()) == result
+    assert (out / "round-time-by-phase.svg").exists()
+    assert (out / "round-time-by-phase.png").exists()
+    assert "client process" not in (out / "logs" / "host-01.log").read_text()
+    # Nothing was sent twice or left out: who survived is everybody but those who left before the sum.
+    assert all(one["survivors"] <= one["cohort"] for one in result["rounds"])
+
+
+def test_silent_participants_are_waited_for_until_the_deadline(run: Run) -> None:
+    code, told, err = run("loadtest", *SMALL, "--drop-style", "silent", "--at", "share-keys", "--deadline", "3")
+    assert code == 0, err
+    result = json.loads(told)
+    assert result["rounds_completed"] + result["rounds_aborted"] == 2
+    assert result["sums_ok"] == result["rounds_completed"]
+    assert result["drops"]["expected"] == 4
+    assert result["drop_reasons"].get("ShareKeys: did not answer before the deadline", 0) >= 4
+
+
+def test_too_many_dropouts_abort_for_a_stated_reason(run: Run) -> None:
+    code, told, err = run(
+        *("loadtest", "--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "2", "--drop", "0.5"),
+        *("--at", "masked-input", "--json"),
+    )
+    assert code == 0, err
+    result = json.loads(told)
+    assert (result["rounds_completed"], result["rounds_aborted"]) == (0, 2)
+    assert sum(result["reasons"].values()) == 2
+    assert all(reason.startswith("MaskedInputCollection: ") for reason in result["reasons"])
+
+
+def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = server.journal.read_events
+
+    def tampered(path: Path, after: int = 0) -> list[dict[str, Any]]:
+        events = read(path, after)
+        for event in events:
+            if event["kind"] == "round_completed" and event["round"] == 2:
+                event["sum_sha256"] = event["sum_sha256"][::-1]
+        return events
+
+    monkeypatch.setattr(server.journal, "read_events", tampered)
+    code, told, err = run("loadtest", *SMALL, "--max-p95", "0.001")
+    assert code == ExitCode.BOUND == 1
+    assert "1 of 2 sums are not those of the survivors: round 2" in err
+    assert "--max-p95 allows 0.001 s" in err
+    result = json.loads(told.splitlines()[0])
+    assert (result["sums_ok"], result["sums_wrong"]) == (1, [2])
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Processes with ``folder`` on their command line, but for this one."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if str(folder) in line:
+                found[int(entry.name)] = line
+    return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def start_long(out: Path) -> subprocess.Popen[str]:
+    """A load test that would run for a long time, in the middle of its rounds."""
+    # A child inherits an ignored SIGINT (tests started in a shell's background) but not a handled one.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    arguments = ["--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "100000", "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sordino", "loadtest", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    signal.signal(signal.SIGINT, inherited)
+    state = out / "study" / "coordinator" / "state.sqlite"
+    assert wait_for(lambda: any(one["kind"] == "round_completed" for one in server.journal.read_events(state)), 60)
+    assert len(processes_of(out)) == 4
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    process = start_long(tmp_path / "load")
+    try:
+        process.send_signal(number)
+        code = process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert code == ExitCode.INTERRUPTED
+    assert wait_for(lambda: not processes_of(tmp_path), 30)
+
+
+def test_a_client_process_that_dies_is_reported(tmp_path: Path) -> None:
+    process = start_long(tmp_path / "load")
+    try:
+        [client] = [pid for pid, line in processes_of(tmp_path).items() if "hosts/host-02" in line]
+        os.kill(client, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == ExitCode.STUDY
+    assert "the client process host-02 was ended by SIGKILL after" in err
+    assert "host-02.log" in err
+    assert wait_for(lambda: not processes_of(tmp_path), 30)
