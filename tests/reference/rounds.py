@@ -36,7 +36,7 @@ class Record:
 
     to_coordinator: dict[str, dict[int, Message]] = field(default_factory=lambda: {phase: {} for phase in PHASES})
     to_participants: dict[str, dict[int, Message]] = field(default_factory=lambda: {phase: {} for phase in PHASES})
-    refused: list[Refused] = field(default_factory=list)  # by either side, while the attempt went on
+    refused: list[tuple[Refused, Message]] = field(default_factory=list)  # by either side, while the attempt went on
     total: list[int] | None = None
     ended_by: Refused | None = None
 
@@ -73,7 +73,8 @@ def stream_of(agreed: Setting, who: int, name: str = "") -> Stream:
     65521 and 65535, which aren't symbols, stand at its beginning, before the largest symbol, 65520, and again where
     coefficients are drawn.
     """
-    drawn = listed_bytes(f"{name} randomness of {who} in {agreed.round_context().hex()}", 200 + 256 * len(agreed.roster))
+    name = f"{name} randomness of {who} in {agreed.round_context().hex()}"
+    drawn = listed_bytes(name, 200 + 256 * len(agreed.roster))
     skipped = b"\xf1\xff\xff\xff"
     return Stream(skipped + b"\xf0\xff" + drawn[:100] + skipped + drawn[100:])
 
@@ -124,14 +125,14 @@ def run_round(
                     case _:
                         up = side.unmask(down)
             except Refused as refusal:
-                record.refused.append(refusal)
+                record.refused.append((refusal, down))
                 gone.add(who)
                 continue
             up = (change or {}).get((phase, who), lambda message: message)(up)
             try:
                 coordinator.receive(who, up)
             except Refused as refusal:
-                record.refused.append(refusal)
+                record.refused.append((refusal, up))
                 gone.add(who)
                 continue
             record.to_coordinator[phase][who] = up

@@ -1,0 +1,217 @@
+"""Test vectors of whole attempts: everything that is said, drops at every phase, dealers that cheat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from tests.reference.coordinator import Coordinator
+from tests.reference.participant import Participant
+from tests.reference.primitive_vectors import WIDTHS, decimal, flip, setting_json
+from tests.reference.rounds import Change, Record, identity_seeds, input_of, run_round, setting_of, stream_of
+from tests.reference.setting import Setting, seed_commitment
+from tests.reference.sharing import P, random_symbols, share
+from tests.reference.vectors_mod_2b import add_vectors
+
+Case = dict[str, Any]
+Message = dict[str, Any]
+
+
+class Played:
+    """A round that was run by the reference on both sides, its participants and coordinator as they were at the end."""
+
+    def __init__(
+        self,
+        agreed: Setting,
+        silent: Mapping[str, set[int]] | None = None,
+        change: Mapping[tuple[str, int], Change] | None = None,
+        crooks: Mapping[int, type[Participant]] | None = None,
+    ) -> None:
+        self.agreed, self.silent, self.crooks = agreed, dict(silent or {}), dict(crooks or {})
+        self.everybody = range(len(agreed.roster))
+        seeds = identity_seeds(len(agreed.roster))
+        self.participants = {
+            who: self.crooks.get(who, Participant)(agreed, seeds[who], stream_of(agreed, who)) for who in self.everybody
+        }
+        self.coordinator = Coordinator(agreed)
+        self.inputs = {who: input_of(agreed, who) for who in self.everybody}
+        self.changed = sorted({who for _, who in change or {}})
+        self.record: Record = run_round(self.participants, self.coordinator, self.inputs, silent, change)
+
+    def vector(self, name: str, about: str, *, downs_too: bool = True) -> Case:
+        """As it stands in a file; what the coordinator says can be left out, as it follows from what it is told."""
+        agreed, coordinator, record = self.agreed, self.coordinator, self.record
+        downs: dict[str, Any] = {}
+        for phase, messages in record.to_participants.items():
+            if messages and downs_too:
+                same = phase != "MaskedInputCollection"
+                downs[phase] = next(iter(messages.values())) if same else messages
+                assert not same or all(message == downs[phase] for message in messages.values())
+        sets = {name: vars(coordinator)[name] for name in ("u1", "u2", "u3", "u4", "u5") if name in vars(coordinator)}
+        case: Case = {
+            "name": name,
+            "about": about,
+            "setting": setting_json(agreed),
+            "round_context": coordinator.round_context,
+            "cohort_context": coordinator.context,
+            "threshold": coordinator.threshold,
+            **sets,
+            "survivor_statement": coordinator.statement,
+            "crooked": sorted({*self.crooks, *self.changed}),
+            "participants": [
+                {
+                    "identity_private": one.identity_seed,
+                    "identity": one.identity,
+                    "randomness": one.stream.taken,
+                    "input": decimal(self.inputs[who]),
+                }
+                for who, one in self.participants.items()
+            ],
+            "to_coordinator": record.to_coordinator,
+            **({"to_participants": downs} if downs else {}),
+            "refused": [{**refusal.stated(), "message": message} for refusal, message in record.refused],
+        }
+        if record.ended_by is not None:
+            return {**case, "ends": record.ended_by.stated()}
+        assert record.total is not None
+        numbers = agreed.numbers
+        plain_sum = add_vectors((self.inputs[who] for who in coordinator.u3), numbers.dim, numbers.bits)
+        assert record.total == plain_sum, name
+        return {**case, "sum": decimal(record.total)}
+
+
+# ---------------------------------------------------------------- participants that cheat
+
+
+def deal_again(dealer: Participant, shares: list[list[int]], commitment: bytes) -> Message:
+    """A dealing that follows the protocol in everything but what is shared."""
+    dealer._following = "MaskedInputCollection"
+    return dealer.deal(shares, commitment)
+
+
+class SharesAnotherMaskKey(Participant):
+    """Deals shares of a mask key that it didn't advertise."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        secrets = random_symbols(32, self.stream)
+        shares = share(secrets, self.threshold, [self.x(who) for who in self.u1], self.stream)
+        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+
+
+class CommitsToAnotherSeed(Participant):
+    """Deals shares of a self-mask seed that it isn't committed to."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        secrets = [*self.mask_secret, *random_symbols(16, self.stream)]
+        shares = share(secrets, self.threshold, [self.x(who) for who in self.u1], self.stream)
+        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+
+
+class SharesAtAnotherThreshold(Participant):
+    """Deals by polynomials of one degree more, so that the threshold's shares rebuild something else."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        secrets = [*self.mask_secret, *random_symbols(16, self.stream)]
+        shares = share(secrets, self.threshold + 1, [self.x(who) for who in self.u1], self.stream)
+        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+
+
+class CommitsToASymbolOutside(Participant):
+    """Commits to shares with a symbol of 65521: those of others it seals, its own it reveals."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        shares = share([0] * 32, self.threshold, [self.x(who) for who in self.u1], self.stream)
+        for row in shares:
+            row[0] = row[16] = P
+        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+
+
+# ---------------------------------------------------------------- rounds.json
+
+
+def spoil_ciphertext(position: int) -> Change:
+    """One ciphertext of a dealing is rubbish."""
+
+    def change(message: Message) -> Message:
+        ciphertexts = list(message["ciphertexts"])
+        ciphertexts[position] = flip(ciphertexts[position], 50)
+        return {**message, "ciphertexts": ciphertexts}
+
+    return change
+
+
+@cache
+def base_round() -> Played:
+    """The round that refusals start from: five of five, of whom 3 deals shares and is silent then.
+
+    12 bits and 9 values leave 4 unused bits in a packed vector.
+    """
+    return Played(setting_of(5, bits=12, dim=9), {"MaskedInputCollection": {3}})
+
+
+def round_vectors() -> Case:
+    five = setting_of(5, bits=12, dim=9)
+    six = setting_of(6, bits=33, dim=5, colluders=3, round_=1, attempt=1)
+    nine = setting_of(9, bits=20, dim=11, quorum=7, min_survivors=6)
+    rounds = [
+        base_round().vector(
+            "five", "Of five participants, 3 deals its shares and sends no input: its mask key is rebuilt."
+        ),
+        Played(six, {"ConsistencyCheck": {1}}).vector(
+            "six, one doesn't sign",
+            "1 sends its input and is silent then: it stays in the sum. The values have 33 bits, and 3 may collude.",
+            downs_too=False,
+        ),
+        Played(nine, {"AdvertiseKeys": {0}, "ShareKeys": {4}, "MaskedInputCollection": {7}}).vector(
+            "nine, one leaves in each of three phases",
+            "0 never advertises, so that points and positions in the roster differ; 4 advertises and doesn't deal; 7 "
+            "deals and sends no input.",
+        ),
+        Played(five, change={("ShareKeys", 2): spoil_ciphertext(1)}).vector(
+            "five, one sealed share is rubbish",
+            "2 seals rubbish for 1, which is its second neighbour: 1 goes on, masks with 2 and reveals no share of it.",
+            downs_too=False,
+        ),
+    ]
+    cheats = (
+        (
+            Played(five, crooks={4: CommitsToAnotherSeed}),
+            "five, a seed that was not committed to",
+            "The shares of 4 match their commitments and rebuild another self-mask seed: the attempt ends and names 4.",
+        ),
+        (
+            Played(five, {"MaskedInputCollection": {0}}, crooks={0: SharesAnotherMaskKey}),
+            "five, a mask key that was not advertised",
+            "The shares of 0 match their commitments and rebuild another mask key: the attempt ends and names 0.",
+        ),
+        (
+            Played(five, crooks={1: SharesAtAnotherThreshold}),
+            "five, shares at another threshold",
+            "1 dealt by polynomials of degree 4 where 3 is right: four of its shares rebuild something else.",
+        ),
+        (
+            Played(five, crooks={2: CommitsToASymbolOutside}),
+            "five, a symbol outside the field",
+            "2 commits to shares with a symbol of 65521. The others find that and report none; its own reply, which "
+            "matches its commitment, is refused; too few shares of its seed come together.",
+        ),
+    )
+    for played, name, about in cheats:
+        assert played.record.ended_by is not None
+        rounds.append(played.vector(name, about, downs_too=False))
+    return {"rounds": rounds}
+
+
+def width_vectors() -> Case:
+    """Small rounds of every width."""
+    rounds = []
+    for bits in WIDTHS:
+        agreed = setting_of(3, bits=bits, dim=19, round_=1 + bits, attempt=1)
+        about = f"Three participants, values of {bits} bits."
+        rounds.append(Played(agreed).vector(f"{bits} bits", about, downs_too=False))
+    return {"rounds": rounds}

@@ -1,0 +1,66 @@
+"""Write the test vectors: ``python -m tests.reference.write_vectors [FOLDER]``, by default into tests/vectors.
+
+The same files in every run, on every machine; docs/test_vectors.md describes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.reference import primitive_vectors as primitives
+from tests.reference import refusal_vectors as refusals
+from tests.reference import round_vectors as rounds
+
+FORMAT = "sordino-test-vectors-1"
+FOLDER = Path(__file__).resolve().parents[1] / "vectors"
+
+FILES: dict[str, Callable[[], dict[str, Any]]] = {
+    "hashing.json": primitives.hashing_vectors,
+    "contexts.json": primitives.context_vectors,
+    "keys.json": primitives.key_vectors,
+    "masks.json": primitives.mask_vectors,
+    "packing.json": primitives.packing_vectors,
+    "shamir.json": primitives.shamir_vectors,
+    "commitments.json": primitives.commitment_vectors,
+    "sealed_shares.json": primitives.sealed_share_vectors,
+    "rounds.json": rounds.round_vectors,
+    "rounds_by_width.json": rounds.width_vectors,
+    "participant_refusals.json": refusals.participant_refusals,
+    "coordinator_refusals.json": refusals.coordinator_refusals,
+    "malformed.json": refusals.malformed_messages,
+}
+
+
+def plain(value: Any) -> Any:
+    """Bytes as hexadecimal digits, participants' numbers as keys of objects; everything else as it is."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def text_of(name: str) -> str:
+    """The text of one file."""
+    return json.dumps({"format": FORMAT, **plain(FILES[name]())}, indent=1, ensure_ascii=True) + "\n"
+
+
+def main() -> None:
+    """Write all files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (folder / name).write_text(text_of(name), encoding="utf-8")
+        print(f"{folder / name}: {(folder / name).stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
