@@ -1,9 +1,10 @@
 # Everything a checkout needs, with nothing but Python >= 3.11, its venv module and make. `make help` lists the targets.
 #
-# Three environments, each rebuilt only when a file it depends on changes:
+# Four environments, each rebuilt only when a file it depends on changes:
 #   .venv-demo    the command and the coordinator's extras; no torch       make demo
 #   .venv         the same with torch and the development tools             make test, lint, types
 #   .venv-proto   the pinned protobuf compiler                              make proto, test
+#   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers
 PYTHON ?= python3
 PIP_ARGS ?=
 DEMO_ARGS ?=
@@ -12,7 +13,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 , := ,
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types proto constraints clean distclean
+BENCH_ARGS ?=
+.PHONY: help demo test lint types bench bench-peers proto constraints clean distclean
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -33,8 +35,9 @@ define BUILD_ENVIRONMENT =
 endef
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
-	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", PIP_ARGS (given to pip install)'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", BENCH_ARGS="--json",'
+	@echo '           PIP_ARGS (given to pip install)'
 
 demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
@@ -47,6 +50,12 @@ lint: .venv/.stamp ## ruff
 
 types: .venv/.stamp ## strict mypy over the two cores
 	@.venv/bin/python -m mypy
+
+bench: .venv-demo/.stamp ## each hot path beside its limit on this machine; fails when a bound is broken
+	@.venv-demo/bin/python -m sordino bench all $(BENCH_ARGS)
+
+bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and OpenDP, in the same run (some minutes)
+	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 	@PYTHON=.venv-proto/bin/python wire/generate.sh
@@ -66,7 +75,7 @@ clean: ## remove caches and build outputs, keep the environments
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments as well
-	@rm -rf .venv .venv-demo .venv-proto
+	@rm -rf .venv .venv-demo .venv-proto .venv-peers
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
@@ -79,3 +88,7 @@ distclean: clean ## remove the environments as well
 .venv-proto/.stamp: proto/requirements.txt
 	$(CHECK_PYTHON)
 	$(call BUILD_ENVIRONMENT,.venv-proto,-r proto/requirements.txt)
+
+.venv-peers/.stamp: bench/peers/requirements.txt
+	$(CHECK_PYTHON)
+	$(call BUILD_ENVIRONMENT,.venv-peers,-r bench/peers/requirements.txt)

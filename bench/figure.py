@@ -33,7 +33,7 @@ def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: s
 
 
 def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> None:
-    """Ours beside peers, CPU time on a logarithmic axis.
+    """Ours beside peers: CPU time as a multiple of ours, on a logarithmic axis.
 
     Args:
         rows: each with ``name``, ``unit``, and spreads ``ours``, ``peer`` and ``ratio``.
@@ -41,18 +41,19 @@ def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> No
     figure, axes = _figure(2 * len(rows))
     labels: list[str] = []
     for place, row in enumerate(rows):
-        for offset, side, colour in ((0, "ours", BAR), (1, "peer", BOUND)):
+        times = row["ratio"]["median"]
+        for offset, side, colour, length in ((0, "ours", BAR, 1.0), (1, "peer", BOUND, times)):
             at, value = 2 * place + offset, row[side]["median"]
-            axes.barh(at, value, color=colour, height=0.7)
-            text = f"{value:.3g} {row['unit']}" + (f"  ({row['ratio']['median']:.0f} x ours)" if offset else "")
-            axes.annotate(text, (value, at), (6, 0), textcoords="offset points", va="center")
-            labels.append(f"{row['name']}: {'Sordino' if not offset else row['peer_name']}")
+            # From well below 1 on the logarithmic axis, so that ours has a bar too.
+            axes.barh(at, length - 0.4, left=0.4, color=colour, height=0.7)
+            figures = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            text = f"{figures} {row['unit']}" + (f", {times:,.0f} times ours" if offset else "")
+            axes.annotate(text, (length, at), (6, 0), textcoords="offset points", va="center")
+            labels.append(f"{row['name']}: {row['peer_name'] if offset else 'Sordino'}")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_xscale("log")
-    lowest = min(row["ours"]["median"] for row in rows)
-    highest = max(row["peer"]["median"] for row in rows)
-    axes.set_xlim(lowest / 3, highest * 12)
-    axes.set_xlabel("CPU time, logarithmic, less is better")
+    axes.set_xlim(0.4, 20 * max(row["ratio"]["median"] for row in rows))
+    axes.set_xlabel("CPU time as a multiple of Sordino's, logarithmic; less is better")
     _finish(figure, axes, machine, file)
 
 

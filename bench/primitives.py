@@ -38,7 +38,8 @@ def run(runs: int = 7) -> list[dict[str, Any]]:
         found = spread(function, runs)
         values = [_convert(unit, seconds, amount) for seconds in (found.minimum, found.median, found.maximum)]
         rows.append({"group": group, "name": name, "unit": unit, **Spread.of(values).to_json()})
-    rows += [{"group": "gRPC, TLS", "name": name, "unit": unit, **found.to_json()} for name, unit, found in measure(runs)]
+    for name, unit, found in measure(runs):
+        rows.append({"group": "gRPC, TLS", "name": name, "unit": unit, **found.to_json()})
     return rows
 
 

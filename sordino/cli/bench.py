@@ -218,6 +218,77 @@ def everything(
     return int(ExitCode.OK)
 
 
+@app.command(
+    "peers",
+    help=(
+        "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
+        "peers live in an environment of their own, which [bold]make bench-peers[/bold] builds. Each side runs in "
+        "a process of its own, in turns. Fails when a peer costs less than its bound times ours."
+    ),
+    epilog="Example: [bold]sordino bench peers --repeats 3 --figure peers.svg[/bold]\n\n" + _CODES,
+)
+def peers(
+    clients: Annotated[int, typer.Option(min=3, max=1000, help="Participants of the round.")] = 50,
+    dim: Annotated[int, typer.Option(min=1, help="Values in one vector of the round.")] = 100_000,
+    drop: Annotated[float, typer.Option(min=0, max=0.9, help="Share that leaves before the masked input.")] = 0.2,
+    stddev: Annotated[float, typer.Option(min=1, help="Of the noise, in grid steps.")] = 10.0,
+    repeats: Annotated[int, typer.Option(min=1, max=99, help="Pairs of runs.")] = 3,
+    bounds: BoundFile = None,
+    figure: Figure = None,
+    as_json: Json = False,
+) -> int:
+    from bench.bounds import OUR_BOUNDS, broken, read_bounds
+    from bench.figure import draw_comparisons
+    from bench.machine import describe, one_line
+    from bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
+
+    _check_figure(figure)
+    machine = _calibrated(describe)
+    try:
+        least = read_bounds(bounds or OUR_BOUNDS).least
+        python = find_environment()
+        found = {
+            "flower_secagg": compare_secagg(python, clients=clients, dim=dim, drop=drop, repeats=repeats),
+            "opendp_noise": compare_noise(python, stddev=stddev, dim=1_000_000, repeats=repeats),
+        }
+    except (PeersMissing, PeerFailed, ValueError) as error:
+        raise Failure(ExitCode.INPUT, str(error)) from error
+    names = {
+        "flower_secagg": (f"one attempt, n = {clients}, d = {dim:,}, {drop:.0%} leave", "Flower SecAgg+"),
+        "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
+    }
+    faults = broken({key: one.ratio.median for key, one in found.items()}, least, largest=False)
+    if figure is not None:
+        rows = [{"name": names[key][0], "peer_name": names[key][1], **one.to_json()} for key, one in found.items()]
+        draw_comparisons([row | {"peer": row["peers"]} for row in rows], one_line(machine), figure)
+    if as_json:
+        comparisons = {key: one.to_json() for key, one in found.items()}
+        typer.echo(json.dumps({"machine": machine, "comparisons": comparisons, "bounds": least, "broken": faults}))
+    else:
+        _print_table(
+            ("work", "ours", "peer", "unit", "peer / ours", "min", "max", "bound"),
+            [
+                (
+                    f"{names[key][0]}\n  {names[key][1]} {next(iter(one.versions.values()))}",
+                    f"{one.ours.median:.3g}",
+                    f"{one.peers.median:.3g}",
+                    one.unit,
+                    *(f"{value:.0f}" for value in (one.ratio.median, one.ratio.minimum, one.ratio.maximum)),
+                    f"{least[key]:g}" if key in least else "",
+                )
+                for key, one in found.items()
+            ],
+        )
+        for key, one in found.items():
+            for side, lines in one.includes.items():
+                typer.echo(f"{names[key][1] if side == 'peer' else 'Sordino'} ({names[key][0]}):")
+                typer.echo("".join(f"  {line}\n" for line in lines), nl=False)
+        typer.echo("\n" + one_line(machine))
+    if faults:
+        raise Failure(ExitCode.BOUND, "; ".join(faults) + ".")
+    return int(ExitCode.OK)
+
+
 def _check_figure(file: Path | None) -> None:
     if file is not None and file.suffix not in (".svg", ".png"):
         raise Failure(ExitCode.INPUT, f"--figure {file}: the name must end in .svg or .png.")

@@ -1,0 +1,190 @@
+"""The measurements measure what they say: right sums, the right law, bounds that fail the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import noise, paths, primitives, secagg
+from bench.bounds import OUR_BOUNDS, broken, read_bounds
+from bench.figure import draw_comparisons, draw_ratios
+from bench.timing import Spread, beside, seconds_each
+from secagg.errors import InvalidParameters
+from secagg.server_phases import MaskedInputCollection
+from wire.study import upload_bytes
+
+SMALL = {"clients": 12, "dim": 1000, "bits": 20}
+
+
+def command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sordino", "bench", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("at", secagg.PHASES)
+def test_an_attempt_ends_in_the_right_sum(at: str) -> None:
+    figures = secagg.run(secagg.Setting(**SMALL, drop=0.25, at=at))
+    assert figures["sum_ok"]
+    counted = at in ("consistency-check", "unmasking")
+    assert figures["survivors"] == 12 - (0 if counted else 3)
+    assert figures["degree"] == (8 if at == "advertise-keys" else 11)
+    assert figures["client_cpu_s"] > 0
+    assert figures["server_cpu_s"] > 0
+    sides = [sum(phase[side] for phase in figures["phases"].values()) for side in ("client", "server")]
+    assert figures["cpu_s"] == pytest.approx(sum(sides))
+    assert figures["server_cpu_s"] == pytest.approx(sides[1])
+
+
+def test_bytes_are_those_of_the_wire() -> None:
+    figures = secagg.run(secagg.Setting(**SMALL))
+    assert figures["upload_bytes"] == upload_bytes(12, 1000, 20)
+
+
+def test_a_wrong_sum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = MaskedInputCollection.receive
+
+    def adds_one(self: MaskedInputCollection, sender: int, message: Any) -> None:
+        receive(self, sender, message)
+        self._accumulator[7] += 1
+
+    monkeypatch.setattr(MaskedInputCollection, "receive", adds_one)
+    assert not secagg.run(secagg.Setting(**SMALL))["sum_ok"]
+
+
+def test_threads_open_the_same_sum() -> None:
+    # Long enough that the masks are divided among threads.
+    assert secagg.run(secagg.Setting(clients=12, dim=200_000, bits=20, drop=0.25), threads=2)["sum_ok"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"drop": 0.6}, "lower --drop"),
+        ({"drop": 1.0}, "--drop"),
+        ({"at": "lunch"}, "--at"),
+    ],
+)
+def test_settings_that_cannot_end_in_a_sum(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        secagg.Setting(**(SMALL | changed))
+
+
+def test_a_cohort_that_cannot_be() -> None:
+    with pytest.raises(InvalidParameters):
+        secagg.Setting(**(SMALL | {"clients": 1}))
+
+
+@pytest.mark.parametrize("stddev", [0.5, 1.0, 10.0, 1e5])
+def test_the_draws_are_of_the_law(stddev: float) -> None:
+    figures = noise.run("gaussian", stddev, 20_000, runs=1)
+    assert figures["law_ok"]
+    assert figures["ns_per_sample"] > 0
+
+
+def test_another_law_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = noise.DiscreteGaussian
+
+    class Wider(real):  # type: ignore[misc, valid-type]
+        def add(self, x: Any, random_bytes: Any) -> None:
+            super().add(x, random_bytes)
+            np.multiply(x, 2, out=x)
+
+    monkeypatch.setattr(noise, "DiscreteGaussian", Wider)
+    assert not noise.run("gaussian", 3.0, 20_000, runs=1)["law_ok"]
+
+
+@pytest.mark.parametrize("arguments", [("poisson", 1.0, 10), ("gaussian", 0.0, 10), ("gaussian", 1.0, 0)])
+def test_noise_that_cannot_be(arguments: tuple[str, float, int]) -> None:
+    with pytest.raises(ValueError, match="--"):
+        noise.run(*arguments)
+
+
+def test_times_add_up() -> None:
+    once = seconds_each(lambda: sum(range(20_000)), 0.005)
+    twice = seconds_each(lambda: (sum(range(20_000)), sum(range(20_000))), 0.005)
+    assert 1.2 < twice / once < 3.5
+    values = iter(range(1, 100))
+    ours, limit, ratio = beside(lambda: float(next(values)), lambda: 2.0, 3)
+    assert ours == Spread(2, 3, 4)  # the first isn't counted
+    assert limit == Spread(2, 2, 2)
+    assert ratio == Spread(1, 1.5, 2)
+
+
+def test_every_path_has_a_bound_and_every_bound_a_path() -> None:
+    assert {path.key for path in paths._paths()} == set(read_bounds().most)
+    assert set(read_bounds().least) == {"flower_secagg", "opendp_noise"}
+
+
+@pytest.mark.parametrize("content", ["most = 1", "[most]\nmasks = 0", "[most]\nmasks = true", "[other]", "["])
+def test_bound_files_that_say_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bounds.toml"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"bounds\.toml"):
+        read_bounds(file)
+
+
+def test_broken_bounds() -> None:
+    assert broken({"a": 2.0, "b": 1.0, "c": 9.0}, {"a": 1.5, "b": 1.5}, largest=True) == [
+        "a is 2, its bound is at most 1.5"
+    ]
+    assert broken({"a": 2.0}, {"a": 3.0}, largest=False) == ["a is 2, its bound is at least 3"]
+
+
+@pytest.mark.slow
+def test_a_broken_bound_fails_the_command(tmp_path: Path) -> None:
+    tight = tmp_path / "tight.toml"
+    tight.write_text("[most]\nshare = 0.001\n")
+    figure = tmp_path / "figure.svg"
+    wide = tmp_path / "wide.toml"
+    wide.write_text("[most]\nshare = 1000\n")
+    arguments = ("all", "--only", "share", "--runs", "1", "--figure", str(figure), "--json", "--bounds")
+    failed = command(*arguments, str(tight), code=1)
+    assert "share is" in failed.stderr
+    assert json.loads(failed.stdout.splitlines()[0])["broken"]
+    passed = json.loads(command(*arguments, str(wide)).stdout)
+    assert passed["broken"] == []
+    assert passed["paths"][0]["ratio"]["median"] > 0
+    assert "share two secrets" in figure.read_text()
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_figures_of_the_design() -> None:
+    figures = json.loads(command("secagg", "--clients", "10", "--dim", "50", "--drop", "0.2", "--json").stdout)
+    names = "sum_ok degree threshold survivors client_cpu_s server_cpu_s wall_s upload_bytes download_bytes"
+    assert {*names.split(), "peak_rss_mb", "phases"} <= set(figures)
+    figures = json.loads(command("noise", "--dim", "1000", "--runs", "1", "--json").stdout)
+    assert {"ns_per_sample", "setup_ms"} <= set(figures)
+    told = command("secagg", "--clients", "10", "--drop", "0.9", code=2).stderr
+    assert "min_survivors" in told
+    assert "sum of 8 of 10 participants is right" in command("secagg", "--clients", "10", "--drop", "0.2").stdout
+
+
+@pytest.mark.slow
+def test_primitives_are_all_measured() -> None:
+    rows = primitives.run(runs=1)
+    assert len({row["name"] for row in rows}) == len(rows) == 18
+    assert all(row["median"] > 0 for row in rows)
+    assert {"GB/s", "ns/value", "us", "ms", "ms/MB"} == {row["unit"] for row in rows}
+
+
+def test_figures_are_drawn(tmp_path: Path) -> None:
+    one = {"minimum": 1.0, "median": 2.0, "maximum": 3.0}
+    row = {"path": "masks", "name": "expand", "ratio": one}
+    draw_ratios([row], {"masks": 4.0}, "a machine", tmp_path / "ratios.png")
+    peer = {"name": "round", "peer_name": "Other", "unit": "CPU s", "ours": one, "peer": one, "ratio": one}
+    draw_comparisons([peer], "a machine", tmp_path / "peers.svg")
+    assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
+    assert "Other" in (tmp_path / "peers.svg").read_text()
+
+
+def test_the_shipped_bounds_are_packaged() -> None:
+    assert OUR_BOUNDS.is_file()
