@@ -81,12 +81,12 @@ class PeerFigures:
 class Comparison:
     """Ours and one peer on the same work."""
 
-    name: str  # "secagg" or "noise"
-    peer_name: str  # "flower" or "opendp"
-    unit: str  # of ours and peer
+    work: str  # "secagg" or "noise"
+    peer: str
+    unit: str
     setting: dict[str, Any]
     ours: Spread
-    peer: Spread
+    peers: Spread
     ratio: Spread  # the peer's over ours, of each pair
     versions: dict[str, str]  # of the peer's environment
     last: tuple[dict[str, Any], dict[str, Any]] = field(repr=False)  # ours' and the peer's details in the last pair
@@ -94,17 +94,17 @@ class Comparison:
     @property
     def includes(self) -> dict[str, tuple[str, ...]]:
         """What each side does and leaves out."""
-        return {"ours": SIDES[self.name][0], "peer": SIDES[self.name][1]}
+        return {"ours": SIDES[self.work][0], "peer": SIDES[self.work][1]}
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their names, and what each side does."""
         return {
-            "name": self.name,
-            "peer_name": self.peer_name,
+            "work": self.work,
+            "peer": self.peer,
             "unit": self.unit,
             "setting": self.setting,
             "ours": self.ours.to_json(),
-            "peer": self.peer.to_json(),
+            "peers": self.peers.to_json(),
             "ratio": self.ratio.to_json(),
             "versions": self.versions,
             "includes": {side: list(lines) for side, lines in self.includes.items()},
@@ -300,7 +300,7 @@ def compare_noise(
 
 
 def _compare(
-    name: str,
+    work: str,
     setting: dict[str, Any],
     ours: Callable[[], PeerFigures],
     peer: Callable[[], PeerFigures],
@@ -311,12 +311,12 @@ def _compare(
     pairs = [(_right(ours()), _right(peer())) for _ in range(repeats)]
     mine, theirs = pairs[-1]
     return Comparison(
-        name=name,
-        peer_name=theirs.name,
+        work=work,
+        peer=theirs.name,
         unit=theirs.unit,
         setting=setting,
         ours=Spread.of([one.value for one, _ in pairs]),
-        peer=Spread.of([other.value for _, other in pairs]),
+        peers=Spread.of([other.value for _, other in pairs]),
         ratio=Spread.of([other.value / one.value for one, other in pairs]),
         versions=theirs.details["versions"],
         last=(mine.details, theirs.details),
