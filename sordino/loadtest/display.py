@@ -28,7 +28,7 @@ class LoadPanel(StudyPanel):
 
     def _figures(self, narrow: bool, low: bool) -> list[RenderableType]:
         grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=17)
+        grid.add_column(width=13)
         grid.add_column(no_wrap=True, overflow="ellipsis")
         outcomes = self.outcomes
         heading = Text("Load test", style="bold")
@@ -37,27 +37,28 @@ class LoadPanel(StudyPanel):
         done = outcomes.completed
         seconds = [one.seconds for one in done]
 
-        def row(name: str, value: str = "", style: str = "") -> None:
-            grid.add_row(name, Text(value, style=style))
+        def row(name: str = "", value: str = "", more: str = "", style: str = "") -> None:
+            """``more`` only where there is room."""
+            grid.add_row(name, Text(value + ("" if narrow else more), style=style))
 
         right, wrong = sum(one.sum_ok is True for one in done), sum(one.sum_ok is False for one in done)
-        row("rounds", f"{len(done)} completed, {len(outcomes.aborted)} aborted")
-        row("sums", f"{right} right, {wrong} wrong" if done else "", "red" if wrong else "cyan" if right else "")
+        row("rounds", f"{len(done)} done, {len(outcomes.aborted)} aborted")
+        row("sums", f"{right} right, {wrong} wrong" if done else "", style="red" if wrong else "cyan" if right else "")
         if not low:
-            row("")
+            row()
         if seconds:
-            row("round", f"p50 {percentile(seconds, 0.5):.2f} s, p95 {percentile(seconds, 0.95):.2f} s")
+            row("round p50", f"{percentile(seconds, 0.5):.2f} s", f", p95 {percentile(seconds, 0.95):.2f} s")
             row("last round", f"{seconds[-1]:.2f} s, sum of {done[-1].survivors}")
         expected, observed = _drops(outcomes)
         row("planned drops", f"{observed} of {expected} seen")
         if not low:
-            row("")
-        row("coordinator", f"{self.server_cpu_s:.1f} s CPU, {self.server_peak_mb:.0f} MB at most")
+            row()
+        row("coordinator", f"{self.server_cpu_s:.1f} s CPU, {self.server_peak_mb:.0f} MB", " at most")
         lag = outcomes.lag_ms()
         if lag is not None:
-            row("event-loop lag", f"p99 {lag['p99']:.1f} ms, max {lag['max']:.0f} ms")
+            row("event loop", f"late p99 {lag['p99']:.1f} ms", f", max {lag['max']:.0f} ms")
         if done:
-            row("upload", f"{size_text(done[-1].upload_bytes)} a participant")
+            row("upload", size_text(done[-1].upload_bytes), " a participant")
         return [heading, grid]
 
 
@@ -131,6 +132,7 @@ def round_table(result: Mapping[str, Any]) -> Table:
         )
     if len(rounds) > _MOST_ROWS:
         table.add_row(*[""] * 9, Text(f"and {len(rounds) - _MOST_ROWS} more", style=_DIM))
+    table.add_section()
     times = result["phase_s"]
     for share in ("p50", "p95"):
         if result["round_s"][share] is not None:
