@@ -128,6 +128,7 @@ class Unmasking(ServerPhase):
         self._take(sender, known and sender not in self._u5)
         if len(message.shares) != len(self._dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each member of u2")
+        holder, x = self.cohort.identity(sender), self.cohort.graph.x(sender)
         checked: dict[int, NDArray[np.uint16]] = {}
         for dealer, share in zip(self._dealers, message.shares, strict=True):
             if share is None:
@@ -138,22 +139,23 @@ class Unmasking(ServerPhase):
             well_formed = share.share.shape == (shamir.SYMBOLS,) and share.share.dtype == np.uint16
             if not well_formed or len(share.salt) != SALT_BYTES:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
-            # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only
-            # be found when the secret is rebuilt, with nobody left to drop.
-            if (share.share >= shamir.PRIME).any():
-                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has a symbol outside the field")
             leaf = share_leaf(
                 KIND_LABELS[kind],
                 self.cohort.context,
                 self.cohort.identity(dealer),
-                self.cohort.identity(sender),
-                self.cohort.graph.x(sender),
+                holder,
+                x,
                 share.salt,
                 share.share,
             )
             if leaf != self._dealings[dealer].leaves[sender][kind]:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
             checked[dealer] = share.share
+        # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only be found
+        # when the secret is rebuilt, with nobody left to drop.
+        symbols_of_all = np.array(list(checked.values()), dtype=np.uint16)
+        if (symbols_of_all >= shamir.PRIME).any():
+            raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
         for dealer, symbols in checked.items():
             self._shares[dealer][sender] = symbols
         self._u5.add(sender)
