@@ -58,7 +58,7 @@ def run(
         typer.Option(min=0.1, max=86_400, help="Seconds of each phase.", show_default="60, or 10 if silent"),
     ] = None,
     max_p95: Annotated[
-        float | None, typer.Option(help="Fail when the 95th percentile of a round's seconds is above.")
+        float | None, typer.Option(min=0, help="Fail when the 95th percentile of a round's seconds is above.")
     ] = None,
     min_completed: Annotated[int | None, typer.Option(min=0, help="Fail when fewer rounds end in a sum.")] = None,
     out: Annotated[

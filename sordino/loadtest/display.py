@@ -161,6 +161,10 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"at {options['at']}), {drops['unplanned']} unplanned",
         f"                    {drops['late']} noticed in the next round only, {drops['absent']} not back for it",
     ]
+    if done + aborted < options["rounds"]:
+        lines.append(
+            f"ended               after {done + aborted} of {options['rounds']} rounds: {result['study_ended']}"
+        )
     if done:
         seconds = result["round_s"]
         lines += [

@@ -7,6 +7,7 @@ in sessions of their own, so Ctrl-C reaches the parent alone, which then stops t
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import tempfile
@@ -26,6 +27,7 @@ from sordino.local_study import LocalStudy, make_local_study
 from sordino.processes import free_port
 
 RESULT_FILE: Final = "result.json"
+_OTHER_FILES: Final = 256  # of any process: its libraries, journal and log
 _POLL_S: Final = 0.05
 _MEASURE_EVERY_S: Final = 0.5
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
@@ -45,6 +47,7 @@ def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
         Failure: an option can't be used, no plan holds, or a process ended that shouldn't have.
     """
     options.check()
+    allow_open_files(options)
     plan_options = options.study(free_port())
     out = options.out
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -62,6 +65,25 @@ def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
     finally:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def allow_open_files(options: LoadOptions) -> None:
+    """The coordinator holds a connection for each participant; children inherit what this process may open.
+
+    Raises:
+        Failure: the system allows fewer.
+    """
+    wanted = options.clients + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{options.clients} participants need {wanted} open files, the system allows {hard}. "
+            f"Use --clients {max(2, hard - _OTHER_FILES)} or fewer, or raise the limit (ulimit -Hn).",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @dataclass

@@ -32,6 +32,7 @@ PHASE_NAMES: Final[Mapping[str, str]] = {
 ANY: Final = "any"
 STYLES: Final = ("disconnect", "silent")
 
+_BLOCK: Final = 16
 _LABEL: Final = b"sordino/v1/load test/"
 
 
@@ -81,8 +82,11 @@ def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, b
     """
     dtype = words_of(bits)
     key = _digest(b"vector", seed, round_, attempt, identity)[:16]
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(dim * dtype.itemsize))
-    words: Words = np.frombuffer(stream, dtype=dtype) & dtype.type((1 << bits) - 1)
+    size = dim * dtype.itemsize
+    stream = np.empty(size + _BLOCK, dtype=np.uint8)  # room for one block more is asked for
+    Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor().update_into(bytes(size), stream.data)
+    words: Words = stream[:size].view(dtype)
+    words &= dtype.type((1 << bits) - 1)
     return words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.display import LoadDisplay, final_lines, round_line, round_table
 from sordino.loadtest.figure import write_figure
 from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.run import allow_open_files
 from sordino.loadtest.schedule import (
     PHASE_NAMES,
     dropped_count,
@@ -161,6 +163,23 @@ def test_client_processes_get_the_behaviour_they_need() -> None:
     there = LoadOptions.from_behaviour(options.behaviour())
     assert there.drops(3, 2) == options.drops(3, 2)
     assert (there.seed, there.drop_style) == (77, "silent")
+
+
+@pytest.mark.parametrize(("limits", "then"), [((64, 4096), (306, 4096)), ((1024, 4096), None), ((64, -1), (306, -1))])
+def test_connections_are_allowed_for(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], then: tuple[int, int] | None
+) -> None:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, values: set_to.append(values))
+    allow_open_files(replace(OPTIONS, clients=50))
+    assert set_to == ([] if then is None else [then])
+
+
+def test_more_connections_than_the_system_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 1024))
+    with pytest.raises(Failure, match="--clients 768"):
+        allow_open_files(replace(OPTIONS, clients=1000))
 
 
 # ---------------------------------------------------------------------------------- from events to figures
