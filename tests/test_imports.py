@@ -44,6 +44,9 @@ OUTSIDE_WORLD = {
 EXEMPT = {("mechanisms/randomness.py", "os"), ("mechanisms/randomness.py", "secrets")}
 
 HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting"}
+# Scripts that an environment of their own runs: they import what its requirements name.
+PEERS_RUNNERS = {"bench/peers/flower_secagg.py", "bench/peers/opendp_noise.py"}
+PEERS_REQUIREMENTS = ROOT / "bench" / "peers" / "requirements.txt"
 SKIPPED_FOLDERS = re.compile(
     r"\.git|\.venv.*|\..*_cache|\.hypothesis|__pycache__|build|dist|.*\.egg-info|\.?demo-.*"
 )
@@ -146,13 +149,13 @@ def impure_cores(tree: Path) -> list[str]:
 
 
 def misplaced_heavy_libraries(tree: Path) -> list[str]:
-    """torch outside learning; plotting or accounting below server and sordino; accounting loaded eagerly."""
+    """torch outside learning; plotting or accounting below server, sordino and bench; accounting loaded eagerly."""
     violations = []
     for found in all_imports(tree):
         if found.root == "torch" and found.room != "learning":
             violations.append(f"{found}: only learning may")
-        if found.root in HEAVY - {"torch"} and found.room not in {"server", "sordino"}:
-            violations.append(f"{found}: only server and sordino may")
+        if found.root in HEAVY - {"torch"} and found.room not in {"server", "sordino", "bench"}:
+            violations.append(f"{found}: only server, sordino and bench may")
         if found.root in {"dp_accounting", "scipy"} and not found.lazy:
             violations.append(f"{found} eagerly: it belongs inside the function that needs it")
     return violations
@@ -167,7 +170,9 @@ def undeclared_libraries(tree: Path) -> list[str]:
     allowed["learning"] |= distributions(extras["torch"])
     allowed["server"] |= distributions(extras["server"])
     allowed["sordino"] |= distributions(extras["server"])
+    allowed["bench"] |= distributions(extras["server"])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
+    peers = distributions(PEERS_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
     homes = packages_distributions()
     # Modules that tests share lie beside them; a conftest puts the folder on the path, or they're named in full.
     helpers = {path.stem for path in (tree / "tests").glob("*/*.py")} | {"tests"}
@@ -177,6 +182,8 @@ def undeclared_libraries(tree: Path) -> list[str]:
             if found.root in sys.stdlib_module_names or found.root in ARROWS:
                 continue
             if found.room == "tests" and found.root in helpers:
+                continue
+            if found.file in PEERS_RUNNERS and normalised(found.root) in peers:
                 continue
             if not {normalised(name) for name in homes.get(found.root, [])} & allowed[found.room]:
                 violations.append(f"{found}: not a declared dependency of {found.room}")
@@ -249,6 +256,8 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (undeclared_libraries, "client/x.py", "import grpc_health.v1"),
     (undeclared_libraries, "server/x.py", "import hypothesis"),
     (undeclared_libraries, "tests/x.py", "import nothing_of_this_name"),
+    (undeclared_libraries, "bench/x.py", "import opendp"),
+    (undeclared_libraries, "bench/peers/opendp_noise.py", "import diffprivlib"),
     (machine_paths, "docs/x.md", "see " + "/ho" + "me/alice/sordino"),
     (machine_paths, "deploy/run.sh", "cd " + "/wo" + "rk/main"),
     (machine_paths, "Makefile", "P := " + "/ro" + "ot/.venv"),
@@ -274,6 +283,8 @@ def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_
     write(tmp_path / "client/a.py", "import grpc\nimport wire.codec\nfrom google.protobuf import message")
     write(tmp_path / "server/a.py", "import secagg\ndef pld():\n    import dp_accounting")
     write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
+    write(tmp_path / "bench/figure.py", "def draw():\n    import matplotlib")
+    write(tmp_path / "bench/peers/opendp_noise.py", "import numpy\nimport opendp.prelude")
     write(tmp_path / "docs/a.md", "a Merkle root/path, https://example.org/wo" + "rk/1, $(ROOT)/work, a/home/b")
     assert rule(tmp_path) == []
 
