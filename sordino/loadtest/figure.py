@@ -33,7 +33,12 @@ def write_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
     if not rounds:
         return []
     options = result["options"]
-    style = {"font.size": 10, "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {
+        "font.size": 10,
+        "svg.fonttype": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with rc_context({**style, "svg.hashsalt": FIGURE}):
         figure = Figure(figsize=(8.4, 4.2), layout="constrained")
         axes = figure.add_subplot()
@@ -64,8 +69,8 @@ def write_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
             fontsize=10.5,
         )
         handles, labels = axes.get_legend_handles_labels()
-        place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-        axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, **place)
+        beside_it: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+        axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, **beside_it)
         paths = [folder / f"{FIGURE}.svg", folder / f"{FIGURE}.png"]
         figure.savefig(paths[0], metadata={"Date": None})
         figure.savefig(paths[1], dpi=150)

@@ -101,12 +101,13 @@ def plain_sum(seed: int, round_: int, attempt: int, identities: Iterable[bytes],
     total: Words = np.zeros(dim, dtype=dtype)
     for identity in identities:
         total += vector(seed, round_, attempt, identity, dim=dim, bits=bits)  # wraps at the word, a multiple of 2^bits
-    return total & dtype.type((1 << bits) - 1)
+    total &= dtype.type((1 << bits) - 1)
+    return total
 
 
 def sum_digest(total: Words) -> str:
     """SHA-256 of the words, hexadecimal: what the event ``round_completed`` names."""
-    return hashlib.sha256(np.ascontiguousarray(total)).hexdigest()
+    return hashlib.sha256(total.tobytes()).hexdigest()
 
 
 def _digest(purpose: bytes, seed: int, round_: int, attempt: int, who: int | bytes) -> bytes:

@@ -87,6 +87,7 @@ class Outcomes:
     _connected: set[int] = field(default_factory=set)
     _present: frozenset[int] = frozenset()
     _began_at: float = 0.0
+    _waiting_since: float = 0.0
     _planned: dict[int, Drop] = field(default_factory=dict)
     _planned_before: dict[int, Drop] = field(default_factory=dict)
     _phases: dict[str, float] = field(default_factory=dict)
@@ -100,7 +101,10 @@ class Outcomes:
                 self._connected.add(int(event["participant"]))
             case "participant_lost":
                 self._connected.discard(int(event["participant"]))
+            case "waiting_for_participants":
+                self._waiting_since = self._waiting_since or float(event["at"])
             case "attempt_started":
+                self._waiting_since = 0.0
                 self._present = frozenset(self._connected)
                 self._began_at = float(event["at"])
                 self._planned_before = self._planned
@@ -142,7 +146,8 @@ class Outcomes:
 
     def _aborted(self, event: Mapping[str, Any]) -> EndedRound:
         if event.get("phase") == "Connecting":  # no attempt was started
-            self._present, self._planned, self._began_at = frozenset(self._connected), {}, float(event["at"])
+            self._present, self._planned = frozenset(self._connected), {}
+            self._began_at, self._waiting_since = self._waiting_since or float(event["at"]), 0.0
             self._phases, self._reached, self._dropped = {}, set(), {}
         return self._end(
             event,

@@ -319,8 +319,10 @@ def test_dropouts_that_are_late_absent_or_unplanned_are_told_apart() -> None:
 def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
     reason = "3 participants are connected, 12 needed"
     event = {"kind": "attempt_aborted", "round": 1, "attempt": 1, "phase": "Connecting", "reason": reason, "at": 5.0}
-    figures = outcomes_of([event]).figures()
+    waiting = [{"kind": "waiting_for_participants", "at": at} for at in (2.0, 3.0)]
+    figures = outcomes_of([*waiting, event]).figures()
     assert figures["reasons"] == {f"Connecting: {reason}": 1}
+    assert figures["rounds"][0]["seconds"] == 3.0
     assert figures["round_s"] == {"p50": None, "p95": None, "max": None}
 
 
