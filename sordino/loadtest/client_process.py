@@ -104,12 +104,18 @@ class LoadParticipant(Participant):
             return
         under_way = asyncio.Event()
         packed, attempt.packed = attempt.packed, None
-        upload = asyncio.create_task(session.upload_chunks(_first_half(packed, under_way)))
-        await asyncio.wait({upload, asyncio.create_task(under_way.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(_FLUSH_S)
-        await self._host.cut()
-        upload.cancel()
-        await asyncio.gather(upload, return_exceptions=True)
+        tasks = [
+            asyncio.create_task(session.upload_chunks(_first_half(packed, under_way))),
+            asyncio.create_task(under_way.wait()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(_FLUSH_S)
+            await self._host.cut()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         raise Disconnected
 
 
