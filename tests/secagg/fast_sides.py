@@ -1,0 +1,220 @@
+"""The protocol core behind the reference's interface: messages as dictionaries, refusals as `Refused`.
+
+So a round can be played by the core, by the reference (tests/reference/), or by some of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg import client_phases, server_phases
+from secagg.context import RoundConfig
+from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
+from secagg.keys import IdentityKey
+from secagg.masking import word_dtype
+from secagg.messages import (
+    Advertisement,
+    CohortKeys,
+    ConsistencySignature,
+    DealtShare,
+    MaskedInput,
+    MaskKeyShare,
+    NeighbourShares,
+    SealedShares,
+    SelfMaskSeedShare,
+    SurvivorSets,
+    UnmaskingReply,
+    UnmaskingRequest,
+)
+from secagg.parameters import RoundParameters
+from secagg.roster import Roster, RosterEntry
+from secagg.unmasking import Completed
+from tests.reference.setting import Refused, Setting
+
+Message = dict[str, Any]
+
+
+def config_of(agreed: Setting) -> RoundConfig:
+    """The core's view of a setting."""
+    entries = tuple(RosterEntry(identity, host) for identity, host in agreed.roster)
+    return RoundConfig(
+        roster=Roster(agreed.study, agreed.roster_version, entries),
+        round=agreed.round,
+        attempt=agreed.attempt,
+        study_digest=agreed.study_digest,
+        model_digest=agreed.model_digest,
+        parameters=RoundParameters(**vars(agreed.numbers)),
+    )
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Say what the core raises in the reference's words."""
+    try:
+        yield
+    except ProtocolError as error:
+        facts: dict[str, int] = {}
+        if isinstance(error, TooFewClients):
+            facts = {"received": error.received, "needed": error.needed}
+        elif isinstance(error, ReconstructionFailed):
+            facts = {"dealer": error.dealer}
+        elif hasattr(error, "sender"):
+            facts = {"sender": error.sender}
+        raise Refused(type(error).__name__, getattr(error, "phase", ""), **facts) from error
+
+
+# ---------------------------------------------------------------- messages
+
+
+def _symbols(data: bytes) -> Any:
+    return np.frombuffer(data, dtype="<u2").astype(np.uint16)
+
+
+def read_advertisement(message: Message) -> Advertisement:
+    return Advertisement(message["mask_key"], message["channel_key"], message["signature"])
+
+
+def read_cohort_keys(message: Message) -> CohortKeys:
+    return CohortKeys(
+        tuple(
+            (
+                member["participant"],
+                read_advertisement(member["advertisement"])
+                if "advertisement" in member
+                else member["advertisement_sha256"],
+            )
+            for member in message["members"]
+        )
+    )
+
+
+def read_sealed_shares(message: Message) -> SealedShares:
+    return SealedShares(
+        tuple(message["ciphertexts"]), tuple(message["leaves"]), message["seed_commitment"], message["signature"]
+    )
+
+
+def read_neighbour_shares(message: Message) -> NeighbourShares:
+    return NeighbourShares(tuple(DealtShare(**{**entry, "path": tuple(entry["path"])}) for entry in message["shares"]))
+
+
+def read_request(message: Message) -> UnmaskingRequest:
+    return UnmaskingRequest(tuple((entry["participant"], entry["signature"]) for entry in message["signatures"]))
+
+
+def read_reply(message: Message) -> UnmaskingReply:
+    def read(entry: Message) -> SelfMaskSeedShare | MaskKeyShare | None:
+        for name, kind in (("self_mask_seed", SelfMaskSeedShare), ("mask_key", MaskKeyShare)):
+            if name in entry:
+                return kind(_symbols(entry[name]["share"]), entry[name]["salt"])
+        return None
+
+    return UnmaskingReply(tuple(read(entry) for entry in message["shares"]))
+
+
+def written(message: Any) -> Message:
+    """A message of the core as a dictionary."""
+    match message:
+        case CohortKeys():
+            members = []
+            for who, entry in message.members:
+                full = isinstance(entry, Advertisement)
+                keys = {"advertisement": written(entry)} if full else {"advertisement_sha256": entry}
+                members.append({"participant": who, **keys})
+            return {"members": members}
+        case SealedShares():
+            lists = {"ciphertexts": list(message.ciphertexts), "leaves": list(message.leaves)}
+            return {**vars(message), **lists}
+        case NeighbourShares():
+            return {"shares": [{**vars(entry), "path": list(entry.path)} for entry in message.shares]}
+        case UnmaskingRequest():
+            return {"signatures": [{"participant": who, "signature": one} for who, one in message.signatures]}
+        case UnmaskingReply():
+            return {"shares": [_written_share(entry) for entry in message.shares]}
+        case Advertisement() | MaskedInput() | SurvivorSets() | ConsistencySignature():
+            return dict(vars(message))
+    raise AssertionError(type(message))
+
+
+def _written_share(share: SelfMaskSeedShare | MaskKeyShare | None) -> Message:
+    if share is None:
+        return {"none": {}}
+    name = "self_mask_seed" if isinstance(share, SelfMaskSeedShare) else "mask_key"
+    return {name: {"share": share.share.astype("<u2").tobytes(), "salt": share.salt}}
+
+
+# ---------------------------------------------------------------- the two sides
+
+
+class FastParticipant:
+    """secagg.client_phases as `tests.reference.rounds.ParticipantSide`."""
+
+    def __init__(self, agreed: Setting, identity_seed: bytes, random_bytes: Callable[[int], bytes]) -> None:
+        identity = IdentityKey(Ed25519PrivateKey.from_private_bytes(identity_seed))
+        self.bits = agreed.numbers.bits
+        self.now: Any = client_phases.AdvertiseKeys(config_of(agreed), identity, random_bytes)
+
+    def advertise(self) -> Message:
+        with refusals():
+            self.now, message = self.now.advertise()
+        return written(message)
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        return self._hear(read_cohort_keys(cohort_keys))
+
+    def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
+        with refusals():
+            masking = self.now.receive(read_neighbour_shares(neighbour_shares))
+            self.now, message = masking.mask(np.array(vector, dtype=word_dtype(self.bits)))
+        return written(message)
+
+    def sign_sets(self, survivor_sets: Message) -> Message:
+        return self._hear(SurvivorSets(**survivor_sets))
+
+    def unmask(self, request: Message) -> Message:
+        if isinstance(self.now, client_phases.Answered):
+            with refusals():
+                return written(self.now.receive(read_request(request)))
+        return self._hear(read_request(request))
+
+    def _hear(self, message: Any) -> Message:
+        with refusals():
+            self.now, answer = self.now.receive(message)
+        return written(answer)
+
+
+class FastCoordinator:
+    """secagg.server_phases as `tests.reference.rounds.CoordinatorSide`."""
+
+    def __init__(self, agreed: Setting) -> None:
+        config = config_of(agreed)
+        self.now: Any = server_phases.AdvertiseKeys(config, frozenset(range(len(config.roster))))
+        self._readers: Iterator[Callable[[Message], Any]] = iter(
+            (
+                read_advertisement,
+                read_sealed_shares,
+                lambda message: MaskedInput(**message),
+                lambda message: ConsistencySignature(**message),
+                read_reply,
+            )
+        )
+        self._read = next(self._readers)
+
+    def receive(self, sender: int, message: Message) -> None:
+        with refusals():
+            self.now.receive(sender, self._read(message))
+
+    def close(self) -> Any:
+        with refusals():
+            closed = self.now.close()
+        if isinstance(closed, Completed):
+            self.now = closed
+            return closed.total.tolist()
+        self.now, messages = closed
+        self._read = next(self._readers)
+        return {who: written(message) for who, message in messages.items()}

@@ -1,0 +1,608 @@
+"""The core meets the reference: every vector byte for byte, every refusal by its class and phase, whole random rounds.
+
+The reference (tests/reference/) is slow and plain and shares nothing with the core; docs/test_vectors.md describes the
+files that it writes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secagg import commitments, context, errors, keys, masking, packing, shamir
+from secagg.client_phases import request_digest
+from secagg.parallel import Parallel
+from secagg.parameters import RoundParameters
+from secagg.roster import verify_signature
+from tests.reference import write_vectors
+from tests.reference.coordinator import Coordinator
+from tests.reference.participant import Participant
+from tests.reference.rounds import Record, identity_seeds, input_of, run_round, setting_of, stream_of
+from tests.reference.setting import PHASES, Numbers, Refused, Setting
+from tests.reference.sharing import Stream
+from tests.reference.vectors_mod_2b import add_vectors
+from wire import codec
+from wire import coordinator_pb2 as pb
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "tests" / "vectors"
+Case = dict[str, Any]
+ERRORS: dict[str, type[Exception]] = {
+    "InvalidArgument": ValueError,
+    "InvalidParameters": errors.InvalidParameters,
+    "InvalidKey": errors.InvalidKey,
+    "Malformed": codec.MalformedMessage,
+}
+# Strings that are no bytes; every other string in a vector is.
+TEXTS = {"name", "about", "format", "label", "study", "host", "vector", "kind", "error", "phase", "round"}
+NUMBERS = {"values", "masked", "mask", "input", "sum"}  # lists of decimal strings
+
+
+def read(value: Any, name: str = "") -> Any:
+    """A vector's JSON with its bytes as bytes."""
+    if isinstance(value, dict):
+        return {(int(key) if key.isdigit() else key): read(one, key) for key, one in value.items()}
+    if isinstance(value, list):
+        if name in NUMBERS:
+            return [int(one) for one in value]
+        return [read(one, name) for one in value]
+    return bytes.fromhex(value) if isinstance(value, str) and name not in TEXTS else value
+
+
+@cache
+def vectors(name: str) -> Case:
+    return read(json.loads((VECTORS / name).read_text(encoding="utf-8")))
+
+
+def setting_from(case: Case) -> Setting:
+    numbers = Numbers(**{name: case[name] for name in Numbers.__dataclass_fields__})
+    roster = tuple((entry["identity"], entry["host"]) for entry in case["roster"])
+    names = ("study", "roster_version", "round", "attempt", "study_digest", "model_digest")
+    return Setting(**{name: case[name] for name in names}, roster=roster, numbers=numbers)
+
+
+def words(values: list[int], bits: int) -> Any:
+    return np.array(values, dtype=masking.word_dtype(bits))
+
+
+def symbols(values: list[Any]) -> Any:
+    return np.array(values, dtype=np.uint16)
+
+
+def source(data: bytes) -> Any:
+    return Stream(data).take
+
+
+# ---------------------------------------------------------------- the files themselves
+
+
+@pytest.mark.parametrize("name", write_vectors.FILES)
+def test_the_vectors_are_what_the_generator_writes(name: str) -> None:
+    assert (VECTORS / name).read_text(encoding="utf-8") == write_vectors.text_of(name)
+
+
+def test_there_are_no_other_vectors_and_they_are_small() -> None:
+    files = {path.name: path.stat().st_size for path in VECTORS.iterdir()}
+    assert files.keys() == write_vectors.FILES.keys()
+    assert sum(files.values()) < 900_000
+
+
+ALLOWED_PRIMITIVES = {
+    "cryptography.exceptions": {"InvalidSignature"},
+    "cryptography.hazmat.primitives.ciphers": {"Cipher", "algorithms", "modes"},
+    "cryptography.hazmat.primitives.asymmetric.ed25519": {"Ed25519PrivateKey", "Ed25519PublicKey"},
+}
+
+
+def foreign_imports(source_text: str) -> Iterator[str]:
+    """Imports of anything but the standard library, the reference itself and single blocks and signatures."""
+    for node in ast.walk(ast.parse(source_text)):
+        if isinstance(node, ast.Import):
+            named = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            named = [("." * node.level + (node.module or ""), alias.name) for alias in node.names]
+        elif isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in {"__import__", "import_module", "exec", "eval", "CTR", "GCM"}:
+                yield name
+            continue
+        else:
+            continue
+        for module, name in named:
+            root = module.partition(".")[0]
+            ours = module == "tests.reference" or module.startswith("tests.reference.")
+            standard = root in sys.stdlib_module_names and root != "importlib"
+            if not ours and not standard and name not in ALLOWED_PRIMITIVES.get(module, ()):
+                yield f"{module} {name}".strip()
+
+
+def test_the_reference_imports_nothing_of_ours() -> None:
+    files = sorted((ROOT / "tests" / "reference").rglob("*.py"))
+    assert len(files) > 8
+    assert not [(path.name, found) for path in files for found in foreign_imports(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import secagg",
+        "import numpy as np",
+        "from secagg.keys import hkdf",
+        "from wire import codec",
+        "from tests.secagg import fast_sides",
+        "from cryptography.hazmat.primitives.ciphers.aead import AESGCM",
+        "from ..secagg import fast_sides",
+        "x = __import__('secagg')",
+        "import importlib",
+        "modes.GCM(bytes(12))",
+    ],
+)
+def test_a_planted_import_is_found(line: str) -> None:
+    assert list(foreign_imports(line))
+
+
+# ---------------------------------------------------------------- parts
+
+
+def test_hashes() -> None:
+    for case in vectors("hashing.json")["labelled"]:
+        assert context.encode(case["label"], *case["fields"]) == case["encoded"]
+        assert context.digest(case["label"], *case["fields"]) == case["sha256"]
+    for case in vectors("hashing.json")["hkdf_sha256"]:
+        assert keys.hkdf(case["secret"], case["salt"], case["info"], case["length"]) == case["output"]
+
+
+def test_contexts() -> None:
+    found = vectors("contexts.json")
+    for case in found["round_contexts"]:
+        config = config_of(setting_from(case["setting"]))
+        assert config.roster.digest() == case["roster_digest"]
+        assert config.parameters.to_bytes() == case["numbers"]
+        assert config.round_context() == case["round_context"]
+    for case in found["cohort_contexts"]:
+        members = [(member["identity"], member["advertisement_digest"]) for member in case["members"]]
+        assert context.cohort_context(case["round_context"], members) == case["cohort_context"]
+    for case in found["sets"]:
+        assert keys.set_digest(case["name"], case["cohort_context"], case["identities"]) == case["digest"]
+
+
+def test_digests_of_messages() -> None:
+    for case in vectors("contexts.json")["advertisements"]:
+        assert read_advertisement(case).digest() == case["digest"]
+    request = vectors("contexts.json")["unmasking_request"]
+    assert request_digest(read_request(request)) == request["digest"]
+
+
+def test_numbers() -> None:
+    refused = 0
+    for case in vectors("contexts.json")["numbers"]:
+        given_numbers = {name: case[name] for name in Numbers.__dataclass_fields__}
+        if "refused" in case:
+            refused += 1
+            with pytest.raises(ERRORS[case["refused"]["error"]]):
+                RoundParameters(**given_numbers)
+            continue
+        parameters = RoundParameters(**given_numbers)
+        for size in case["thresholds"]:
+            assert parameters.threshold(size["u1"]) == size["threshold"]
+            assert parameters.signatures_needed(size["u1"]) == size["threshold"]
+    assert refused == 10
+
+
+def test_agreements() -> None:
+    for case in vectors("keys.json")["x25519"]:
+        assert keys.AgreementKey(case["private"]).agree(case["public"]) == case["shared"]
+    for case in vectors("keys.json")["x25519_refused"]:
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            keys.AgreementKey(b"\x77" * 32).agree(case["public"])
+        assert keys.is_low_order(case["public"])
+
+
+def test_derived_keys() -> None:
+    case = vectors("keys.json")["derived"]
+    alice, bob = (tuple(case[side].values()) for side in ("low", "high"))
+    cohort, secret = case["cohort_context"], symbols(case["symbols"])
+    assert keys.mask_private_key(secret, case["round_context"], alice[0]) == case["mask_private_key"]
+    seed = keys.self_mask_seed(secret, cohort, alice[0])
+    assert seed == case["self_mask_seed"]
+    assert keys.seed_commitment(seed, cohort, alice[0]) == case["seed_commitment"]
+    for one in case["masks"]:
+        fixed = one["bits"], one["dim"], cohort, one["vector"]
+        assert keys.pairwise_mask_key(case["shared"], alice, bob, *fixed) == one["pairwise_mask_key"]
+        assert keys.self_mask_key(seed, alice[0], *fixed) == one["self_mask_key"]
+
+
+def test_statements_and_signatures() -> None:
+    statements = {
+        "session": lambda c: keys.session_statement(c["study"], c["identity"], c["client_nonce"], c["server_nonce"]),
+        "advertisement": lambda c: keys.advertisement_statement(
+            c["round_context"], c["identity"], c["mask_key"], c["channel_key"]
+        ),
+        "dealing": lambda c: keys.dealing_statement(
+            c["cohort_context"], c["identity"], c["root"], c["seed_commitment"]
+        ),
+        "upload": lambda c: keys.upload_statement(c["cohort_context"], c["identity"], c["sha256"]),
+        "survivors": lambda c: keys.consistency_statement(
+            c["cohort_context"], *(keys.set_digest(name, c["cohort_context"], c[name]) for name in ("u2", "u3"))
+        ),
+    }
+    cases = vectors("keys.json")["signed"]
+    assert {case["kind"] for case in cases} == statements.keys()
+    for case in cases:
+        assert statements[case["kind"]](case) == case["statement"]
+        identity = keys.IdentityKey(Ed25519PrivateKey.from_private_bytes(case["identity_private"]))
+        assert identity.sign(case["statement"]) == case["signature"]
+        assert verify_signature(identity.public, case["signature"], case["statement"])
+    for case in vectors("keys.json")["invalid_signatures"]:
+        assert not verify_signature(case["identity"], case["signature"], case["statement"]), case["name"]
+
+
+@pytest.mark.parametrize("keystream", ["gcm", "ctr"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_masks(keystream: masking.Keystream, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_chosen", keystream)
+    monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1)
+    with ThreadPoolExecutor(threads) as pool:
+        parallel = Parallel(pool.map, threads)
+        for case in vectors("masks.json")["masks"]:
+            assert masking.mask_words(case["key"], case["dim"], case["bits"]).tolist() == case["mask"]
+        for case in vectors("masks.json")["long"]:
+            mask = masking.mask_words(case["key"], case["dim"], case["bits"])
+            assert hashlib.sha256(mask.tobytes()).digest() == case["sha256_of_words"]
+        for case in vectors("masks.json")["sums"]:
+            total = words(case["values"], case["bits"])
+            signed = [(mask["key"], mask["sign"]) for mask in case["masks"]]
+            masking.apply_masks(total, signed, case["bits"], parallel)
+            assert total.tolist() == case["masked"]
+    for case in vectors("masks.json")["refused"]:
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            masking.mask_words(case["key"], case["dim"], case["bits"])
+
+
+def test_packing() -> None:
+    for case in vectors("packing.json")["packed"]:
+        values, bits = words(case["values"], case["bits"]), case["bits"]
+        assert packing.pack(values, bits) == case["packed"]
+        assert packing.unpack(case["packed"], case["dim"], bits).tolist() == case["values"]
+        total = values.copy()
+        packing.add_packed(total, case["packed"], bits)
+        assert total.tolist() == [2 * value % 2**bits for value in case["values"]]
+    for case in vectors("packing.json")["unpack_refused"]:
+        before = words([1] * case["dim"], case["bits"])
+        total = before.copy()
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            packing.unpack(case["packed"], case["dim"], case["bits"])
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            packing.add_packed(total, case["packed"], case["bits"])
+        assert (total == before).all()
+    for case in vectors("packing.json")["pack_refused"]:
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            packing.pack(words(case["values"], case["bits"]), case["bits"])
+
+
+def test_sharing() -> None:
+    found = vectors("shamir.json")
+    for case in found["random_symbols"]:
+        assert shamir.random_symbols(4, source(case["randomness"])).tolist() == case["symbols"]
+    for case in found["split"]:
+        stream = Stream(case["randomness"])
+        shares = shamir.split(symbols(case["secret"]), case["threshold"], case["xs"], stream.take)
+        assert shares.tolist() == case["shares"]
+        assert stream.taken == case["randomness"]
+    for case in found["combine"]:
+        assert shamir.combine(case["xs"], symbols(case["shares"]), case["threshold"]).tolist() == case["secret"]
+        used = slice(case["threshold"])
+        rebuilt = shamir.combine_each([case["xs"][used]], symbols([case["shares"][used]]))
+        assert rebuilt.tolist() == [case["secret"]]
+    for case in found["split_refused"]:
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            shamir.split(symbols(case["secret"]), case["threshold"], case["xs"], source(bytes(1000)))
+    for case in found["combine_refused"]:
+        with pytest.raises(ERRORS[case["refused"]["error"]]):
+            shamir.combine(case["xs"], symbols(case["shares"]), case["threshold"])
+
+
+def test_commitments() -> None:
+    found = vectors("commitments.json")
+    for case in found["share_leaves"]:
+        share = np.frombuffer(case["share"], dtype="<u2").astype(np.uint16)
+        ends = case["cohort_context"], case["dealer"], case["holder"]
+        assert commitments.share_leaf(case["kind"].encode(), *ends, case["x"], case["salt"], share) == case["leaf"]
+    pair = found["pair_node"]
+    assert commitments.pair_node(pair["mask_leaf"], pair["seed_leaf"]) == pair["node"]
+    for case in found["trees"]:
+        tree = commitments.MerkleTree(case["entries"])
+        assert tree.root == case["root"]
+        for one in case["paths"]:
+            assert list(tree.path(one["index"])) == one["path"] == list(tree.paths()[one["index"]])
+            entry = case["entries"][one["index"]]
+            assert commitments.verify_path(tree.root, entry, one["index"], len(case["entries"]), one["path"])
+    for case in found["invalid_paths"]:
+        place = case["entry"], case["index"], case["count"], case["path"]
+        assert not commitments.verify_path(case["root"], *place), case["name"]
+
+
+def test_sealed_shares() -> None:
+    def channel(case: Case) -> keys.ShareChannel:
+        ends = ((case[side]["identity"], case[side]["channel_key"]) for side in ("sender", "receiver"))
+        return keys.ShareChannel(case["shared"], *ends, case["cohort_context"])
+
+    for case in vectors("sealed_shares.json")["sealed"]:
+        assert channel(case).seal(case["plaintext"]) == case["ciphertext"]
+        assert channel(case).open(case["ciphertext"]) == case["plaintext"]
+    for case in vectors("sealed_shares.json")["does_not_open"]:
+        assert channel(case).open(case["ciphertext"]) is None, case["name"]
+
+
+# ---------------------------------------------------------------- whole rounds
+
+
+def round_cases() -> list[Any]:
+    files = ("rounds.json", "rounds_by_width.json")
+    return [pytest.param(case, id=case["name"]) for name in files for case in vectors(name)["rounds"]]
+
+
+def hear(side: Any, phase: str, message: Case, vector: list[int]) -> Case:
+    """One message of the coordinator to a participant, and its answer."""
+    match phase:
+        case "AdvertiseKeys":
+            return side.advertise()
+        case "ShareKeys":
+            return side.share_keys(message)
+        case "MaskedInputCollection":
+            return side.masked_input(message, vector)
+        case "ConsistencyCheck":
+            return side.sign_sets(message)
+    return side.unmask(message)
+
+
+@pytest.mark.parametrize("case", round_cases())
+def test_rounds(case: Case) -> None:
+    """Every message of every participant and of the coordinator, the randomness taken, and the end."""
+    agreed = setting_from(case["setting"])
+    people = case["participants"]
+    streams = [Stream(one["randomness"]) for one in people]
+    sides = [
+        FastParticipant(agreed, one["identity_private"], stream.take)
+        for one, stream in zip(people, streams, strict=True)
+    ]
+    coordinator = FastCoordinator(agreed)
+    assert config_of(agreed).round_context() == case["round_context"]
+    heard: dict[int, Case] = {who: {} for who in range(len(people))}
+    for phase in PHASES:
+        if phase in case.get("to_participants", {}):
+            told = case["to_participants"][phase]
+            same = phase != "MaskedInputCollection"
+            assert heard == (dict.fromkeys(heard, told) if same else told), phase
+        said = case["to_coordinator"][phase]
+        for who, message in heard.items():
+            if who in said and who not in case["crooked"]:
+                assert hear(sides[who], phase, message, people[who]["input"]) == said[who], (phase, who)
+        for who, message in said.items():
+            coordinator.receive(who, message)
+        for refused in case["refused"]:
+            if refused["phase"] == phase:
+                with pytest.raises(Refused) as caught:
+                    coordinator.receive(refused["sender"], refused["message"])
+                assert caught.value.stated().items() <= refused.items()
+        if phase == "ShareKeys":
+            assert coordinator.now.cohort.context == case["cohort_context"]
+            assert coordinator.now.cohort.graph.threshold == case["threshold"]
+        if phase == "ConsistencyCheck":
+            assert coordinator.now._statement == case["survivor_statement"]
+        if phase == "Unmasking" and "ends" in case:
+            with pytest.raises(Refused) as caught:
+                coordinator.close()
+            assert caught.value.stated() == case["ends"]
+            return
+        heard = coordinator.close()
+    assert heard == case["sum"]
+    for who, stream in enumerate(streams):
+        if who not in case["crooked"]:
+            assert stream.taken == people[who]["randomness"]
+    total = add_vectors((people[who]["input"] for who in case["u3"]), agreed.numbers.dim, agreed.numbers.bits)
+    assert total == case["sum"]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@cache
+def base_round() -> Case:
+    name = vectors("participant_refusals.json")["round"]
+    return next(case for case in vectors("rounds.json")["rounds"] if case["name"] == name)
+
+
+def cases_of(file: str, name: str) -> list[Any]:
+    return [pytest.param(case, id=case.get("name", case.get("phase"))) for case in vectors(file)[name]]
+
+
+def told_in_base(who: int) -> dict[str, Case]:
+    told = dict(base_round()["to_participants"])
+    told["MaskedInputCollection"] = told["MaskedInputCollection"][who]
+    return {"AdvertiseKeys": {}, **told}
+
+
+@pytest.mark.parametrize("case", cases_of("participant_refusals.json", "refused"))
+@pytest.mark.parametrize("side", [FastParticipant, Participant])
+def test_what_a_participant_refuses(case: Case, side: Any) -> None:
+    """The core and, so that the file is no hostage of its generator, the reference again."""
+    who, base = case["participant"], base_round()
+    person, agreed = base["participants"][who], setting_from(base["setting"])
+    stream = Stream(person["randomness"] + bytes(1000))
+    fresh = side(agreed, person["identity_private"], stream.take if side is FastParticipant else stream)
+    told = told_in_base(who) | case["instead"]
+    refusing = case["refused"]["phase"]
+    before = PHASES if "then" in case else PHASES[: PHASES.index(refusing)]
+    for phase in before:
+        hear(fresh, phase, told[phase], person["input"])
+    with pytest.raises(Refused) as caught:
+        hear(fresh, refusing, case["then"] if "then" in case else told[refusing], person["input"])
+    assert caught.value.stated() == case["refused"]
+    if "then" not in case:
+        with pytest.raises(Refused):  # the attempt is over for it, whatever it is told next
+            hear(fresh, refusing, told_in_base(who)[refusing], person["input"])
+
+
+@pytest.mark.parametrize("case", cases_of("participant_refusals.json", "goes_on"))
+def test_what_costs_a_dealer_a_share_and_not_the_attempt(case: Case) -> None:
+    who, base = case["participant"], base_round()
+    person, told = base["participants"][who], told_in_base(case["participant"])
+    shares = told["MaskedInputCollection"]["shares"]
+    dealt = [case["dealt"] if entry["dealer"] == case["dealt"]["dealer"] else entry for entry in shares]
+    assert dealt != shares
+    told["MaskedInputCollection"] = {"shares": dealt}
+    side = FastParticipant(setting_from(base["setting"]), person["identity_private"], source(person["randomness"]))
+    for phase in PHASES:
+        answer = hear(side, phase, told[phase], person["input"])
+        expected = base["to_coordinator"][phase][who]
+        if phase == "Unmasking":
+            expected = {"shares": list(expected["shares"])}
+            expected["shares"][case["no_share_of"]] = {"none": {}}
+        assert answer == expected
+    assert hear(side, "Unmasking", told["Unmasking"], []) == answer  # the same question, the same answer
+
+
+def coordinator_at(phase: str) -> FastCoordinator:
+    coordinator = FastCoordinator(setting_from(base_round()["setting"]))
+    for earlier in PHASES[: PHASES.index(phase)]:
+        for who, message in base_round()["to_coordinator"][earlier].items():
+            coordinator.receive(who, message)
+        coordinator.close()
+    return coordinator
+
+
+@pytest.mark.parametrize("case", cases_of("coordinator_refusals.json", "refused"))
+def test_what_the_coordinator_refuses(case: Case) -> None:
+    """Refused, and the phase goes on as if nothing had been said: the round ends in its sum."""
+    coordinator, base, phase = coordinator_at(case["phase"]), base_round(), case["phase"]
+    said = base["to_coordinator"]
+    for who in case["before"]:
+        coordinator.receive(who, said[phase][who])
+    with pytest.raises(Refused) as caught:
+        coordinator.receive(case["sender"], case["message"])
+    assert caught.value.stated() == case["refused"]
+    for who in said[phase].keys() - set(case["before"]):
+        coordinator.receive(who, said[phase][who])
+    answer = coordinator.close()
+    for later in PHASES[PHASES.index(phase) + 1 :]:
+        for who, message in said[later].items():
+            coordinator.receive(who, message)
+        answer = coordinator.close()
+    assert answer == base["sum"]
+
+
+@pytest.mark.parametrize("case", cases_of("coordinator_refusals.json", "too_few"))
+def test_too_few(case: Case) -> None:
+    coordinator = coordinator_at(case["phase"])
+    for who in case["received"]:
+        coordinator.receive(who, base_round()["to_coordinator"][case["phase"]][who])
+    with pytest.raises(Refused) as caught:
+        coordinator.close()
+    assert caught.value.stated() == case["refused"]
+
+
+def protobuf(kind: str, message: Case) -> Any:
+    """A message as it comes from the wire; field names are those of proto/coordinator.proto."""
+    types = {
+        "advertisement": pb.Advertisement,
+        "cohort_keys": pb.CohortKeys,
+        "sealed_shares": pb.SealedShares,
+        "consistency": pb.ConsistencySignature,
+        "unmasking_request": pb.UnmaskingRequest,
+        "unmasking_reply": pb.UnmaskingReply,
+    }
+    return types[kind](**message)
+
+
+@pytest.mark.parametrize("case", cases_of("malformed.json", "cases"))
+def test_malformed_messages(case: Case) -> None:
+    with pytest.raises(ERRORS[case["refused"]["error"]]):
+        getattr(codec, f"read_{case['kind']}")(protobuf(case["kind"], case["message"]))
+
+
+# ---------------------------------------------------------------- random rounds
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> tuple[Setting, dict[str, set[int]], str, list[bool]]:
+    """A setting, who falls silent when, a name for the randomness, and whom the reference plays."""
+    count = draw(st.integers(3, 7))
+    agreed = setting_of(
+        count,
+        bits=draw(st.sampled_from((1, 8, 12, 16, 20, 31, 32, 33, 62))),
+        dim=draw(st.integers(1, 40)),
+        colluders=draw(st.integers(0, 2)),
+        round_=draw(st.integers(1, 2**40)),
+        attempt=draw(st.integers(1, 9)),
+    )
+    silent: dict[str, set[int]] = {}
+    for who in draw(st.sets(st.integers(0, count - 1), max_size=2)):
+        silent.setdefault(draw(st.sampled_from(PHASES)), set()).add(who)
+    by_reference = draw(st.lists(st.booleans(), min_size=count + 1, max_size=count + 1))
+    return agreed, silent, draw(st.text("abc", max_size=4)), by_reference
+
+
+def played(attempt: Any, by_reference: list[bool]) -> tuple[Record, list[bytes]]:
+    """A round whose participants, and at last whose coordinator, are the reference's or the core's."""
+    agreed, silent, name, _ = attempt
+    everybody = range(len(agreed.roster))
+    seeds, streams = identity_seeds(len(agreed.roster)), [stream_of(agreed, who, name) for who in everybody]
+    people: dict[int, Any] = {
+        who: Participant(agreed, seeds[who], streams[who])
+        if by_reference[who]
+        else FastParticipant(agreed, seeds[who], streams[who].take)
+        for who in everybody
+    }
+    coordinator: Any = Coordinator(agreed) if by_reference[-1] else FastCoordinator(agreed)
+    record = run_round(people, coordinator, {who: input_of(agreed, who) for who in everybody}, silent)
+    return record, [stream.taken for stream in streams]
+
+
+def stated(record: Record) -> Any:
+    """Everything that was said, and how it ended."""
+    ended = record.ended_by.stated() if record.ended_by else record.total
+    assert not record.refused
+    return record.to_coordinator, record.to_participants, ended
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(attempts())
+def test_random_rounds_agree_in_every_byte(attempt: Any) -> None:
+    """All by the reference, all by the core, and some by each: the same messages and the right sum."""
+    agreed, _, _, mixed = attempt
+    count = len(agreed.roster) + 1
+    reference, randomness = played(attempt, [True] * count)
+    core, taken = played(attempt, [False] * count)
+    both, taken_by_both = played(attempt, mixed)
+    assert stated(core) == stated(reference) == stated(both)
+    assert taken == randomness == taken_by_both
+    if core.ended_by is None:
+        inputs = [input_of(agreed, who) for who in core.to_coordinator["MaskedInputCollection"]]
+        assert core.total == add_vectors(inputs, agreed.numbers.dim, agreed.numbers.bits)
+    else:
+        assert core.ended_by.error == "TooFewClients"
+
+
+@pytest.mark.parametrize("by_reference", [True, False], ids=["reference coordinator", "core coordinator"])
+def test_mixed_rounds_open_the_right_sum(by_reference: bool) -> None:
+    """Seven participants on one side, the coordinator on the other, drops at three phases."""
+    agreed = setting_of(7, bits=20, dim=33, quorum=6, min_survivors=5)
+    silent = {"ShareKeys": {6}, "MaskedInputCollection": {2}}
+    attempt = (agreed, silent, "mixed", [])
+    record, _ = played(attempt, [not by_reference] * 7 + [by_reference])
+    assert record.total == add_vectors([input_of(agreed, who) for who in (0, 1, 3, 4, 5)], 33, 20)
