@@ -24,6 +24,7 @@ from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_roster, check_study
 from client.settings import HostSettings
+from client.shared_roster import SharedRoster
 from learning.datasets import DatasetError, load_labels, load_partition
 from learning.options import OptionError
 from learning.partitions import partition
@@ -244,6 +245,8 @@ class ParticipantHost:
                 participants=len(roster),
                 h_min=document.plan.h_min,
             )
+            if len(self._participants) > 1:
+                roster = SharedRoster.of(roster)
             self._terms = StudyTerms(document, roster, welcome.study_sha256, welcome.roster_sha256)
             return self._terms
 
