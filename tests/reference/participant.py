@@ -47,8 +47,11 @@ class Participant:
         self.agreed, self.numbers = agreed, agreed.numbers
         self.identity_seed, self.stream = identity_seed, stream
         self.identity = ed25519_public(identity_seed)
-        self.me = [identity for identity, _ in agreed.roster].index(self.identity)
         self.phase = "AdvertiseKeys"
+        identities = [identity for identity, _ in agreed.roster]
+        # There is no lottery yet: a cohort that is not the whole roster would be the coordinator's choice.
+        self._require(self.identity in identities and self.numbers.cohort == len(identities), self.phase)
+        self.me = identities.index(self.identity)
 
     def sign(self, statement: bytes) -> bytes:
         """With the identity."""

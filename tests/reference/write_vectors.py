@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.reference import primitive_vectors as primitives
-from tests.reference import refusal_vectors as refusals
 from tests.reference import round_vectors as rounds
+from tests.reference.coordinator_refusals import coordinator_refusals, malformed_messages
+from tests.reference.participant_refusals import participant_refusals
 
 FORMAT = "sordino-test-vectors-1"
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
@@ -29,9 +30,9 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "sealed_shares.json": primitives.sealed_share_vectors,
     "rounds.json": rounds.round_vectors,
     "rounds_by_width.json": rounds.width_vectors,
-    "participant_refusals.json": refusals.participant_refusals,
-    "coordinator_refusals.json": refusals.coordinator_refusals,
-    "malformed.json": refusals.malformed_messages,
+    "participant_refusals.json": participant_refusals,
+    "coordinator_refusals.json": coordinator_refusals,
+    "malformed.json": malformed_messages,
 }
 
 

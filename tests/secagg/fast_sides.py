@@ -157,7 +157,8 @@ class FastParticipant:
     def __init__(self, agreed: Setting, identity_seed: bytes, random_bytes: Callable[[int], bytes]) -> None:
         identity = IdentityKey(Ed25519PrivateKey.from_private_bytes(identity_seed))
         self.bits = agreed.numbers.bits
-        self.now: Any = client_phases.AdvertiseKeys(config_of(agreed), identity, random_bytes)
+        with refusals():
+            self.now: Any = client_phases.AdvertiseKeys(config_of(agreed), identity, random_bytes)
 
     def advertise(self) -> Message:
         with refusals():

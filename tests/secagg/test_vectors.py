@@ -1,4 +1,4 @@
-"""The core meets the reference: every vector byte for byte, every refusal by its class and phase, whole random rounds.
+"""The core meets the reference's vectors: every one byte for byte, every refusal by its class and phase.
 
 The reference (tests/reference/) is slow and plain and shares nothing with the core; docs/test_vectors.md describes the
 files that it writes.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from secagg import commitments, context, errors, keys, masking, packing, shamir
 from secagg.client_phases import request_digest
@@ -29,9 +28,7 @@ from secagg.parallel import Parallel
 from secagg.parameters import RoundParameters
 from secagg.roster import verify_signature
 from tests.reference import write_vectors
-from tests.reference.coordinator import Coordinator
 from tests.reference.participant import Participant
-from tests.reference.rounds import Record, identity_seeds, input_of, run_round, setting_of, stream_of
 from tests.reference.setting import PHASES, Numbers, Refused, Setting
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
@@ -153,6 +150,14 @@ def test_the_reference_imports_nothing_of_ours() -> None:
 )
 def test_a_planted_import_is_found(line: str) -> None:
     assert list(foreign_imports(line))
+
+
+def test_the_page_names_every_label() -> None:
+    """Whatever the core hashes or signs under a label stands in docs/test_vectors.md, and nothing else does."""
+    label = re.compile(r"sordino/v1/[a-z0-9-]+")
+    page = (ROOT / "docs" / "test_vectors.md").read_text(encoding="utf-8")
+    core = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "secagg").glob("*.py")))
+    assert set(label.findall(page)) == set(label.findall(core))
 
 
 # ---------------------------------------------------------------- parts
@@ -437,6 +442,13 @@ def told_in_base(who: int) -> dict[str, Case]:
     return {"AdvertiseKeys": {}, **told}
 
 
+@pytest.mark.parametrize("case", cases_of("participant_refusals.json", "settings"))
+def test_what_a_participant_does_not_begin(case: Case) -> None:
+    with pytest.raises(Refused) as caught:
+        FastParticipant(setting_from(case["setting"]), case["identity_private"], source(b""))
+    assert caught.value.stated() == case["refused"]
+
+
 @pytest.mark.parametrize("case", cases_of("participant_refusals.json", "refused"))
 @pytest.mark.parametrize("side", [FastParticipant, Participant])
 def test_what_a_participant_refuses(case: Case, side: Any) -> None:
@@ -533,76 +545,3 @@ def protobuf(kind: str, message: Case) -> Any:
 def test_malformed_messages(case: Case) -> None:
     with pytest.raises(ERRORS[case["refused"]["error"]]):
         getattr(codec, f"read_{case['kind']}")(protobuf(case["kind"], case["message"]))
-
-
-# ---------------------------------------------------------------- random rounds
-
-
-@st.composite
-def attempts(draw: st.DrawFn) -> tuple[Setting, dict[str, set[int]], str, list[bool]]:
-    """A setting, who falls silent when, a name for the randomness, and whom the reference plays."""
-    count = draw(st.integers(3, 7))
-    agreed = setting_of(
-        count,
-        bits=draw(st.sampled_from((1, 8, 12, 16, 20, 31, 32, 33, 62))),
-        dim=draw(st.integers(1, 40)),
-        colluders=draw(st.integers(0, 2)),
-        round_=draw(st.integers(1, 2**40)),
-        attempt=draw(st.integers(1, 9)),
-    )
-    silent: dict[str, set[int]] = {}
-    for who in draw(st.sets(st.integers(0, count - 1), max_size=2)):
-        silent.setdefault(draw(st.sampled_from(PHASES)), set()).add(who)
-    by_reference = draw(st.lists(st.booleans(), min_size=count + 1, max_size=count + 1))
-    return agreed, silent, draw(st.text("abc", max_size=4)), by_reference
-
-
-def played(attempt: Any, by_reference: list[bool]) -> tuple[Record, list[bytes]]:
-    """A round whose participants, and at last whose coordinator, are the reference's or the core's."""
-    agreed, silent, name, _ = attempt
-    everybody = range(len(agreed.roster))
-    seeds, streams = identity_seeds(len(agreed.roster)), [stream_of(agreed, who, name) for who in everybody]
-    people: dict[int, Any] = {
-        who: Participant(agreed, seeds[who], streams[who])
-        if by_reference[who]
-        else FastParticipant(agreed, seeds[who], streams[who].take)
-        for who in everybody
-    }
-    coordinator: Any = Coordinator(agreed) if by_reference[-1] else FastCoordinator(agreed)
-    record = run_round(people, coordinator, {who: input_of(agreed, who) for who in everybody}, silent)
-    return record, [stream.taken for stream in streams]
-
-
-def stated(record: Record) -> Any:
-    """Everything that was said, and how it ended."""
-    ended = record.ended_by.stated() if record.ended_by else record.total
-    assert not record.refused
-    return record.to_coordinator, record.to_participants, ended
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(attempts())
-def test_random_rounds_agree_in_every_byte(attempt: Any) -> None:
-    """All by the reference, all by the core, and some by each: the same messages and the right sum."""
-    agreed, _, _, mixed = attempt
-    count = len(agreed.roster) + 1
-    reference, randomness = played(attempt, [True] * count)
-    core, taken = played(attempt, [False] * count)
-    both, taken_by_both = played(attempt, mixed)
-    assert stated(core) == stated(reference) == stated(both)
-    assert taken == randomness == taken_by_both
-    if core.ended_by is None:
-        inputs = [input_of(agreed, who) for who in core.to_coordinator["MaskedInputCollection"]]
-        assert core.total == add_vectors(inputs, agreed.numbers.dim, agreed.numbers.bits)
-    else:
-        assert core.ended_by.error == "TooFewClients"
-
-
-@pytest.mark.parametrize("by_reference", [True, False], ids=["reference coordinator", "core coordinator"])
-def test_mixed_rounds_open_the_right_sum(by_reference: bool) -> None:
-    """Seven participants on one side, the coordinator on the other, drops at three phases."""
-    agreed = setting_of(7, bits=20, dim=33, quorum=6, min_survivors=5)
-    silent = {"ShareKeys": {6}, "MaskedInputCollection": {2}}
-    attempt = (agreed, silent, "mixed", [])
-    record, _ = played(attempt, [not by_reference] * 7 + [by_reference])
-    assert record.total == add_vectors([input_of(agreed, who) for who in (0, 1, 3, 4, 5)], 33, 20)
