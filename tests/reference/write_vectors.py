@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.reference import mask_and_share_vectors as masks_and_shares
 from tests.reference import primitive_vectors as primitives
 from tests.reference import round_vectors as rounds
 from tests.reference.coordinator_refusals import coordinator_refusals, malformed_messages
@@ -23,11 +24,11 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "hashing.json": primitives.hashing_vectors,
     "contexts.json": primitives.context_vectors,
     "keys.json": primitives.key_vectors,
-    "masks.json": primitives.mask_vectors,
-    "packing.json": primitives.packing_vectors,
-    "shamir.json": primitives.shamir_vectors,
-    "commitments.json": primitives.commitment_vectors,
-    "sealed_shares.json": primitives.sealed_share_vectors,
+    "masks.json": masks_and_shares.mask_vectors,
+    "packing.json": masks_and_shares.packing_vectors,
+    "shamir.json": masks_and_shares.shamir_vectors,
+    "commitments.json": masks_and_shares.commitment_vectors,
+    "sealed_shares.json": masks_and_shares.sealed_share_vectors,
     "rounds.json": rounds.round_vectors,
     "rounds_by_width.json": rounds.width_vectors,
     "participant_refusals.json": participant_refusals,
