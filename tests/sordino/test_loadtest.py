@@ -405,8 +405,9 @@ def test_the_figure_is_drawn_in_both_forms(tmp_path: Path) -> None:
 def test_a_sweep_is_a_markdown_table() -> None:
     text = markdown([result_of(attempt_events(1)), result_of(attempt_events(1, abort="too few"))])
     lines = text.splitlines()
-    assert len(lines) == 4
-    assert len({line.count("|") for line in lines}) == 1
+    assert lines[0].startswith("20 participants in 2 processes, 100 values of 20 bits (128 travel), 3 rounds a row; ")
+    assert len(lines) == 6
+    assert len({line.count("|") for line in lines[2:]}) == 1
     assert "| share-keys | 20 % | 1 of 3 | 1 | none | 4 / 4 | 2.00 | 2.00 |" in lines
     assert "1 x ShareKeys: too few" in lines[-1]
 
