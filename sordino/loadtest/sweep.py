@@ -54,8 +54,8 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"{common['clients']} participants in {common['processes']} processes, {common['dim']:,} values of "
         f"{common['bits']} bits ({plan['padded_dim']:,} travel), {common['rounds']} rounds a row; drop style "
-        f"{common['drop_style']}, deadline of each phase {common['deadline_s']:g} s. *Seen* is what the coordinator noted "
-        "as dropouts: unmasking goes on as soon as enough shares are there, and waits for nobody else.",
+        f"{common['drop_style']}, deadline of each phase {common['deadline_s']:g} s. *Seen* is what the coordinator "
+        "noted as dropouts: unmasking goes on as soon as enough shares are there, and waits for nobody else.",
         "",
         "| leave at | share | rounds completed | sums right | aborted, with the reason | dropouts seen / planned "
         "| round p50 s | p95 s |",
