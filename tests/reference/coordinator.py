@@ -68,7 +68,7 @@ class Coordinator:
             unpack(message["packed"], self.numbers.dim, self.numbers.bits)
         except ValueError:
             return False
-        return sha256(message["packed"]).digest() == message["sha256"]
+        return bool(sha256(message["packed"]).digest() == message["sha256"])
 
     def _signature(self, sender: int, message: Message) -> bool:
         return self._signed(sender, message["signature"], self.statement)

@@ -107,8 +107,8 @@ def shamir_vectors() -> Case:
         ("words from 65521 are skipped", bytes.fromhex("f0ff f1ff ffff 0000 f2ff 0100 fffe")),
     ):
         drawn.append({"name": name, "randomness": data, "symbols": sharing.random_symbols(4, sharing.Stream(data))})
-    splits = []
-    for threshold, xs, length in ((2, (1, 2, 3), 1), (3, (1, 2, 3, 4, 5), 16), (4, (9, 2, 65520, 1), 32)):
+    splits: list[Case] = []
+    for threshold, xs, length in ((2, [1, 2, 3], 1), (3, [1, 2, 3, 4, 5], 16), (4, [9, 2, 65520, 1], 32)):
         stream = sharing.Stream(b"\xff\xff" + listed_bytes(f"coefficients {threshold}", 300))
         secret = [0, 65520, *range(1, length)][:length] if length > 1 else [65520]
         shares = sharing.share(secret, threshold, xs, stream)
@@ -117,7 +117,7 @@ def shamir_vectors() -> Case:
             {"threshold": threshold, "xs": xs, "secret": secret, "randomness": stream.taken, "shares": shares}
         )
     shares = splits[1]["shares"]
-    combined = []
+    combined: list[Case] = []
     for rows in ((0, 1, 2), (4, 2, 0), (1, 3, 4, 0)):
         xs, given = [rows_x + 1 for rows_x in rows], [shares[row] for row in rows]
         combined.append({"threshold": 3, "xs": xs, "shares": given, "secret": sharing.rebuild(xs, given, 3)})
@@ -166,7 +166,7 @@ def commitment_vectors() -> Case:
     context, dealer, holder = (listed_bytes(name, 32) for name in ("cohort context", "dealer", "holder"))
     salt, other_salt = listed_bytes("salt", 16), listed_bytes("other salt", 16)
     share, other_share = ([*range(65505, 65521)], [*range(16)])
-    leaves = []
+    leaves: list[Case] = []
     for kind, ends, x, used_salt, used_share in (
         (0, (dealer, holder), 1, salt, share),
         (1, (dealer, holder), 1, salt, share),
@@ -190,11 +190,12 @@ def commitment_vectors() -> Case:
             }
         )
     pair = commitments.pair_node(leaves[0]["leaf"], leaves[1]["leaf"])
-    trees, refused = [], []
+    trees: list[Case] = []
+    refused: list[Case] = []
     for count in (1, 2, 3, 4, 5, 6, 7, 9, 17):
         entries = [listed_bytes(f"entry {i}", 32) for i in range(count)]
         root, shown = commitments.root(entries), sorted({0, 1, count // 2, count - 2, count - 1} & set(range(count)))
-        paths = [{"index": index, "path": commitments.path(entries, index)} for index in shown]
+        paths: list[Case] = [{"index": index, "path": commitments.path(entries, index)} for index in shown]
         assert all(commitments.path_valid(root, entries[p["index"]], p["index"], count, p["path"]) for p in paths)
         trees.append({"entries": entries, "root": root, "paths": paths})
         if count in (5, 7):

@@ -48,6 +48,7 @@ class Participant:
         self.identity_seed, self.stream = identity_seed, stream
         self.identity = ed25519_public(identity_seed)
         self.phase = "AdvertiseKeys"
+        self.answered, self.reply = b"", dict[str, Any]()  # once it has
         identities = [identity for identity, _ in agreed.roster]
         # There is no lottery yet: a cohort that is not the whole roster would be the coordinator's choice.
         self._require(self.identity in identities and self.numbers.cohort == len(identities), self.phase)

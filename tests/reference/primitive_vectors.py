@@ -221,7 +221,7 @@ def key_vectors() -> Case:
         "upload": setting.upload_statement(context, alice, digests[0]),
         "survivors": setting.survivor_statement(context, [alice, bob], [bob]),
     }
-    fields = {
+    fields: dict[str, Case] = {
         "session": {"study": "test-vectors", "identity": alice, "client_nonce": nonces[0], "server_nonce": nonces[1]},
         "advertisement": {
             "round_context": round_context,

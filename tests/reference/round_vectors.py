@@ -49,7 +49,7 @@ class Played:
                 same = phase != "MaskedInputCollection"
                 downs[phase] = next(iter(messages.values())) if same else messages
                 assert not same or all(message == downs[phase] for message in messages.values())
-        sets = {name: vars(coordinator)[name] for name in ("u1", "u2", "u3", "u4", "u5") if name in vars(coordinator)}
+        sets: Case = {f"u{i}": vars(coordinator)[f"u{i}"] for i in range(1, 6) if f"u{i}" in vars(coordinator)}
         case: Case = {
             "name": name,
             "about": about,
