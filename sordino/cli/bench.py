@@ -223,8 +223,8 @@ def everything(
     help=(
         "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
         "peers live in an environment of their own, which [bold]make bench-peers[/bold] builds. Each side runs in "
-        "a process of its own, in turns. Fails when a peer costs less than its bound times ours; the bound shipped for Flower is one of "
-        "the default size."
+        "a process of its own, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
+        "for Flower is one of the default size."
     ),
     epilog="Example: [bold]sordino bench peers --repeats 3 --figure peers.svg[/bold]\n\n" + _CODES,
 )
