@@ -175,8 +175,8 @@ def round_vectors() -> Case:
         ),
         Played(five, change={("ShareKeys", 2): spoil_ciphertext(1)}).vector(
             "five, one sealed share is rubbish",
-            "2 seals rubbish for 1, which is its second neighbour: 1 goes on, masks with 2 and reveals no share of it.",
-            downs_too=False,
+            "2 seals rubbish for 1, which is its second neighbour: 1 goes on, masks with 2 and reveals no share of it. "
+            "All five sign, and the four signatures that are needed are shown.",
         ),
     ]
     cheats = (
