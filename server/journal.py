@@ -97,11 +97,11 @@ class Journal:
     async def freeze_survivors(
         self, round_: int, attempt: int, u2: frozenset[int], u3: frozenset[int], masked_sum: NDArray[Any]
     ) -> None:
-        """Before u3 is told to anyone."""
+        """Before u3 is told to anyone. The sum is not copied: it must stay as it is until this returns."""
         await self._store.write(
             (
                 "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?",
-                (json.dumps(sorted(u2)), json.dumps(sorted(u3)), masked_sum.tobytes(), round_, attempt),
+                (json.dumps(sorted(u2)), json.dumps(sorted(u3)), memoryview(masked_sum), round_, attempt),
             )
         )
 

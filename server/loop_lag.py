@@ -75,10 +75,12 @@ class LoopLag:
         """Sample until cancelled."""
         due = time.monotonic() + self._interval_s
         while True:
-            await asyncio.sleep(max(due - time.monotonic(), 0.0))
+            await asyncio.sleep(due - time.monotonic())
+            # Not loop.time(): uvloop's has a resolution of a millisecond and stands still during a callback. A timer
+            # that comes early by less than that is on time, and isn't set again for the rest.
             now = time.monotonic()
-            # Not loop.time(): uvloop's has a resolution of a millisecond and stands still during a callback.
-            due = max(due, now - _MOST_AT_ONCE * self._interval_s)
+            self._histogram.add(now - due)
+            due = max(due + self._interval_s, now - _MOST_AT_ONCE * self._interval_s)
             while due <= now:
                 self._histogram.add(now - due)
                 due += self._interval_s

@@ -24,7 +24,6 @@ from secagg.messages import (
     SHARE_KEYS,
     UNMASKING,
     MaskedInput,
-    UnmaskingRequest,
 )
 from secagg.packing import packed_size
 from secagg.server_phases import (
@@ -34,9 +33,10 @@ from secagg.server_phases import (
     Unmasking,
 )
 from secagg.unmasking import Completed
+from server.outgoing import Outgoing
 from server.sessions import Session, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused, Uploads
-from wire import codec
+from wire import assembled, codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
@@ -55,7 +55,6 @@ REFUSALS = {
 }
 PROGRESS_INTERVAL_S = 0.5
 MOST_MESSAGES = 2 * len(PHASE_FIELDS)
-ENVELOPE_BYTES = 4  # tag and length of a PhaseMessage inside its ParticipantMessage
 
 Emit = Callable[..., None]
 
@@ -75,6 +74,8 @@ class Phase(Protocol):
 
     @property
     def received(self) -> frozenset[int]: ...
+
+    def receive(self, sender: int, message: Any) -> None: ...
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Attempt:
         worker: Executor,
         emit: Emit,
         freeze: Callable[[ConsistencyCheck], Any],
-        charge: Callable[[Unmasking, UnmaskingRequest], Any],
+        charge: Callable[[Unmasking, bytes], Any],
         roster_sha256: bytes,
     ) -> None:
         """
@@ -109,7 +110,7 @@ class Attempt:
             cohort: participants to invite, all with a session.
             deadlines_s: seconds for each phase by its name.
             freeze: awaited before u3 is told to anyone.
-            charge: awaited before the unmasking request is sent.
+            charge: awaited before the unmasking request is sent; is given that request, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
         """
         self.config, self.cohort = config, cohort
@@ -120,9 +121,11 @@ class Attempt:
         self._alive = set(cohort)
         self._messages: Counter[int] = Counter()
         self._received_bytes: Counter[int] = Counter()
-        self._sent_bytes: Counter[int] = Counter()
+        self._outgoing = Outgoing(sessions, self._alive, self._compute)
         self._over = False
         self._phase_name = ADVERTISE_KEYS
+        self._waiting: set[int] = set()  # of the phase under way: who may still answer
+        self._answered: set[int] = set()  # and whose answer counts
         parameters = config.parameters
         self._uploads = Uploads(
             packed_size(parameters.dim, parameters.bits), upload_credits, self._grant_credit, self.upload_failed
@@ -131,14 +134,13 @@ class Attempt:
 
     # ------------------------------------------------------------ from the service
 
-    def deliver(self, session: Session, message: pb.PhaseMessage) -> None:
-        """A phase message of this attempt arrived."""
-        self._take(session.participant, message, message.ByteSize() + ENVELOPE_BYTES)
+    def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
+        """A phase message of this attempt arrived, in so many bytes."""
+        self._take(session.participant, message, size)
 
-    def refused(self, session: Session, message: pb.Refusal) -> None:
+    def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on."""
-        reason = REFUSALS.get(message.code, "refused")
-        self._take(session.participant, _Left(reason), message.ByteSize() + ENVELOPE_BYTES)
+        self._take(session.participant, _Left(REFUSALS.get(message.code, "refused")), size)
 
     def _take(self, participant: int, item: Any, size: int) -> None:
         """Into the inbox, which holds no more of one participant than an attempt can need."""
@@ -193,7 +195,7 @@ class Attempt:
         parameters = self.config.parameters
         round_, attempt = self.config.round, self.config.attempt
 
-        advertise = AdvertiseKeys(self.config, self.cohort)
+        advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
         start = pb.RoundStart(
             round=round_,
             attempt=attempt,
@@ -201,107 +203,108 @@ class Attempt:
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
         )
-        self._send(self.cohort, pb.CoordinatorMessage(round_start=start))
+        await self._outgoing.broadcast(self.cohort, assembled.message(round_start=start))
         await self._collect(
-            ADVERTISE_KEYS,
-            advertise,
-            self.cohort,
-            parameters.quorum,
-            lambda who, m: advertise.receive(who, codec.read_advertisement(m.advertise_keys)),
-            advertise.drop,
+            _Step(
+                ADVERTISE_KEYS,
+                advertise,
+                self.cohort,
+                parameters.quorum,
+                lambda who, m: advertise.receive(who, codec.read_advertisement(m.advertise_keys)),
+                leave=advertise.drop,
+            )
         )
         share, cohort_keys = await self._compute(advertise.close)
 
-        for who, keys in cohort_keys.items():
-            self._send(
-                [who], pb.CoordinatorMessage(cohort_keys=codec.write_cohort_keys(round_, attempt, keys))
+        writer = assembled.CohortKeysWriter(round_, attempt)
+        await self._outgoing.each(cohort_keys, writer.write)
+        del writer
+        await self._collect(
+            _Step(
+                SHARE_KEYS,
+                share,
+                frozenset(share.cohort.u1),
+                parameters.quorum,
+                lambda who, m: share.receive(who, codec.read_sealed_shares(m.share_keys)),
+                leave=share.drop,
             )
-        await self._collect(
-            SHARE_KEYS,
-            share,
-            frozenset(share.cohort.u1),
-            parameters.quorum,
-            lambda who, m: share.receive(who, codec.read_sealed_shares(m.share_keys)),
-            share.drop,
         )
-        masked, neighbour_shares = await self._compute(share.close)
+        masked, shares = await self._compute(share.close)
 
-        for who in list(neighbour_shares):
-            shares = codec.write_neighbour_shares(round_, attempt, neighbour_shares.pop(who))
-            self._send([who], pb.CoordinatorMessage(neighbour_shares=shares))
+        await self._outgoing.each(shares, lambda one: assembled.neighbour_shares(round_, attempt, one))
         await self._collect(
-            MASKED_INPUT, masked, masked.u2, parameters.min_survivors, self._offer_handler(masked)
+            _Step(
+                MASKED_INPUT,
+                masked,
+                masked.u2,
+                parameters.min_survivors,
+                lambda who, m: _check_offer(masked, who, m.masked_input),
+                then=self._queue_offer,
+            )
         )
         check, sets = await self._compute(masked.close)
 
         await self._freeze(check)
-        survivor_sets = {who: codec.write_survivor_sets(round_, attempt, one) for who, one in sets.items()}
-        for who, message in survivor_sets.items():
-            self._send([who], pb.CoordinatorMessage(survivor_sets=message))
+        survivor_sets = codec.write_survivor_sets(round_, attempt, next(iter(sets.values())))
+        await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
         await self._collect(
-            CONSISTENCY_CHECK,
-            check,
-            check.u3,
-            check.needed,
-            lambda who, m: check.receive(who, codec.read_consistency(m.consistency)),
+            _Step(
+                CONSISTENCY_CHECK,
+                check,
+                check.u3,
+                check.needed,
+                lambda who, m: check.receive(who, codec.read_consistency(m.consistency)),
+            )
         )
         unmasking, requests = await self._compute(check.close)
 
-        request = next(iter(requests.values()))
+        # Written once: what is charged, journaled and sent are the same bytes.
+        request = codec.write_unmasking_request(round_, attempt, next(iter(requests.values()))).SerializeToString()
         await self._charge(unmasking, request)
-        message = codec.write_unmasking_request(round_, attempt, request)
-        self._send(requests, pb.CoordinatorMessage(unmasking_request=message))
-        await self._collect(
-            UNMASKING,
-            unmasking,
-            unmasking.u4,
-            unmasking.needed,
-            lambda who, m: unmasking.receive(who, codec.read_unmasking_reply(m.unmasking)),
-            enough=lambda: unmasking.enough,
-        )
-        completed = await self._compute(unmasking.close)
+        await self._outgoing.broadcast(requests, assembled.enveloped("unmasking_request", request))
+
+        def reveal(who: int, message: pb.PhaseMessage) -> bool:
+            unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
+            return bool(unmasking.enough)
+
+        await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
+        completed: Completed = await self._compute(unmasking.close)
         if self.figures.first_key_at is not None:
             self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
         return completed
 
     # ------------------------------------------------------------ one phase
 
-    async def _collect(
-        self,
-        name: str,
-        phase: Phase,
-        expected: frozenset[int],
-        needed: int,
-        handle: Callable[[int, pb.PhaseMessage], None],
-        leave: Callable[[int], None] | None = None,
-        enough: Callable[[], bool] | None = None,
-    ) -> None:
+    async def _collect(self, step: _Step) -> None:
         """Wait until everybody has answered or left, enough have, too few can, or the deadline is over."""
+        name, needed = step.name, step.needed
         self._phase_name = name
         began = time.monotonic()
         deadline = began + self._deadlines_s[name]
-        waiting = {who for who in expected if who in self._alive}
-        self._emit(
-            "phase_started", phase=name, expected=len(expected), needed=needed, deadline_s=self._deadlines_s[name]
-        )
+        self._waiting, self._answered = set(step.expected & self._alive), set()
+        expected = len(step.expected)
+        self._emit("phase_started", phase=name, expected=expected, needed=needed, deadline_s=self._deadlines_s[name])
         last_progress = 0.0
         too_few: TooFewClients | None = None
-        while waiting and not (enough is not None and enough()):
-            possible = len(phase.received) + len(waiting - phase.received)
+        while self._waiting and not step.enough:
+            possible = len(self._answered) + len(self._waiting)
             if possible < needed:
                 # Waiting longer helps nobody, and those who could still answer are not to blame.
                 too_few = TooFewClients(name, possible, needed)
                 break
-            left_s = deadline - time.monotonic()
+            now = time.monotonic()
+            left_s = deadline - now
             if left_s <= 0:
+                for who in sorted(self._waiting):
+                    await self._leave(step, who, "did not answer before the deadline")
                 break
-            if time.monotonic() - last_progress >= PROGRESS_INTERVAL_S:
-                last_progress = time.monotonic()
+            if now - last_progress >= PROGRESS_INTERVAL_S:
+                last_progress = now
                 self._emit(
                     "phase_progress",
                     phase=name,
-                    received=len(phase.received),
-                    expected=len(expected),
+                    received=len(self._answered),
+                    expected=expected,
                     needed=needed,
                     left_s=round(left_s, 1),
                 )
@@ -311,34 +314,19 @@ class Attempt:
                     who, item = await self._inbox.get()
             except TimeoutError:
                 continue
-            await self._handle(name, who, item, handle, leave)
-            waiting = {who for who in waiting if who in self._alive and who not in phase.received}
-        for who in sorted(waiting - phase.received):
-            if too_few is not None or (enough is not None and enough()):
-                break
-            self._drop(who, name, "did not answer before the deadline")
-            if leave is not None:
-                leave(who)
+            await self._handle(step, who, item)
+        assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
         seconds = time.monotonic() - began
         self.figures.phase_seconds[name] = round(seconds, 4)
-        self.figures.received[name] = len(phase.received)
-        self._emit("phase_ended", phase=name, received=len(phase.received), seconds=round(seconds, 4))
+        self.figures.received[name] = len(self._answered)
+        self._emit("phase_ended", phase=name, received=len(self._answered), seconds=round(seconds, 4))
         if too_few is not None:
             raise too_few
 
-    async def _handle(
-        self,
-        name: str,
-        who: int,
-        item: Any,
-        handle: Callable[[int, pb.PhaseMessage], None],
-        leave: Callable[[int], None] | None,
-    ) -> None:
+    async def _handle(self, step: _Step, who: int, item: Any) -> None:
         if isinstance(item, _Left):
             if who in self._alive:
-                self._drop(who, name, item.reason)
-                if leave is not None:
-                    leave(who)
+                await self._leave(step, who, item.reason)
             return
         if who not in self._alive:
             if isinstance(item, _Staged):
@@ -346,48 +334,44 @@ class Attempt:
             return
         try:
             if isinstance(item, _Staged):
-                await self._add_staged(who, item)
+                await self._add_staged(step, who, item)
                 return
             kind = item.WhichOneof("message")
-            if PHASE_FIELDS.get(kind) != name:
+            if PHASE_FIELDS.get(kind) != step.name:
                 if PHASE_FIELDS.get(kind) is None:
                     raise MalformedMessage("an empty phase message")
                 return  # late: its phase is over, and it was dropped there or didn't count
             if kind == "advertise_keys" and self.figures.first_key_at is None:
                 self.figures.first_key_at = time.monotonic()
-            await self._compute(handle, who, item)
+            step.enough = bool(await self._compute(step.handle, who, item))
+            if step.then is not None:
+                step.then(who, item)
+            else:
+                self._counts(who)
         except (ProtocolError, MalformedMessage, UploadRefused) as error:
-            self._drop(who, name, getattr(error, "reason", None) or str(error))
-            if leave is not None:
-                leave(who)
+            await self._leave(step, who, getattr(error, "reason", None) or str(error))
 
-    def _offer_handler(self, masked: MaskedInputCollection) -> Callable[[int, pb.PhaseMessage], None]:
-        loop = asyncio.get_running_loop()
-        self._masked = masked
+    def _counts(self, who: int) -> None:
+        self._waiting.discard(who)
+        self._answered.add(who)
 
-        def offer(who: int, message: pb.PhaseMessage) -> None:
-            one = message.masked_input
-            if len(one.sha256) != 32:
-                raise MalformedMessage("the offer's sha256 must have 32 bytes")
-            masked.check_offer(who, one.sha256, one.signature)
-            loop.call_soon_threadsafe(self._queue_offer, who, one.sha256, one.signature)
+    async def _leave(self, step: _Step, who: int, reason: str) -> None:
+        """Out of the attempt, and out of the phase where that costs the others nothing."""
+        self._drop(who, step.name, reason)
+        if step.leave is not None:
+            await self._compute(step.leave, who)
+            self._answered.discard(who)
 
-        return offer
+    def _queue_offer(self, who: int, message: pb.PhaseMessage) -> None:
+        self._uploads.offer(who, message.masked_input.sha256, message.masked_input.signature)
 
-    def _queue_offer(self, who: int, sha256: bytes, signature: bytes) -> None:
-        if who not in self._alive:
-            return
-        try:
-            self._uploads.offer(who, sha256, signature)
-        except UploadRefused as error:
-            self._drop(who, MASKED_INPUT, str(error))
-
-    async def _add_staged(self, who: int, staged: _Staged) -> None:
+    async def _add_staged(self, step: _Step, who: int, staged: _Staged) -> None:
         taken = False
         try:
-            if self._phase_name == MASKED_INPUT:
-                await self._compute(self._masked.receive, who, staged.message)
+            if step.name == MASKED_INPUT:
+                await self._compute(step.phase.receive, who, staged.message)
                 taken = True
+                self._counts(who)
         finally:
             staged.settle(taken)
             self._uploads.forget(who)
@@ -398,7 +382,7 @@ class Attempt:
 
     def count_download(self, participant: int, size: int) -> None:
         """The model went to the process that hosts this participant."""
-        self._sent_bytes[participant] += size
+        self._outgoing.bytes[participant] += size
 
     def mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
         """Mean bytes these participants sent, and the whole cohort received, in this attempt.
@@ -406,7 +390,7 @@ class Attempt:
         Protobuf framing included, TLS not. A model fetched once for several participants of a process counts once.
         """
         sent = sum(self._received_bytes[who] for who in participants) / max(len(participants), 1)
-        received = sum(self._sent_bytes.values()) / max(len(self.cohort), 1)
+        received = sum(self._outgoing.bytes.values()) / max(len(self.cohort), 1)
         return round(sent), round(received)
 
     # ------------------------------------------------------------ helpers
@@ -415,20 +399,14 @@ class Attempt:
         """Arithmetic off the loop; one worker, so the core is only ever touched by one thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
-    def _send(self, participants: Any, message: pb.CoordinatorMessage) -> None:
-        for who in participants:
-            session = self._sessions.get(who)
-            if session is not None and who in self._alive:
-                session.send(message)
-                self._sent_bytes[who] += message.ByteSize()
-
     def _grant_credit(self, participant: int) -> None:
         credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt)
-        self._send([participant], pb.CoordinatorMessage(upload_credit=credit))
+        self._outgoing.tell(participant, assembled.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
         """Out of this attempt; the session stays, so that the participant can join the next one."""
         self._alive.discard(who)
+        self._waiting.discard(who)
         self._uploads.forget(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
@@ -438,7 +416,7 @@ class Attempt:
             end = pb.RoundEnd(
                 round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
             )
-            session.send(pb.CoordinatorMessage(round_end=end))
+            session.send(assembled.message(round_end=end))
 
     def _emit(self, kind: str, **body: Any) -> None:
         self._emit_event(kind, round=self.config.round, attempt=self.config.attempt, **body)
@@ -448,6 +426,26 @@ class Attempt:
             _, item = self._inbox.get_nowait()
             if isinstance(item, _Staged):
                 item.settle(False)
+
+
+def _check_offer(masked: MaskedInputCollection, who: int, offer: pb.MaskedInputOffer) -> None:
+    if len(offer.sha256) != 32:
+        raise MalformedMessage("the offer's sha256 must have 32 bytes")
+    masked.check_offer(who, offer.sha256, offer.signature)
+
+
+@dataclass
+class _Step:
+    """How messages of one phase are handled."""
+
+    name: str
+    phase: Phase
+    expected: frozenset[int]
+    needed: int
+    handle: Callable[[int, pb.PhaseMessage], bool | None]  # in the worker; True: no more messages are needed
+    leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
+    then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
+    enough: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from secagg.errors import (
 )
 from server.sessions import Session, SessionRefused, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
+from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
 
@@ -33,6 +34,7 @@ log = structlog.get_logger()
 SERVICE = "sordino.v1.Coordinator"
 TOKEN_METADATA = "sordino-session-bin"
 HANDSHAKE_S = 10.0
+HEARTBEAT = assembled.message(heartbeat=pb.Heartbeat())
 
 # One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
 STATUS: dict[type[Exception], grpc.StatusCode] = {
@@ -60,9 +62,11 @@ class Study(Protocol):
 
     def downloaded(self, session: Session, size: int) -> None: ...
 
-    def phase_message(self, session: Session, message: pb.PhaseMessage) -> None: ...
+    async def check_proof(self, participant: int, statement: bytes, signature: bytes) -> None: ...
 
-    def refusal(self, session: Session, message: pb.Refusal) -> None: ...
+    def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
+
+    def refusal(self, session: Session, message: pb.Refusal, size: int) -> None: ...
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes: ...
 
@@ -86,8 +90,8 @@ def handlers(study: Study) -> grpc.GenericRpcHandler:
         {
             "Session": grpc.stream_stream_rpc_method_handler(
                 session,
-                request_deserializer=pb.ParticipantMessage.FromString,
-                response_serializer=pb.CoordinatorMessage.SerializeToString,
+                request_deserializer=None,  # bytes, read here: their length counts as traffic
+                response_serializer=None,  # serialised before they are queued
             ),
             "Upload": grpc.stream_unary_rpc_method_handler(
                 upload,
@@ -104,7 +108,7 @@ def handlers(study: Study) -> grpc.GenericRpcHandler:
 
 
 async def _session(
-    study: Study, requests: AsyncIterator[pb.ParticipantMessage], context: grpc.aio.ServicerContext[Any, Any]
+    study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> None:
     iterator = aiter(requests)
     try:
@@ -132,18 +136,19 @@ async def _session(
 
 
 async def _handshake(
-    study: Study, iterator: AsyncIterator[pb.ParticipantMessage], context: grpc.aio.ServicerContext[Any, Any]
+    study: Study, iterator: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> Session:
-    first = await anext(iterator)
+    first = pb.ParticipantMessage.FromString(await anext(iterator))
     if first.WhichOneof("message") != "open":
         raise SessionRefused("a session begins with Open")
     participant, nonce, statement = study.sessions.challenge(first.open)
-    await context.write(pb.CoordinatorMessage(challenge=pb.Challenge(nonce=nonce)))
-    second = await anext(iterator)
+    await context.write(assembled.message(challenge=pb.Challenge(nonce=nonce)))
+    second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":
         raise SessionRefused("the challenge must be answered with Proof")
-    session = study.sessions.open(participant, statement, second.proof.signature)
-    session.send(pb.CoordinatorMessage(welcome=study.welcome(session)))
+    await study.check_proof(participant, statement, second.proof.signature)
+    session = study.sessions.open(participant)
+    session.send(assembled.message(welcome=study.welcome(session)))
     return session
 
 
@@ -152,19 +157,23 @@ async def _write(session: Session, context: grpc.aio.ServicerContext[Any, Any]) 
         await context.write(message)
 
 
-async def _read(study: Study, session: Session, iterator: AsyncIterator[pb.ParticipantMessage]) -> None:
-    async for message in iterator:
+async def _read(study: Study, session: Session, iterator: AsyncIterator[bytes]) -> None:
+    async for raw in iterator:
+        try:
+            message = pb.ParticipantMessage.FromString(raw)
+        except DecodeError as error:
+            raise SessionRefused("not a message of this protocol") from error
         match message.WhichOneof("message"):
             case "phase":
-                study.phase_message(session, message.phase)
+                study.phase_message(session, message.phase, len(raw))
             case "refusal":
-                study.refusal(session, message.refusal)
+                study.refusal(session, message.refusal, len(raw))
             case "ready":
                 study.sessions.set_ready(session)
             case "heartbeat":
                 # No answer is owed while others wait to be read: a peer that never reads costs no memory.
                 if session.outbox.empty():
-                    session.send(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
+                    session.send(HEARTBEAT)
             case _:
                 raise SessionRefused("a message that an open session doesn't take")
 

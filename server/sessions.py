@@ -28,11 +28,11 @@ class Session:
     host: str
     token: bytes = field(repr=False)
     ready: bool = False
-    outbox: asyncio.Queue[pb.CoordinatorMessage | None] = field(default_factory=asyncio.Queue, repr=False)
+    outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
     closed: bool = False
 
-    def send(self, message: pb.CoordinatorMessage) -> None:
-        """Queue a message; a session that is gone swallows it."""
+    def send(self, message: bytes) -> None:
+        """Queue a serialised `CoordinatorMessage`; a session that is gone swallows it."""
         if not self.closed:
             self.outbox.put_nowait(message)
 
@@ -92,14 +92,17 @@ class Sessions:
         nonce = secrets.token_bytes(NONCE_BYTES)
         return participant, nonce, session_statement(self._study, message.identity, message.nonce, nonce)
 
-    def open(self, participant: int, statement: bytes, signature: bytes) -> Session:
-        """Open a session; an older one of the same participant ends.
+    def check_proof(self, participant: int, statement: bytes, signature: bytes) -> None:
+        """Whether a signature opens this participant's session; touches nothing else, so any thread may ask.
 
         Raises:
             SessionRefused: the signature isn't that of the participant's identity.
         """
         if not self._roster.verify(participant, signature, statement):
             raise SessionRefused("the proof of identity doesn't verify")
+
+    def open(self, participant: int) -> Session:
+        """Open a session for a participant that has proved its identity; an older one of the same participant ends."""
         old = self._by_participant.get(participant)
         if old is not None:
             self.lost(old, "replaced by a newer connection")
@@ -124,7 +127,7 @@ class Sessions:
         self.changed.set()
         self._on_lost(session, reason)
 
-    def close_all(self, message: pb.CoordinatorMessage | None = None) -> None:
+    def close_all(self, message: bytes | None = None) -> None:
         """Say goodbye to everybody."""
         for session in list(self._by_participant.values()):
             if message is not None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from learning.datasets import Dataset
@@ -28,7 +30,6 @@ from secagg.messages import (
     MASKED_INPUT,
     SHARE_KEYS,
     UNMASKING,
-    UnmaskingRequest,
 )
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
@@ -36,10 +37,11 @@ from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
 from server.journal import Charge, Journal
 from server.loop_lag import LoopLag
+from server.outgoing import Outgoing
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
-from wire import codec
+from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.study import StudyDocument, round_parameters, upload_bytes
@@ -93,6 +95,8 @@ class Study:
         self._first_gathering = True
         self._loop_lag = LoopLag()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
+        # A session can be opened while the other one is busy with a sum.
+        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self.sessions = Sessions(document.study, roster, self._session_lost)
         deadlines = configuration.deadlines
         self._deadlines_s = {
@@ -134,17 +138,26 @@ class Study:
         if self._attempt is not None:
             self._attempt.count_download(session.participant, size)
 
-    def phase_message(self, session: Session, message: pb.PhaseMessage) -> None:
+    async def check_proof(self, participant: int, statement: bytes, signature: bytes) -> None:
+        """A signature is to open this participant's session.
+
+        Raises:
+            SessionRefused: it doesn't verify.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._verifier, self.sessions.check_proof, participant, statement, signature)
+
+    def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
-            attempt.deliver(session, message)
+            attempt.deliver(session, message, size)
 
-    def refusal(self, session: Session, message: pb.Refusal) -> None:
+    def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on with an attempt."""
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
-            attempt.refused(session, message)
+            attempt.refused(session, message, size)
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
         """One masked vector."""
@@ -203,7 +216,7 @@ class Study:
         sampler = asyncio.create_task(self._loop_lag.run())
         try:
             outcome = await self._rounds()
-            farewell = pb.CoordinatorMessage(study_end=pb.StudyEnd(reason=outcome))
+            farewell = assembled.message(study_end=pb.StudyEnd(reason=outcome))
         except BaseException:
             farewell = None  # stopped, not ended: participants come back when the same study is served again
             raise
@@ -295,9 +308,9 @@ class Study:
     async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
         began = time.monotonic()
         self._loop_lag.restart()
-        model_bytes = self._model.astype("<f4").tobytes()
+        model_bytes, digest = await self._compute(_serialised, self._model)
         self._documents.pop(self._model_sha256, None)
-        self._model_sha256 = hashlib.sha256(model_bytes).digest()
+        self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
         config = RoundConfig(
             roster=self._roster,
@@ -338,12 +351,12 @@ class Study:
             )
             if error.culprit is not None:
                 await self._exclude(error.culprit, error.reason)
-            self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
+            await self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
             return False
         finally:
             self._attempt = None
         await self._finish(round_, number, attempt, completed, began)
-        self._round_end(cohort, round_, number, True, "")
+        await self._round_end(cohort, round_, number, True, "")
         return True
 
     async def _exclude(self, participant: int, reason: str) -> None:
@@ -358,13 +371,11 @@ class Study:
         u2, u3, masked_sum = check.frozen
         await self._journal.freeze_survivors(round_, attempt, u2, u3, masked_sum)
 
-    async def _charge(
-        self, round_: int, attempt: int, unmasking: Unmasking, request: UnmaskingRequest
-    ) -> None:
-        message = codec.write_unmasking_request(round_, attempt, request).SerializeToString()
+    async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
         charge = Charge(round_, attempt, unmasking.u3)
-        await self._journal.charge(charge, message)
-        self._account.charge(self._priced(charge))
+        await self._journal.charge(charge, request)
+        await self._compute(self._account.charge, self._priced(charge))
+        epsilons = await self._compute(self._epsilons)
         self._emit(
             "survivors_frozen",
             round=round_,
@@ -373,7 +384,7 @@ class Study:
             u2=len(unmasking.u2),
             u3=len(unmasking.u3),
             h=len(unmasking.u3) - self._plan.colluders,
-            **self._epsilons(),
+            **epsilons,
         )
 
     async def _finish(
@@ -388,7 +399,7 @@ class Study:
             self._model = self._optimizer.apply(self._model, mean)
             return sum_sha256, self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
 
-        sum_sha256, evaluation = await asyncio.get_running_loop().run_in_executor(self._worker, learn)
+        sum_sha256, evaluation = await self._compute(learn)
         figures = attempt.figures
         sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
         upload, download = attempt.mean_traffic(completed.u5)
@@ -434,12 +445,18 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _round_end(self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str) -> None:
-        end = pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason)
-        for who in cohort:
-            session = self.sessions.get(who)
-            if session is not None:
-                session.send(pb.CoordinatorMessage(round_end=end))
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Off the loop, in the same thread as the protocol."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+    async def _round_end(
+        self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str
+    ) -> None:
+        end = assembled.message(
+            round_end=pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason)
+        )
+        outgoing = Outgoing(self.sessions, set(cohort), self._compute)
+        await outgoing.broadcast(cohort, end)
 
     def _priced(self, charge: Charge) -> RoundCharge:
         return RoundCharge(charge.round, charge.attempt, charge.survivors, self._plan.identity)
@@ -475,8 +492,15 @@ class Study:
             self._on_event(event)
 
     def close(self) -> None:
-        """Stop the worker."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        """Stop the threads."""
+        for executor in (self._worker, self._verifier):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _serialised(model: NDArray[np.float32]) -> tuple[bytes, bytes]:
+    """The model as participants fetch it, and its SHA-256."""
+    data = model.astype("<f4").tobytes()
+    return data, hashlib.sha256(data).digest()
 
 
 def _number(attempt: Attempt) -> tuple[int, int]:

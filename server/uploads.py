@@ -99,7 +99,7 @@ class Uploads:
     def _stalled(self) -> str:
         return f"nothing arrived for {self.stall_s:g} s"
 
-    async def stage(self, participant: int, chunks: AsyncIterator[bytes]) -> tuple[Offer, bytes]:
+    async def stage(self, participant: int, chunks: AsyncIterator[bytes]) -> tuple[Offer, bytearray]:
         """Read one whole vector.
 
         Raises:
@@ -130,4 +130,4 @@ class Uploads:
             offer.patience = None
         if len(staged) != self.size:
             raise UploadRefused(f"the vector has {len(staged)} bytes, not {self.size}")
-        return offer, bytes(staged)
+        return offer, staged  # not copied: nobody else holds it

@@ -20,16 +20,21 @@ class InvalidChunk(ValueError):
     """Bytes that are not one chunk of at most 256 KiB."""
 
 
+def varint(number: int) -> bytes:
+    """A number from 0 up as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
 def frame(data: bytes | memoryview) -> bytes:
     """One chunk as a serialised protobuf message."""
     if not 1 <= len(data) <= CHUNK_BYTES:
         raise InvalidChunk(f"a chunk carries 1 to {CHUNK_BYTES} bytes, not {len(data)}")
-    header, length = bytearray([TAG]), len(data)
-    while length >= 0x80:
-        header.append(length & 0x7F | 0x80)
-        length >>= 7
-    header.append(length)
-    return b"".join((header, data))
+    return b"".join((bytes([TAG]), varint(len(data)), data))
 
 
 def unframe(message: bytes) -> memoryview:

@@ -91,14 +91,14 @@ def record(where: Coordinator, story: Story) -> None:
     phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
     set_ready = study.sessions.set_ready
 
-    def on_phase(session: Any, message: pb.PhaseMessage) -> None:
+    def on_phase(session: Any, message: pb.PhaseMessage, size: int) -> None:
         story.sent.append((session.participant, message.WhichOneof("message") or "nothing"))
         story.messages.append((session.participant, message))
-        phase_message(session, message)
+        phase_message(session, message, size)
 
-    def on_refusal(session: Any, message: pb.Refusal) -> None:
+    def on_refusal(session: Any, message: pb.Refusal, size: int) -> None:
         story.refusals.append((session.participant, message.code))
-        refusal(session, message)
+        refusal(session, message, size)
 
     async def on_upload(session: Any, chunks: Any) -> bytes:
         story.sent.append((session.participant, "upload"))
@@ -126,9 +126,9 @@ def play(
     if lie is not None:
         honest = server.sessions.Session.send
 
-        def send(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
-            for one in lie(session.participant, message):
-                honest(session, one)
+        def send(session: server.sessions.Session, message: bytes) -> None:
+            for one in lie(session.participant, pb.CoordinatorMessage.FromString(message)):
+                honest(session, one.SerializeToString())
 
         monkeypatch.setattr(server.sessions.Session, "send", send)
 

@@ -25,6 +25,7 @@ from client.journal import ClientJournal
 from client.participant_host import BAD_INPUT, NETWORK, JoinError
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.sessions import Sessions
+from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument
 
@@ -323,9 +324,9 @@ def test_a_handshake_that_goes_wrong(
     async def handshake(study: Any, iterator: Any, context: Any) -> Any:
         await anext(iterator)
         if answer == "welcome at once":
-            await context.write(pb.CoordinatorMessage(welcome=pb.Welcome(session_token=bytes(32))))
+            await context.write(assembled.message(welcome=pb.Welcome(session_token=bytes(32))))
         elif answer == "heartbeat":
-            await context.write(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
+            await context.write(assembled.message(heartbeat=pb.Heartbeat()))
         elif answer == "the end":
             raise StopAsyncIteration
         proofs.append(await anext(iterator))

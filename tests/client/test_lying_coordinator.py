@@ -292,10 +292,10 @@ def test_a_second_different_request_gets_no_answer(
     def prepare(where: Coordinator) -> None:
         deliver = where.study.phase_message
 
-        def note(session: Any, message: pb.PhaseMessage) -> None:
+        def note(session: Any, message: pb.PhaseMessage, size: int) -> None:
             if message.WhichOneof("message") == "consistency" and message.round == 1:
                 signatures[session.participant] = message.consistency.signature
-            deliver(session, message)
+            deliver(session, message, size)
 
         where.study.phase_message = note  # type: ignore[method-assign]
 

@@ -42,8 +42,8 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
         plans.append(StudyDocument.from_bytes(where.study._study_bytes).plan)
         opened = where.study.sessions.open
 
-        def note(participant: int, statement: bytes, signature: bytes) -> Any:
-            session = opened(participant, statement, signature)
+        def note(participant: int) -> Any:
+            session = opened(participant)
             tokens[session.token] = where.study._roster.identity(participant)
             return session
 
@@ -124,13 +124,13 @@ def test_a_disk_that_takes_no_more(
         identities.extend(entry.identity for entry in where.study._roster.entries)
         deliver = where.study.phase_message
 
-        def arrived(session: Any, message: pb.PhaseMessage) -> None:
+        def arrived(session: Any, message: pb.PhaseMessage, size: int) -> None:
             kind = message.WhichOneof("message") or "nothing"
             identity = identities[session.participant]
             row = on_disk(tmp_path / "journal.sqlite", identity, (message.round, message.attempt))
             if row is None or not NEEDS[kind](*row):
                 unwritten.append((session.participant, kind))
-            deliver(session, message)
+            deliver(session, message, size)
 
         where.study.phase_message = arrived  # type: ignore[method-assign]
 

@@ -167,15 +167,16 @@ def test_nothing_secret_is_logged(
     monkeypatch.setattr("client.participant_host.RETRY_S", (0.01, 0.01))
     honest = server.sessions.Session.send
 
-    def lie_once(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
+    def lie_once(session: server.sessions.Session, data: bytes) -> None:
         """To one participant in round 2; another one is thrown out in round 1, and comes back."""
+        message = pb.CoordinatorMessage.FromString(data)
         if message.WhichOneof("message") == "survivor_sets" and session.participant == 1 and where_round(message) == 2:
             message = pb.CoordinatorMessage(
                 survivor_sets=pb.SurvivorSets(round=2, attempt=message.survivor_sets.attempt, u2=b"", u3=b"")
             )
         if message.WhichOneof("message") == "cohort_keys" and session.participant == 2 and where_round(message) == 1:
             session.close()
-        honest(session, message)
+        honest(session, message.SerializeToString())
 
     monkeypatch.setattr(server.sessions.Session, "send", lie_once)
 

@@ -31,7 +31,8 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
     seen: dict[str, int] = {}
     honest = server.sessions.Session.send
 
-    def send(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
+    def send(session: server.sessions.Session, data: bytes) -> None:
+        message = pb.CoordinatorMessage.FromString(data)
         kind = message.WhichOneof("message")
         content = getattr(message, kind)
         if kind in ("round_start", "survivor_sets", "unmasking_request", "round_end"):
@@ -53,7 +54,7 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
                 assert request == content.SerializeToString()
             if kind == "round_end":
                 assert outcome == "completed"
-        honest(session, message)
+        honest(session, data)
 
     monkeypatch.setattr(server.sessions.Session, "send", send)
 
@@ -83,13 +84,13 @@ def test_a_disk_that_takes_no_more(
     async def scenario() -> None:
         async with coordinator(study_folder, state) as where:
 
-            def send(session: server.sessions.Session, message: pb.CoordinatorMessage) -> None:
-                kind = message.WhichOneof("message")
+            def send(session: server.sessions.Session, data: bytes) -> None:
+                kind = pb.CoordinatorMessage.FromString(data).WhichOneof("message")
                 sent.add(kind)
                 if kind == full_at:
                     # As a full disk does: what there is can be read, every write fails.
                     where.journal._store._connection.execute("PRAGMA query_only = 1")
-                honest(session, message)
+                honest(session, data)
 
             monkeypatch.setattr(server.sessions.Session, "send", send)
             peers = [Peer(where, key) for key in identities(study_folder)]

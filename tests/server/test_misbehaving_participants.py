@@ -243,7 +243,13 @@ CASES = [
         "share of the wrong length", UNMASK, "share must have 32 bytes", {"unmasking": other_share(b"s")}, in_sum=True
     ),
     Case("false share", UNMASK, "doesn't match the commitment", {"unmasking": other_share(bytes(32))}, in_sum=True),
-    Case("share outside the field", UNMASK, "outside the field", {"unmasking": other_share(b"\xff" * 32)}, in_sum=True),
+    Case(
+        "share outside the field",
+        UNMASK,
+        "doesn't match the commitment",
+        {"unmasking": other_share(b"\xff" * 32)},
+        in_sum=True,
+    ),
 ]
 
 

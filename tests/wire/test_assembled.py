@@ -1,0 +1,66 @@
+"""Messages put together from parts are the bytes that protobuf makes of the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from secagg.messages import Advertisement, CohortKeys, DealtShare, NeighbourShares
+from wire import assembled, codec
+from wire import coordinator_pb2 as pb
+from wire.chunks import varint
+
+
+def advertisement(who: int) -> Advertisement:
+    return Advertisement(bytes([who % 256]) * 32, bytes([who % 251]) * 32, bytes([who % 241]) * 64)
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**14 - 1, 2**14, 2**31, 2**63])
+def test_varints(number: int) -> None:
+    # What protobuf writes behind the tag of field 1; it leaves zeros out.
+    assert varint(number) == (pb.RoundEnd(round=number).SerializeToString()[1:] or b"\0")
+
+
+@pytest.mark.parametrize("members", [1, 3, 300])
+def test_cohort_keys(members: int) -> None:
+    """Receivers that see other members in full, and members whose numbers take more than one byte."""
+    writer = assembled.CohortKeysWriter(7, 2)
+    for receiver in range(0, members, 37):
+        keys = CohortKeys(
+            tuple(
+                (who, advertisement(who) if abs(who - receiver) <= 40 else advertisement(who).digest())
+                for who in range(members)
+            )
+        )
+        whole = pb.CoordinatorMessage(cohort_keys=codec.write_cohort_keys(7, 2, keys))
+        written = writer.write(keys)
+        assert written == whole.SerializeToString()
+        assert codec.read_cohort_keys(pb.CoordinatorMessage.FromString(written).cohort_keys) == keys
+
+
+def test_the_same_keys_are_held_once() -> None:
+    writer = assembled.CohortKeysWriter(1, 1)
+    members = [(who, advertisement(who)) for who in range(50)]
+    assert writer.write(CohortKeys(tuple(members))) is writer.write(CohortKeys(tuple(members)))
+
+
+def test_nobody_is_taken_for_somebody_else() -> None:
+    """The same participant in full and as a digest, and then in full again."""
+    writer = assembled.CohortKeysWriter(1, 1)
+    full = CohortKeys(((5, advertisement(5)),))
+    short = CohortKeys(((5, advertisement(5).digest()),))
+    for keys in (full, short, full):
+        assert codec.read_cohort_keys(pb.CoordinatorMessage.FromString(writer.write(keys)).cohort_keys) == keys
+
+
+def test_neighbour_shares() -> None:
+    shares = NeighbourShares(
+        tuple(DealtShare(who, bytes(112), bytes(32), (bytes(32),) * 8, bytes(32), bytes(64)) for who in range(200))
+    )
+    whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, shares))
+    assert assembled.neighbour_shares(3, 1, shares) == whole.SerializeToString()
+
+
+def test_messages_of_one_field() -> None:
+    end = pb.RoundEnd(round=3, reason="left out")
+    whole = pb.CoordinatorMessage(round_end=end).SerializeToString()
+    assert assembled.message(round_end=end) == assembled.enveloped("round_end", end.SerializeToString()) == whole
