@@ -26,6 +26,7 @@ from secagg.messages import (
     MaskedInput,
 )
 from secagg.packing import packed_size
+from secagg.parallel import Parallel
 from secagg.server_phases import (
     AdvertiseKeys,
     ConsistencyCheck,
@@ -100,6 +101,7 @@ class Attempt:
         deadlines_s: Mapping[str, float],
         upload_credits: int,
         worker: Executor,
+        parallel: Parallel,
         emit: Emit,
         freeze: Callable[[ConsistencyCheck], Any],
         charge: Callable[[Unmasking, bytes], Any],
@@ -109,6 +111,7 @@ class Attempt:
         Args:
             cohort: participants to invite, all with a session.
             deadlines_s: seconds for each phase by its name.
+            parallel: threads for the masks of an unmasking.
             freeze: awaited before u3 is told to anyone.
             charge: awaited before the unmasking request is sent; is given that request, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
@@ -116,7 +119,7 @@ class Attempt:
         self.config, self.cohort = config, cohort
         self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker
         self._emit_event, self._freeze, self._charge = emit, freeze, charge
-        self._roster_sha256 = roster_sha256
+        self._roster_sha256, self._parallel = roster_sha256, parallel
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._alive = set(cohort)
         self._messages: Counter[int] = Counter()
@@ -268,7 +271,7 @@ class Attempt:
             return bool(unmasking.enough)
 
         await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
-        completed: Completed = await self._compute(unmasking.close)
+        completed: Completed = await self._compute(unmasking.close, self._parallel)
         if self.figures.first_key_at is not None:
             self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
         return completed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import resource
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -31,6 +32,7 @@ from secagg.messages import (
     SHARE_KEYS,
     UNMASKING,
 )
+from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
@@ -48,6 +50,7 @@ from wire.study import StudyDocument, round_parameters, upload_bytes
 
 log = structlog.get_logger()
 
+_MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 ARRIVAL_S, RETURN_S = 10.0, 2.0  # longest wait for stragglers when the quorum is there
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
@@ -95,6 +98,10 @@ class Study:
         self._first_gathering = True
         self._loop_lag = LoopLag()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
+        # Only what lets go of the interpreter lock runs here, at the worker's bidding: the masks of an unmasking.
+        cores = min(_MOST_MASK_THREADS, os.cpu_count() or 1)
+        self._mask_threads = ThreadPoolExecutor(cores, thread_name_prefix="masks")
+        self._parallel = Parallel(self._mask_threads.map, cores)
         # A session can be opened while the other one is busy with a sum.
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self.sessions = Sessions(document.study, roster, self._session_lost)
@@ -327,6 +334,7 @@ class Study:
             self._deadlines_s,
             self._configuration.coordinator.upload_credits,
             self._worker,
+            self._parallel,
             self._emit,
             lambda check: self._freeze(round_, number, check),
             lambda unmasking, request: self._charge(round_, number, unmasking, request),
@@ -493,7 +501,7 @@ class Study:
 
     def close(self) -> None:
         """Stop the threads."""
-        for executor in (self._worker, self._verifier):
+        for executor in (self._worker, self._verifier, self._mask_threads):
             executor.shutdown(wait=False, cancel_futures=True)
 
 
