@@ -9,8 +9,8 @@ from typing import Any
 class Parallel:
     """A way to run a function on several arguments at once.
 
-    ``map`` is as `concurrent.futures.Executor.map` of a pool with ``width`` threads that isn't the one the caller itself
-    runs in: a pool that waits for itself never ends.
+    ``map`` is as `concurrent.futures.Executor.map` of a pool with ``width`` threads that isn't the one the caller
+    itself runs in: a pool that waits for itself never ends.
     """
 
     map: Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]

@@ -221,7 +221,7 @@ def _product(factors: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _inverse(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Invert modulo p: one by one where they are few, all at once by Fermat's theorem, a^(p - 2), where they are many."""
+    """Invert modulo p: few one by one, many at once by Fermat's theorem, a^(p - 2)."""
     if values.size <= _FEW:
         inverses = [pow(value, -1, PRIME) for value in values.reshape(-1).tolist()]
         return np.array(inverses, dtype=np.uint32).reshape(values.shape)
