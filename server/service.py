@@ -155,27 +155,33 @@ async def _handshake(
 async def _write(session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     while (message := await session.outbox.get()) is not None:
         await context.write(message)
+        del message  # as below
 
 
 async def _read(study: Study, session: Session, iterator: AsyncIterator[bytes]) -> None:
     async for raw in iterator:
-        try:
-            message = pb.ParticipantMessage.FromString(raw)
-        except DecodeError as error:
-            raise SessionRefused("not a message of this protocol") from error
-        match message.WhichOneof("message"):
-            case "phase":
-                study.phase_message(session, message.phase, len(raw))
-            case "refusal":
-                study.refusal(session, message.refusal, len(raw))
-            case "ready":
-                study.sessions.set_ready(session)
-            case "heartbeat":
-                # No answer is owed while others wait to be read: a peer that never reads costs no memory.
-                if session.outbox.empty():
-                    session.send(HEARTBEAT)
-            case _:
-                raise SessionRefused("a message that an open session doesn't take")
+        _receive(study, session, raw)
+        del raw  # else each session would hold its last message, of a whole phase, until the next one comes
+
+
+def _receive(study: Study, session: Session, raw: bytes) -> None:
+    try:
+        message = pb.ParticipantMessage.FromString(raw)
+    except DecodeError as error:
+        raise SessionRefused("not a message of this protocol") from error
+    match message.WhichOneof("message"):
+        case "phase":
+            study.phase_message(session, message.phase, len(raw))
+        case "refusal":
+            study.refusal(session, message.refusal, len(raw))
+        case "ready":
+            study.sessions.set_ready(session)
+        case "heartbeat":
+            # No answer is owed while others wait to be read: a peer that never reads costs no memory.
+            if session.outbox.empty():
+                session.send(HEARTBEAT)
+        case _:
+            raise SessionRefused("a message that an open session doesn't take")
 
 
 def _token_session(study: Study, context: grpc.aio.ServicerContext[Any, Any]) -> Session | None:
