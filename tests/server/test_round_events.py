@@ -21,8 +21,8 @@ def test_survivors_the_sum_and_the_lag(
     completed: list[Completed] = []
     honest = server.rounds.Unmasking.close
 
-    def close(phase: Any) -> Completed:
-        completed.append(honest(phase))
+    def close(phase: Any, parallel: Any) -> Completed:
+        completed.append(honest(phase, parallel))
         return completed[-1]
 
     monkeypatch.setattr(server.rounds.Unmasking, "close", close)
