@@ -1,0 +1,176 @@
+"""What a cheating participant can make of an honest message: `forge` for what must be refused whoever sent it,
+`cheat` for what it may well get away with, since it signs it itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from attempts_in_memory import LOW_ORDER, Vector, crooked_shares, identities
+from numpy.typing import NDArray
+
+from secagg.context import RoundConfig
+from secagg.keys import advertisement_statement, upload_statement
+from secagg.masking import word_dtype
+from secagg.messages import (
+    Advertisement,
+    ConsistencySignature,
+    MaskedInput,
+    MaskKeyShare,
+    SealedShares,
+    SelfMaskSeedShare,
+    UnmaskingReply,
+)
+from secagg.packing import pack, unpack
+from secagg.shamir import PRIME
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+    at = bit % (8 * len(data))
+    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
+
+
+def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    at %= len(items)
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def forge(message: Any, where: int, bit: int) -> Any:
+    """The message with one bit, one field or one length changed, and signed by nobody: no phase may take it.
+
+    Args:
+        where: which of the changes that this kind of message knows; any number.
+        bit: which bit or entry; any number.
+    """
+    match message:
+        case Advertisement() | ConsistencySignature():
+            name = list(vars(message))[where % len(vars(message))]
+            return replace(message, **{name: _flipped(getattr(message, name), bit)})
+        case SealedShares(ciphertexts=ciphertexts, leaves=leaves):
+            changes = [
+                {"leaves": _with(leaves, bit, _flipped(leaves[bit % len(leaves)], bit))},
+                {"leaves": leaves[:-1]},
+                {"leaves": (*leaves[2:], *leaves[:2])},
+                {"ciphertexts": ciphertexts[:-1]},
+                {"ciphertexts": _with(ciphertexts, bit, ciphertexts[0] + b"\x00")},
+                {"seed_commitment": _flipped(message.seed_commitment, bit)},
+                {"seed_commitment": message.seed_commitment[:-1]},
+                {"signature": _flipped(message.signature, bit)},
+            ]
+            return replace(message, **changes[where % len(changes)])
+        case MaskedInput(packed=packed):
+            changes = [
+                {"packed": _flipped(packed, bit)},
+                {"packed": packed + b"\x00"},
+                {"packed": packed[:-1]},
+                {"sha256": _flipped(message.sha256, bit)},
+                {"signature": _flipped(message.signature, bit)},
+                {"signature": b""},
+            ]
+            return replace(message, **changes[where % len(changes)])
+        case UnmaskingReply(shares=shares):
+            at = next((i for i in range(bit % len(shares), len(shares)) if shares[i] is not None), None)
+            if at is None or where % 6 == 0:
+                return UnmaskingReply(shares[:-1])
+            one = shares[at]
+            symbols = one.share.copy()
+            symbols[bit % 16] ^= 1
+            other = MaskKeyShare if isinstance(one, SelfMaskSeedShare) else SelfMaskSeedShare
+            changed = [
+                replace(one, share=symbols),
+                replace(one, salt=_flipped(one.salt, bit)),
+                replace(one, share=one.share[:-1]),
+                replace(one, salt=one.salt[:-1]),
+                other(one.share, one.salt),
+            ][where % 5]
+            return UnmaskingReply(_with(shares, at, changed))
+    raise AssertionError(type(message))
+
+
+def another_secret(shares: NDArray[np.uint16]) -> None:
+    shares[:] = (shares.astype(int) + 1) % PRIME  # shares of the secret plus one
+
+
+CROOKED = 6  # kinds of dealing below
+
+
+def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: int) -> SealedShares:
+    """A dealing that is signed as it should be, and rotten: the coordinator takes every one of these.
+
+    Args:
+        machine: has `phases` and `mask_key_symbols`; the dealer is in MaskedInputCollection.
+        how: which kind of rot; at: which holder.
+    """
+    phase = machine.phases[dealer]
+    graph, me = phase._cohort.graph, dealer
+    neighbours, holders = graph.neighbours(me), graph.holders(me)
+    receiver = neighbours[at % len(neighbours)]
+    row = holders.index(receiver)
+
+    def one_wrong_share(shares: NDArray[np.uint16]) -> None:
+        shares[row] = (shares[row].astype(int) + 1) % PRIME
+
+    def outside_the_field(shares: NDArray[np.uint16]) -> None:
+        shares[holders.index(me)] = PRIME
+
+    match how % CROOKED:
+        case 0:
+            return crooked_shares(machine, dealer, another_secret)
+        case 1:
+            return crooked_shares(machine, dealer, one_wrong_share)
+        case 2:
+            return crooked_shares(machine, dealer, outside_the_field)
+        case 3:  # what is sealed can't be opened
+            return replace(honest, ciphertexts=_with(honest.ciphertexts, at, bytes(112)))
+        case 4:  # what is sealed is not what is committed to
+            sealed = bytes(96)
+        case 5:  # what is sealed lies outside the field, and is committed to
+            def all_outside(shares: NDArray[np.uint16]) -> None:
+                shares[row] = PRIME + 1
+
+            return crooked_shares(machine, dealer, all_outside)
+    ciphertext = phase._cohort.channel(phase._agreements[receiver], me, receiver).seal(sealed)
+    return replace(honest, ciphertexts=_with(honest.ciphertexts, at, ciphertext))
+
+
+def rotten_keys(
+    config: RoundConfig, me: int, honest: Advertisement, how: int, theirs: Advertisement | None
+) -> Advertisement:
+    """Keys that are signed and useless: of low order, one in two roles, or another one's, whose bytes may differ."""
+    low = LOW_ORDER[how % len(LOW_ORDER)]
+    keys = [
+        (low, honest.channel_key),
+        (honest.mask_key, low),
+        (honest.mask_key, honest.mask_key),
+    ]
+    if theirs is not None:
+        same_point = theirs.mask_key[:31] + bytes([theirs.mask_key[31] ^ 0x80])
+        keys += [(theirs.mask_key, honest.channel_key), (honest.mask_key, theirs.channel_key)]
+        keys += [(same_point, honest.channel_key)]
+    chosen = keys[how % len(keys)]
+    identity = identities(len(config.roster))[me]
+    statement = advertisement_statement(config.round_context(), identity.public, *chosen)
+    return Advertisement(*chosen, identity.sign(statement))
+
+
+def shifted(config: RoundConfig, context: bytes, me: int, honest: MaskedInput, by: int) -> tuple[MaskedInput, Vector]:
+    """An upload whose first entry is moved, and by what: nothing stops a participant from lying about its input."""
+    parameters = config.parameters
+    vector = unpack(honest.packed, parameters.dim, parameters.bits)
+    shift = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
+    shift[0] = by % (1 << parameters.bits)
+    top = np.uint64((1 << parameters.bits) - 1)
+    packed = pack(((vector.astype(np.uint64) + shift) & top).astype(vector.dtype), parameters.bits)
+    sha256 = hashlib.sha256(packed).digest()
+    identity = identities(len(config.roster))[me]
+    return MaskedInput(packed, sha256, identity.sign(upload_statement(context, identity.public, sha256))), shift
+
+
+def silent_on(reply: UnmaskingReply, at: int) -> UnmaskingReply:
+    """It says of one dealer, or of every one, that it has no share."""
+    if at % 4 == 0:
+        return UnmaskingReply(tuple(None for _ in reply.shares))
+    return UnmaskingReply(_with(reply.shares, at, None))

@@ -1,0 +1,545 @@
+"""A state machine: the honest coordinator, honest participants on a bad network, and two that cheat.
+
+Hypothesis chooses what happens; `claims` of this file say what must hold whatever it chooses:
+
+    crash      nothing but protocol errors is ever raised
+    unchanged  a refused message leaves every phase as it was
+    forged     what its sender didn't sign, or signed for something else, is not taken
+    blame      no honest participant is blamed, and none accuses the coordinator
+    sets       u1 ⊇ u2 ⊇ u3 ⊇ u4 ⊇ u5, each exactly those whose message was taken in time, none below its bound
+    reason     an abort says why, and says so truly
+    sum        a finished attempt's total is the plain sum of u3 modulo 2^B
+    one kind   nobody reveals both kinds of share of one dealer, and both secrets of an honest dealer stay apart
+
+`watch` narrows them down, so that a test can show which of them a broken implementation breaks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import ModuleType
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
+from cheating_participants import crooked_deal, forge, rotten_keys, shifted, silent_on
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from secagg import client_phases, server_phases
+from secagg.context import RoundConfig
+from secagg.errors import (
+    CoordinatorMisbehaved,
+    InvalidMessage,
+    ProtocolError,
+    ReconstructionFailed,
+    TooFewClients,
+    UnexpectedMessage,
+)
+from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
+
+ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+NUMBERS = st.integers(0, 2**16)
+PLANS = [(kind, phase) for kind in ("forge", "lie", "twice", "late", "never") for phase in PHASES]
+PLANS += [("lie", SHARE)] * 10
+WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind"})
+
+
+class Broken(AssertionError):
+    """A claim that doesn't hold."""
+
+    def __init__(self, claim: str, text: str) -> None:
+        super().__init__(f"{claim}: {text}")
+        self.claim = claim
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """A participant's message on its way."""
+
+    sender: int
+    phase: str
+    message: Any
+    attempt: int
+    forged: bool = False
+    shift: Vector | None = None  # what a lying sender added to its input
+
+
+class HonestCoordinator(RuleBasedStateMachine):
+    """The attempts of one round, one after another."""
+
+    client: ClassVar[ModuleType] = client_phases
+    server: ClassVar[ModuleType] = server_phases
+    watch: ClassVar[frozenset[str]] = WATCHED
+    focus: ClassVar[tuple[tuple[str, str], ...]] = ()  # plans, and the messages they are for, instead of drawn ones
+    seen: ClassVar[Counter[str]] = Counter()  # over all examples, so that a test can tell what was reached
+
+    broken = False
+    ended: str | None = None
+
+    # ------------------------------------------------------------ claims
+
+    def claim(self, holds: bool, name: str, text: str) -> None:
+        if not holds and name in self.watch:
+            self.fail(name, text)
+
+    def fail(self, name: str, text: str) -> NoReturn:
+        self.broken = True
+        raise Broken(name, text)
+
+    def core(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the code under test: protocol errors are its answers, anything else is a crash."""
+        try:
+            return call(*arguments)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            self.broken = True
+            raise Broken("crash", f"{type(error).__name__}: {error}") from error
+
+    # ------------------------------------------------------------ attempts begin and end
+
+    @initialize(
+        cohort=st.integers(6, 8),
+        survivors=st.integers(0, 1),
+        quorum=st.integers(0, 1),
+        bits=st.sampled_from([1, 7, 16, 33, 62]),
+        dim=st.integers(1, 5),
+        cheaters=st.frozensets(st.integers(0, 5), min_size=1, max_size=2),
+        losses=st.integers(0, 3),
+        calm=st.sampled_from([0, 0, 1, 2, 3, 4]),
+        plans=st.lists(st.sampled_from(PLANS), max_size=2),
+        how=st.integers(0, 59),
+    )
+    def begin(
+        self,
+        cohort: int,
+        survivors: int,
+        quorum: int,
+        bits: int,
+        dim: int,
+        cheaters: frozenset[int],
+        losses: int,
+        calm: int,
+        plans: list[tuple[str, str]],
+        how: int,
+    ) -> None:
+        """At most so many are lost in all; for so many phases all goes well, that late phases see mischief too.
+
+        One cheater has a plan for some of its messages (see `as_planned`); what else it does is chosen on the way.
+        """
+        fewest = min(cohort, (cohort + 2) // 2 + 1 + survivors)
+        numbers = {"min_survivors": fewest, "quorum": min(cohort, fewest + quorum), "bits": bits, "dim": dim}
+        self.numbers, self.cohort_size = numbers, cohort
+        self.cheaters = frozenset(who % cohort for who in cheaters)
+        self.earlier: list[Letter] = []  # of attempts that are over
+        self.attempt, self.losses = 0, losses
+        self.plans, self.how = self.focus or tuple(plans), how
+        self.start()
+        for _ in range(calm):
+            self.all_are_asked()
+            self.all_arrive(0)
+            self.the_deadline_passes()
+
+    def start(self) -> None:
+        self.attempt += 1
+        self.config: RoundConfig = make_config(self.cohort_size, attempt=self.attempt, **self.numbers)
+        everybody = range(self.cohort_size)
+        self.phases, adverts = advertise(self.config, everybody, self.client)
+        self.mask_key_symbols = {who: phase._keys.mask_key_symbols for who, phase in self.phases.items()}
+        self.coordinator: Any = self.server.AdvertiseKeys(self.config, frozenset(everybody))
+        self.closed: dict[str, Any] = {}
+        self.taken: dict[str, set[int]] = {name: set() for name in PHASES}
+        self.sets: dict[str, frozenset[int]] = {}
+        self.adverts: dict[int, Any] = {}
+        self.shifts: dict[int, Vector] = {}
+        self.up: list[Letter] = []
+        self.sent: list[Letter] = []
+        self.held_back: list[Letter] = []
+        self.down: list[tuple[int, str, Any]] = []
+        self.used: list[tuple[int, Any, Any, Any]] = []  # receiver, phase that is over, its message, reply
+        self.revealed: dict[tuple[int, int], set[int]] = {}
+        self.kinds: dict[tuple[int, int], set[int]] = {}  # (who, dealer) -> kinds revealed
+        self.ended = None
+        for who, message in adverts.items():
+            self.posts(Letter(who, ADVERTISE, message, self.attempt))
+
+    @precondition(lambda self: self.ended is not None)
+    @rule()
+    def next_attempt(self) -> None:
+        """Everybody is back: who crashed sat the last attempt out, as its own notes tell it to."""
+        if self.attempt < 2:
+            self.earlier += self.sent
+            self.start()
+
+    def end(self, how: str) -> None:
+        self.ended = how
+        self.seen[how] += 1
+
+    # ------------------------------------------------------------ towards the coordinator
+
+    def posts(self, letter: Letter) -> None:
+        self.up.append(letter)
+        self.sent.append(letter)
+        if letter.sender == min(self.cheaters):
+            for plan, phase in self.plans:
+                if phase == letter.phase and letter in self.up:
+                    self.as_planned(letter, plan)
+
+    def as_planned(self, letter: Letter, plan: str) -> None:
+        match plan:
+            case "forge":
+                self.arrives(replace(letter, message=forge(letter.message, self.how, self.how), forged=True))
+            case "lie":
+                self.lies(letter, self.how, self.how // 6)
+            case "twice":
+                self.arrives(letter)
+            case "late":
+                self.up.remove(letter)
+                self.held_back.append(letter)
+            case "never":
+                self.up.remove(letter)
+
+    def arrives(self, letter: Letter) -> None:
+        name = self.coordinator._name
+        current, before = self.coordinator, freeze(self.coordinator)
+        if letter.attempt == self.attempt and letter.phase in self.closed:
+            self.late(letter, self.closed[letter.phase])
+        try:
+            self.core(current.receive, letter.sender, letter.message)
+        except (InvalidMessage, UnexpectedMessage) as error:
+            self.claim(freeze(current) == before, "unchanged", f"{name} by {error}")
+            self.claim(error.phase == name and error.sender == letter.sender, "blame", f"not the sender: {error}")
+            if isinstance(error, InvalidMessage):
+                self.claim(letter.sender in self.cheaters, "blame", str(error))
+                self.leaves(letter.sender)
+            self.seen[f"{type(error).__name__} in {name}"] += 1
+            return
+        self.claim(not letter.forged, "forged", f"{name} took a forged message of {letter.sender}")
+        self.claim(letter.phase == name, "forged", f"{name} took a message of {letter.phase}")
+        self.taken[name].add(letter.sender)
+        if name == ADVERTISE:
+            self.adverts[letter.sender] = letter.message
+        elif name == MASK and letter.shift is not None:
+            self.shifts[letter.sender] = letter.shift
+
+    def late(self, letter: Letter, closed: Any) -> None:
+        """For a phase that is over: it must not change what came out of it, and the next phase sees another kind."""
+        before = freeze(self.coordinator)
+        try:
+            self.core(closed.receive, letter.sender, letter.message)
+        except UnexpectedMessage:
+            self.claim(freeze(self.coordinator) == before, "unchanged", f"late for {letter.phase}")
+        else:
+            self.claim(False, "forged", f"a late message was taken by {letter.phase}")
+        self.seen["late"] += 1
+
+    def leaves(self, who: int) -> None:
+        """What the shell does with one that is gone, or that sent something invalid."""
+        if self.coordinator._name in (ADVERTISE, SHARE):
+            self.coordinator.drop(who)
+            self.taken[self.coordinator._name].discard(who)
+
+    def pending(self, at: int, cheating: bool = False, phase: str = "") -> Letter | None:
+        fitting = [
+            one
+            for one in self.up
+            if (not cheating or one.sender in self.cheaters) and phase in ("", one.phase) and not one.forged
+        ]
+        return fitting[at % len(fitting)] if fitting else None
+
+    going_on = precondition(lambda self: self.ended is None)
+    post = precondition(lambda self: self.ended is None and self.up)
+    asked = precondition(lambda self: self.ended is None and self.down)
+    cheating = precondition(lambda self: self.ended is None and any(one.sender in self.cheaters for one in self.up))
+
+    @post
+    @rule(at=NUMBERS)
+    def one_arrives(self, at: int) -> None:
+        self.arrives(self.up.pop(at % len(self.up)))
+
+    @post
+    @rule(order=NUMBERS)
+    def all_arrive(self, order: int) -> None:
+        letters, self.up = self.up, []
+        random.Random(order).shuffle(letters)
+        for letter in letters:
+            self.arrives(letter)
+
+    @going_on
+    @rule(at=NUMBERS)
+    def one_is_late(self, at: int) -> None:
+        """Everybody else is in time, and the coordinator waits no longer."""
+        self.all_are_asked()
+        letters, self.up = self.up, []
+        if letters:
+            self.up.append(letters.pop(at % len(letters)))
+        for letter in letters:
+            self.arrives(letter)
+        self.close(final=False)
+
+    @post
+    @rule(at=NUMBERS)
+    def one_arrives_and_will_again(self, at: int) -> None:
+        self.arrives(self.up[at % len(self.up)])
+
+    @precondition(lambda self: self.ended is None and self.up and self.losses)
+    @rule(at=NUMBERS)
+    def one_is_lost(self, at: int) -> None:
+        self.losses -= 1
+        self.phases.pop(self.up.pop(at % len(self.up)).sender, None)
+
+    @going_on
+    @rule(at=NUMBERS)
+    def an_old_one_comes_once_more(self, at: int) -> None:
+        """Reconnecting resends the same bytes."""
+        letter = self.sent[at % len(self.sent)]
+        if not any(one.sender == letter.sender and one.phase == letter.phase for one in self.up):
+            self.arrives(letter)
+
+    # ------------------------------------------------------------ towards participants
+
+    def reaches(self, who: int, name: str, message: Any) -> None:
+        phase = self.phases.get(who)
+        if phase is None:
+            return
+        try:
+            result = self.core(phase.receive, message)
+            if name == MASK:
+                self.used.append((who, phase, message, None))
+                phase, message = result, vector_of(who, self.config.parameters)
+                result = self.core(phase.mask, message)
+        except CoordinatorMisbehaved as error:
+            self.claim(who in self.cheaters, "blame", f"{who} accuses the coordinator: {error}")
+            del self.phases[who]
+            return
+        self.phases[who], reply = result
+        self.used.append((who, phase, message, reply))
+        if name == UNMASK:
+            self.reveals(who, reply)
+        self.posts(Letter(who, name, reply, self.attempt))
+
+    def reveals(self, who: int, reply: Any) -> None:
+        for dealer, share in zip(sorted(self.sets[SHARE]), reply.shares, strict=True):
+            if share is not None:
+                kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
+                self.kinds.setdefault((who, dealer), set()).add(kind)
+                self.revealed.setdefault((dealer, kind), set()).add(who)
+
+    @asked
+    @rule(at=NUMBERS)
+    def one_is_asked(self, at: int) -> None:
+        self.reaches(*self.down.pop(at % len(self.down)))
+
+    @asked
+    @rule()
+    def all_are_asked(self) -> None:
+        asked, self.down = self.down, []
+        for one in asked:
+            self.reaches(*one)
+
+    @precondition(lambda self: self.ended is None and self.down and self.losses)
+    @rule(at=NUMBERS)
+    def one_is_never_asked(self, at: int) -> None:
+        self.losses -= 1
+        self.phases.pop(self.down.pop(at % len(self.down))[0], None)
+
+    @precondition(lambda self: self.used)
+    @rule(at=NUMBERS)
+    def one_is_asked_again(self, at: int) -> None:
+        """The phase that answered refuses; the request of the last phase gets the same reply once more."""
+        who, phase, message, reply = self.used[at % len(self.used)]
+        before = freeze(self.phases.get(who))
+        call = phase.receive if hasattr(phase, "receive") else phase.mask
+        try:
+            self.core(call, message)
+            self.fail("one kind", f"{who} answered twice in {type(phase).__name__}")
+        except CoordinatorMisbehaved:
+            self.claim(freeze(self.phases.get(who)) == before, "unchanged", f"{who} asked again")
+        answered = self.phases.get(who)
+        if isinstance(answered, self.client.Answered) and phase._name == UNMASK:
+            self.claim(answered.receive(message) is reply, "one kind", f"{who} gave another reply")
+
+    @precondition(lambda self: self.ended is None and self.losses)
+    @rule(who=NUMBERS, tells=st.booleans())
+    def one_crashes(self, who: int, tells: bool) -> None:
+        """A closed connection is a dropout at once, a silent one at the deadline. It comes back in the next attempt."""
+        who %= self.cohort_size
+        self.losses -= 1
+        self.phases.pop(who, None)
+        if tells:
+            self.leaves(who)
+
+    # ------------------------------------------------------------ cheating
+
+    @cheating
+    @rule(at=NUMBERS, where=NUMBERS, bit=NUMBERS)
+    def a_forged_message_arrives(self, at: int, where: int, bit: int) -> None:
+        letter = self.pending(at, cheating=True)
+        if letter is not None:
+            self.arrives(replace(letter, message=forge(letter.message, where, bit), forged=True))
+
+    @cheating
+    @rule(at=NUMBERS, of=NUMBERS)
+    def the_message_of_another_arrives(self, at: int, of: int) -> None:
+        """Of another participant in the same phase, of any phase, or of an attempt that is over."""
+        letter = self.pending(at, cheating=True)
+        others = [one for one in self.sent + self.earlier if one.message is not getattr(letter, "message", None)]
+        same = [one for one in others if letter is not None and one.phase == letter.phase]
+        if letter is not None and others:
+            chosen = (same or others)[of % len(same or others)] if of % 4 else others[of % len(others)]
+            if chosen.sender != letter.sender or chosen.attempt != self.attempt:
+                self.arrives(replace(letter, phase=chosen.phase, message=chosen.message, forged=True))
+
+    @cheating
+    @rule(at=NUMBERS)
+    def a_cheater_keeps_silent(self, at: int) -> None:
+        letter = self.pending(at, cheating=True)
+        if letter is not None:
+            self.up.remove(letter)
+
+    def exchange(self, letter: Letter, message: Any, shift: Vector | None = None) -> None:
+        """The lie takes the place of what it was made from: a dealing and an upload must belong together."""
+        lie = replace(letter, message=message, shift=shift)
+        self.up = [lie if one is letter else one for one in self.up]
+        self.sent = [lie if one is letter else one for one in self.sent]
+
+    @cheating
+    @rule(at=NUMBERS, how=NUMBERS, of=NUMBERS)
+    def a_cheater_lies(self, at: int, how: int, of: int) -> None:
+        """It signs something that it shouldn't: the coordinator may take it, and the others must live with it."""
+        letter = self.pending(at, cheating=True)
+        if letter is not None:
+            self.lies(letter, how, of)
+
+    def lies(self, letter: Letter, how: int, of: int) -> None:
+        if letter.attempt != self.attempt or letter.shift is not None:
+            return
+        who, message = letter.sender, letter.message
+        if who in self.taken[letter.phase]:
+            return
+        match letter.phase:
+            case "AdvertiseKeys":
+                theirs = [one for other, one in sorted(self.adverts.items()) if other != who]
+                keys = rotten_keys(self.config, who, message, how, theirs[of % len(theirs)] if theirs else None)
+                self.exchange(letter, keys)
+                if who in self.phases:
+                    self.phases[who]._advertisement = keys
+            case "ShareKeys" if isinstance(self.phases.get(who), self.client.MaskedInputCollection):
+                self.exchange(letter, crooked_deal(self, who, message, how, of))
+            case "MaskedInputCollection" if MASK in self.closed or self.coordinator._name == MASK:
+                context = (self.closed.get(MASK) or self.coordinator).cohort.context
+                self.exchange(letter, *shifted(self.config, context, who, message, how))
+            case "Unmasking":
+                self.exchange(letter, silent_on(message, how))
+
+    # ------------------------------------------------------------ the coordinator's clock
+
+    @going_on
+    @rule()
+    def the_deadline_passes(self) -> None:
+        self.close(final=not self.up and not self.down)
+
+    def close(self, final: bool) -> None:
+        """Close the phase if it can be; with nobody left to wait for, too few is the end."""
+        phase, name = self.coordinator, self.coordinator._name
+        before = freeze(phase)
+        try:
+            result = self.core(phase.close)
+        except TooFewClients as error:
+            self.claim(freeze(phase) == before, "unchanged", f"{name} by {error}")
+            true = error.phase == name and error.received < error.needed and error.received <= len(self.taken[name])
+            self.claim(true and str(error.needed) in str(error), "reason", str(error))
+            if final:
+                self.end(f"aborted in {name}")
+            return
+        except ReconstructionFailed as error:
+            self.claim(error.dealer in self.cheaters, "blame", str(error))
+            self.claim(bool(error.reason), "reason", "no reason")
+            self.end("aborted by a bad dealer")
+            return
+        except ProtocolError as error:
+            self.fail("reason", f"no reason to abort: {error!r}")
+        self.closed[name] = phase
+        self.up += [one for one in self.held_back if one.phase == name]
+        if name == UNMASK:
+            self.finished(result)
+            return
+        self.coordinator, messages = result
+        self.sets[name] = self.members(name, self.coordinator)
+        self.sets_are_nested_and_large_enough()
+        self.claim(set(messages) == self.sets[name], "sets", f"others than those of {name} are told")
+        if name != MASK:
+            self.claim(self.sets[name] == self.taken[name], "sets", f"{name} ended with others than it took")
+        self.down += [(who, PHASES[PHASES.index(name) + 1], message) for who, message in messages.items()]
+
+    def members(self, name: str, following: Any) -> frozenset[int]:
+        match name:
+            case "AdvertiseKeys":
+                return frozenset(following.cohort.u1)
+            case "ShareKeys":
+                return following.u2
+            case "MaskedInputCollection":
+                return following.u3
+        return following.u4
+
+    def finished(self, completed: Any) -> None:
+        self.sets[UNMASK] = completed.u5
+        parameters = self.config.parameters
+        self.claim(completed.u3 == self.sets[MASK] and completed.u4 == self.sets[SIGN], "sets", "changed at the end")
+        self.claim(completed.u3 == self.taken[MASK], "sets", "u3 is not those whose upload was taken")
+        total = sum_of(completed.u3, parameters).astype(np.uint64)
+        for who, shift in self.shifts.items():
+            if who in completed.u3:
+                total += shift.astype(np.uint64)
+        total &= np.uint64((1 << parameters.bits) - 1)
+        self.claim(completed.total.tolist() == total.tolist(), "sum", "not the plain sum of u3")
+        self.end("completed")
+
+    # ------------------------------------------------------------ what holds after every step
+
+    @invariant()
+    def sets_are_nested_and_large_enough(self) -> None:
+        if not hasattr(self, "sets"):
+            return
+        parameters = self.config.parameters
+        chain = [frozenset(range(self.cohort_size))] + [self.sets[name] for name in PHASES if name in self.sets]
+        for larger, smaller in pairwise(chain):
+            self.claim(smaller <= larger, "sets", f"{sorted(smaller)} is not within {sorted(larger)}")
+        u1 = len(self.sets.get(ADVERTISE, ()))
+        bounds = dict(zip(PHASES, (parameters.quorum, parameters.quorum, parameters.min_survivors), strict=False))
+        bounds |= {SIGN: parameters.signatures_needed(u1), UNMASK: parameters.threshold(u1)}
+        for name, members in self.sets.items():
+            self.claim(len(members) >= bounds[name], "sets", f"{name} has {len(members)} of {bounds[name]}")
+        if MASK in self.sets:
+            honest = len(self.sets[MASK] - self.cheaters)
+            self.claim(honest >= parameters.min_survivors - parameters.colluders, "sets", f"{honest} honest inputs")
+
+    @invariant()
+    def secrets_stay_apart(self) -> None:
+        if not hasattr(self, "sets"):
+            return
+        for (who, dealer), kinds in self.kinds.items():
+            self.claim(len(kinds) == 1, "one kind", f"{who} revealed both shares of {dealer}")
+        threshold = self.config.parameters.threshold(max(1, len(self.sets.get(ADVERTISE, ()))))
+        for dealer in self.sets.get(SHARE, frozenset()) - self.cheaters:
+            known = [len(self.revealed.get((dealer, kind), set()) | self.cheaters) for kind in (0, 1)]
+            self.claim(min(known) < threshold, "one kind", f"both secrets of {dealer} can be rebuilt")
+
+    def teardown(self) -> None:
+        """Whatever was left open comes to its end: no attempt hangs."""
+        if self.broken or not hasattr(self, "sets"):
+            return
+        for _ in range(3 * len(PHASES)):
+            if self.ended is not None:
+                return
+            self.all_are_asked()
+            self.all_arrive(0)
+            self.close(final=not self.up and not self.down)
+            self.sets_are_nested_and_large_enough()
+            self.secrets_stay_apart()
+        self.fail("reason", f"it hangs in {self.coordinator._name}")
