@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from learning.task import TaskUnavailable, make_task
 from mechanisms.plan import InfeasiblePlan
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
-from server import service
+from server import process_memory, service
 from server.configuration import ConfigurationError, StudyConfiguration
 from server.journal import Journal
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
@@ -47,6 +48,7 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 SHUTDOWN_S = 5.0
+SWITCH_S = 0.001
 
 # Documented with the others in sordino/exit_codes.py, which the shells can't import.
 OK, BAD_INPUT, INFEASIBLE, NETWORK, FAILED, BUDGET, INTERRUPTED = 0, 2, 3, 4, 5, 40, 130
@@ -78,7 +80,10 @@ def serve(
     """
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
-    study, journal = open_study(configuration, on_event)
+    study, journal = open_study(configuration, on_event, process_memory.tidy)
+    process_memory.settle()
+    # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
+    sys.setswitchinterval(SWITCH_S)
     try:
         return uvloop.run(_serve(configuration, study))
     finally:
@@ -87,9 +92,11 @@ def serve(
 
 
 def open_study(
-    configuration: StudyConfiguration, on_event: Callable[[dict[str, Any]], None] | None = None
+    configuration: StudyConfiguration,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    between_attempts: Callable[[], None] | None = None,
 ) -> tuple[Study, Journal]:
-    """Read and check everything a study needs before its port is opened.
+    """Read and check everything a study needs before its port is opened; the callables are for `Study`.
 
     Raises:
         StartError: a file, an option or the plan can't be used.
@@ -128,7 +135,9 @@ def open_study(
         )
         test_data = load_part(configuration.data.dataset, "test")
         journal = Journal(coordinator.state)
-        study = Study(configuration, document, roster, roster_file, task, test_data, journal, on_event)
+        study = Study(
+            configuration, document, roster, roster_file, task, test_data, journal, on_event, between_attempts
+        )
     except InfeasiblePlan as error:
         raise StartError(str(error), INFEASIBLE) from error
     except (ConfigurationError, InvalidRoster, OptionError, DatasetError, TaskUnavailable, StorageError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import resource
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +39,7 @@ from server.configuration import StudyConfiguration
 from server.journal import Charge, Journal
 from server.loop_lag import LoopLag
 from server.outgoing import Outgoing
+from server.process_memory import resident_mb
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
@@ -76,7 +76,14 @@ class Study:
         test_data: Dataset,
         journal: Journal,
         on_event: Callable[[dict[str, Any]], None] | None = None,
+        between_attempts: Callable[[], None] | None = None,
     ) -> None:
+        """
+        Args:
+            on_event: is given every event, on the event loop: must not block.
+            between_attempts: is called when no attempt is under way, for what would disturb one.
+        """
+        self._between_attempts = between_attempts
         self._configuration, self._document, self._roster = configuration, document, roster
         self._task, self._test_data, self._journal, self._on_event = task, test_data, journal, on_event
         self._plan = document.plan
@@ -254,6 +261,8 @@ class Study:
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
             if self._account.would_exceed():
                 return False
+            if self._between_attempts is not None:
+                self._between_attempts()
             cohort = await self._gather(round_, attempt)
             if cohort is None:
                 continue
@@ -513,12 +522,3 @@ def _serialised(model: NDArray[np.float32]) -> tuple[bytes, bytes]:
 
 def _number(attempt: Attempt) -> tuple[int, int]:
     return attempt.config.round, attempt.config.attempt
-
-
-def resident_mb() -> float:
-    """Resident memory of this process now (Linux), else its peak; MB of 10^6 bytes."""
-    try:
-        fields = Path("/proc/self/statm").read_text().split()
-        return round(int(fields[1]) * resource.getpagesize() / 1e6, 1)
-    except (OSError, ValueError, IndexError):
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1)

@@ -1,0 +1,52 @@
+"""Memory of the coordinator's process: few pauses for its collector, and what was freed goes back to the system.
+
+An attempt with n participants holds n^2 shares and commitments for a while, hundreds of thousands of small objects and
+messages of 100 KB. Python's collector would walk through all of them at some moment, with every thread stopped for
+0.1 s and more at n = 200, to find nothing: they go by their reference counts. So it walks between attempts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import resource
+from pathlib import Path
+from typing import Any, Final
+
+# Larger blocks are mapped one by one and returned when they are freed. glibc starts at 128 KiB, but raises that to
+# the largest block ever freed, up to 32 MiB; the staged vectors then leave holes in the heap that stay resident.
+MAPPED_BYTES: Final = 64 * 1024
+_M_MMAP_THRESHOLD: Final = -3
+_NEVER: Final = 1_000_000
+
+
+def settle() -> None:
+    """Once, before the process serves: what is there now stays, and is not looked at again."""
+    with contextlib.suppress(AttributeError, OSError):
+        _libc().mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+    gc.collect()
+    gc.freeze()
+    youngest, middle, _ = gc.get_threshold()
+    gc.set_threshold(youngest, middle, _NEVER)
+
+
+def tidy() -> None:
+    """Between attempts, when nobody waits: collect cycles, and return free memory to the system."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):
+        _libc().malloc_trim(0)
+
+
+def resident_mb() -> float:
+    """Resident memory of this process now (Linux), else its peak; MB of 10^6 bytes."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+        return round(int(fields[1]) * resource.getpagesize() / 1e6, 1)
+    except (OSError, ValueError, IndexError):
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1)
+
+
+def _libc() -> Any:
+    """The C library of this process; one that isn't glibc lacks what is asked of it here, and does without."""
+    return ctypes.CDLL(None)

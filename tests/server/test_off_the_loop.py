@@ -1,0 +1,125 @@
+"""What takes long does not run on the event loop, and the protocol core is only touched by one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
+
+import server.sessions
+from secagg import server_phases
+from server.outgoing import AT_ONCE, Outgoing
+from wire import assembled
+from wire import coordinator_pb2 as pb
+
+PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
+CALLS = ("receive", "drop", "close", "check_offer")
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, seen: dict[str, set[str]], key: str) -> None:
+    honest = getattr(owner, name)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        seen.setdefault(key, set()).add(threading.current_thread().name.rsplit("_", 1)[0])
+        return honest(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, watched)
+
+
+def test_one_thread_for_the_core_and_none_of_it_the_loop(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one that leaves in each of the first phases, so that the core is told of it."""
+    seen: dict[str, set[str]] = {}
+    for phase in PHASES:
+        kind = getattr(server_phases, phase)
+        for name in ("__init__", *CALLS):
+            if name in vars(kind) or name == "close":
+                watch(monkeypatch, kind, name, seen, f"{phase}.{name}")
+    watch(monkeypatch, server.sessions.Sessions, "check_proof", seen, "check_proof")
+    watch(monkeypatch, assembled, "neighbour_shares", seen, "neighbour_shares")
+    watch(monkeypatch, assembled.CohortKeysWriter, "write", seen, "cohort_keys")
+
+    def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+        return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            keys = identities(study_folder)
+            peers = [Peer(where, keys[0], {"advertise_keys": refuses}), Peer(where, keys[1], {"share_keys": refuses})]
+            peers += [Peer(where, key) for key in keys[2:]]
+            async with playing(peers):
+                where.start()
+                assert (await where.finish()).rounds_completed == 2
+            assert [event["u3"] for event in where.of("round_completed")] == [PARTICIPANTS - 2, PARTICIPANTS]
+
+    asyncio.run(scenario())
+    assert seen.pop("check_proof") == {"sessions"}
+    assert {"AdvertiseKeys.drop", "ShareKeys.drop", "MaskedInputCollection.check_offer", "cohort_keys"} < set(seen)
+    assert {"neighbour_shares", *(f"{phase}.close" for phase in PHASES)} < set(seen)
+    assert set().union(*seen.values()) == {"protocol"}
+
+
+class Recorder:
+    """Stands for sessions: notes what is sent, and who the loop lets run between."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, bytes]] = []
+
+    def get(self, participant: int) -> Any:
+        return None if participant == 3 else _Session(participant, self.sent.append)
+
+
+class _Session:
+    def __init__(self, participant: int, note: Callable[[tuple[int, bytes]], None]) -> None:
+        self.participant, self._note = participant, note
+
+    def send(self, message: bytes) -> None:
+        self._note((self.participant, message))
+
+
+async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def test_a_broadcast_lets_others_run() -> None:
+    """Between any two turns of the loop no more than a few messages are queued; absent ones get none."""
+    recorder, alive = Recorder(), set(range(200)) - {5}
+    between: list[int] = []
+
+    async def scenario() -> Outgoing:
+        outgoing = Outgoing(recorder, alive, at_once)  # type: ignore[arg-type]
+        sending = asyncio.create_task(outgoing.broadcast(range(200), b"hello"))
+        while not sending.done():
+            between.append(len(recorder.sent))
+            await asyncio.sleep(0)
+        await sending
+        return outgoing
+
+    outgoing = asyncio.run(scenario())
+    assert [who for who, _ in recorder.sent] == [who for who in range(200) if who not in (3, 5)]
+    assert max(later - earlier for earlier, later in itertools.pairwise(between)) <= AT_ONCE
+    assert outgoing.bytes == {who: 5 for who, _ in recorder.sent}
+
+
+def test_own_messages_are_let_go_of_one_by_one() -> None:
+    recorder, alive = Recorder(), {0, 1, 2}
+    contents = {0: b"a", 1: b"b", 2: b"c", 4: b"gone"}
+    left: list[list[int]] = []
+
+    def write(content: bytes) -> bytes:
+        left.append(sorted(contents))
+        if content == b"b":
+            alive.discard(2)  # leaves while the others' messages are written
+        return content * 2
+
+    asyncio.run(Outgoing(recorder, alive, at_once).each(contents, write))  # type: ignore[arg-type]
+    assert recorder.sent == [(0, b"aa"), (1, b"bb")]
+    assert left == [[1, 2, 4], [2, 4]]
+    assert contents == {}

@@ -1,0 +1,71 @@
+"""What the coordinator sets for its own process, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from study_in_process import Peer, coordinator, identities, playing
+
+from server.process_memory import resident_mb
+
+ALONE = """
+import gc
+from server import process_memory
+process_memory.settle()
+assert gc.isenabled() and gc.get_freeze_count() > 1000
+# A walk through everything would come after 700 x 10 x 10 new objects.
+walks = []
+gc.callbacks.append(lambda phase, info: walks.append(info["generation"]))
+kept = [[number] for number in range(300_000)]
+assert 1 in walks and 2 not in walks, set(walks)
+process_memory.tidy()
+assert walks[-1] == 2
+class Cycle: pass
+one = Cycle(); one.itself = one
+del one
+assert gc.collect() > 0
+process_memory.tidy()
+before = process_memory.resident_mb()
+blocks = [bytearray(b"x" * 400_000) for _ in range(100)]
+del blocks
+small = [bytearray(b"x" * 100_000) for _ in range(400)]
+full = process_memory.resident_mb()
+del small[::2]
+print(before, full, process_memory.resident_mb())
+"""
+
+
+def test_few_walks_and_no_holes() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    before, full, half = map(float, done.stdout.split())
+    if platform.libc_ver()[0] == "glibc":
+        assert full - before > 35
+        # Every other block is free, in the middle of the others; 40 MB were, less 20 MB.
+        assert half - before < 0.6 * (full - before)
+
+
+def test_resident_memory() -> None:
+    assert 5 < resident_mb() < 100_000
+
+
+def test_between_attempts_and_not_within(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[bool] = []
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)
+            peers = [Peer(where, key) for key in identities(study_folder)]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+
+    asyncio.run(scenario())
+    assert under_way == [False, False]
