@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 from fast_sides import FastCoordinator, FastParticipant
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.reference.coordinator import Coordinator
@@ -16,23 +17,28 @@ from tests.reference.setting import PHASES, Setting
 from tests.reference.vectors_mod_2b import add_vectors
 
 
-@st.composite
-def attempts(draw: st.DrawFn) -> tuple[Setting, dict[str, set[int]], str, list[bool]]:
-    """A setting, who falls silent when, a name for the randomness, and whom the reference plays."""
-    count = draw(st.integers(3, 7))
+def attempt_of(seed: int) -> tuple[Setting, dict[str, set[int]], str, list[bool]]:
+    """A setting, who falls silent when, a name for the randomness, and whom the reference plays.
+
+    Drawn from a seed, since hypothesis by itself tries the same few corners again and again: of twenty rounds too few
+    would have dropouts and come to an end.
+    """
+    draw = Random(seed)
+    count = draw.choice((3, 5, 6, 7, 7))
     agreed = setting_of(
         count,
-        bits=draw(st.sampled_from((1, 8, 12, 16, 20, 31, 32, 33, 62))),
-        dim=draw(st.integers(1, 40)),
-        colluders=draw(st.integers(0, 2)),
-        round_=draw(st.integers(1, 2**40)),
-        attempt=draw(st.integers(1, 9)),
+        bits=draw.choice((1, 8, 12, 16, 20, 31, 32, 33, 62)),
+        dim=draw.randint(1, 40),
+        colluders=draw.randint(0, 2),
+        round_=draw.randint(1, 2**40),
+        attempt=draw.randint(1, 9),
     )
+    # As many leave as can be spared, now and then one more.
+    leaving = count - agreed.numbers.threshold(count) + draw.choice((0, 0, 0, 1))
     silent: dict[str, set[int]] = {}
-    for who in draw(st.sets(st.integers(0, count - 1), max_size=2)):
-        silent.setdefault(draw(st.sampled_from(PHASES)), set()).add(who)
-    by_reference = draw(st.lists(st.booleans(), min_size=count + 1, max_size=count + 1))
-    return agreed, silent, draw(st.text("abc", max_size=4)), by_reference
+    for who in draw.sample(range(count), leaving):
+        silent.setdefault(draw.choice(PHASES), set()).add(who)
+    return agreed, silent, f"seed {seed}", draw.choices((True, False), k=count + 1)
 
 
 def played(attempt: Any, by_reference: list[bool]) -> tuple[Record, list[bytes]]:
@@ -58,10 +64,18 @@ def stated(record: Record) -> Any:
     return record.to_coordinator, record.to_participants, ended
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(attempts())
-def test_random_rounds_agree_in_every_byte(attempt: Any) -> None:
+# A round is small as it is; making a failing one smaller takes minutes.
+@settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(st.integers(0, 2**64 - 1))
+def test_random_rounds_agree_in_every_byte(seed: int) -> None:
     """All by the reference, all by the core, and some by each: the same messages and the right sum."""
+    attempt = attempt_of(seed)
     agreed, _, _, mixed = attempt
     count = len(agreed.roster) + 1
     reference, randomness = played(attempt, [True] * count)
@@ -78,9 +92,9 @@ def test_random_rounds_agree_in_every_byte(attempt: Any) -> None:
 
 @pytest.mark.parametrize("by_reference", [True, False], ids=["reference coordinator", "core coordinator"])
 def test_mixed_rounds_open_the_right_sum(by_reference: bool) -> None:
-    """Seven participants on one side, the coordinator on the other, drops at three phases."""
-    agreed = setting_of(7, bits=20, dim=33, quorum=6, min_survivors=5)
-    silent = {"ShareKeys": {6}, "MaskedInputCollection": {2}}
+    """Nine participants on one side, the coordinator on the other, one leaves in each of three phases."""
+    agreed = setting_of(9, bits=20, dim=33)
+    silent = {"AdvertiseKeys": {0}, "ShareKeys": {6}, "MaskedInputCollection": {2}}
     attempt = (agreed, silent, "mixed", [])
-    record, _ = played(attempt, [not by_reference] * 7 + [by_reference])
-    assert record.total == add_vectors([input_of(agreed, who) for who in (0, 1, 3, 4, 5)], 33, 20)
+    record, _ = played(attempt, [not by_reference] * 9 + [by_reference])
+    assert record.total == add_vectors([input_of(agreed, who) for who in (1, 3, 4, 5, 7, 8)], 33, 20)
