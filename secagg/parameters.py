@@ -42,9 +42,9 @@ def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
     return colluders
 
 
-def sharing_colluders(cohort: int, colluders: int) -> int:
-    """A as the threshold rule uses it: never below 2 in a small cohort."""
-    return max(colluders, FEWEST_COLLUDERS) if cohort < SMALL_COHORT else colluders
+def sharing_colluders(u1: int, colluders: int) -> int:
+    """A as the threshold rule uses it: never below 2 where u1 is small, however large the cohort was."""
+    return max(colluders, FEWEST_COLLUDERS) if u1 < SMALL_COHORT else colluders
 
 
 def complete_graph_threshold(u1: int, colluders: int) -> int:
@@ -134,16 +134,16 @@ class RoundParameters:
 
     @property
     def sharing_colluders(self) -> int:
-        """A with the floor for small cohorts."""
+        """A as the threshold rule uses it at the largest u1."""
         return sharing_colluders(self.cohort, self.colluders)
 
     def threshold(self, u1: int) -> int:
         """Shares that rebuild a secret when u1 has ``u1`` members."""
-        return (u1 + self.sharing_colluders) // 2 + 1
+        return complete_graph_threshold(u1, self.colluders)
 
     def signatures_needed(self, u1: int) -> int:
         """Signatures over the survivor sets that a participant wants before it reveals a share."""
-        return (u1 + self.sharing_colluders) // 2 + 1
+        return signatures_needed(u1, self.colluders)
 
     def to_bytes(self) -> bytes:
         """Fixed order, 8 bytes each, little-endian: part of round_context."""

@@ -50,11 +50,11 @@ class Numbers:
             raise Refused("InvalidParameters")
 
     def threshold(self, u1: int) -> int:
-        """floor((|u1| + A) / 2) + 1, with A at least 2 in a cohort below 64.
+        """floor((|u1| + A) / 2) + 1, with A at least 2 where u1 has fewer than 64 members.
 
         As many shares rebuild a secret, and as many signatures over the survivor sets open an answer.
         """
-        a = max(self.colluders, 2) if self.cohort < 64 else self.colluders
+        a = max(self.colluders, 2) if u1 < 64 else self.colluders
         return (u1 + a) // 2 + 1
 
     def encoded(self) -> bytes:

@@ -87,7 +87,7 @@ def test_whatever_is_accepted_keeps_the_order(cohort: int, colluders: int, min_s
     assert accepted.threshold(cohort) <= min_survivors <= quorum <= cohort
     for u1 in range(quorum, cohort + 1):
         assert 2 <= accepted.threshold(u1) <= accepted.threshold(cohort)
-        assert 2 * accepted.threshold(u1) > u1 + max(colluders, 2 if cohort < 64 else 0)
+        assert 2 * accepted.threshold(u1) > u1 + max(colluders, 2 if u1 < 64 else 0)
         assert accepted.signatures_needed(u1) <= min_survivors
 
 
