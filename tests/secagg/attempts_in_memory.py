@@ -8,6 +8,7 @@ can be opened with it. All randomness is keyed: the same test sees the same byte
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from secagg import client_phases, server_phases, shamir
+from secagg import client_phases, server_phases, shamir, unmasking
 from secagg.commitments import MerkleTree, pair_node, share_leaf
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
@@ -162,6 +163,22 @@ def freeze(value: Any) -> Any:
         return (type(value).__name__, *(freeze(getattr(value, one.name)) for one in fields(value)))
     if hasattr(value, "__dict__"):
         return (type(value).__name__, freeze(vars(value)))
+    return value
+
+
+def twin(value: Any) -> Any:
+    """A phase that can be used up without the original noticing: containers are copied, what can't change is not."""
+    if isinstance(value, dict):
+        return {key: twin(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [twin(one) for one in value]
+    if isinstance(value, set | np.ndarray):
+        return value.copy()
+    if type(value).__module__ in (client_phases.__name__, server_phases.__name__, unmasking.__name__):
+        again = copy.copy(value)
+        if not hasattr(value, "__dataclass_fields__"):
+            vars(again).update({name: twin(one) for name, one in vars(value).items()})
+        return again
     return value
 
 

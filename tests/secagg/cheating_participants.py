@@ -28,7 +28,16 @@ from secagg.packing import pack, unpack
 from secagg.shamir import PRIME
 
 
-def _flipped(data: bytes, bit: int) -> bytes:
+class Broken(AssertionError):
+    """A claim that doesn't hold."""
+
+    def __init__(self, claim: str, text: str) -> None:
+        super().__init__(f"{claim}: {text}")
+        self.claim = claim
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """One bit changed."""
     at = bit % (8 * len(data))
     return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
@@ -48,26 +57,26 @@ def forge(message: Any, where: int, bit: int) -> Any:
     match message:
         case Advertisement() | ConsistencySignature():
             name = list(vars(message))[where % len(vars(message))]
-            return replace(message, **{name: _flipped(getattr(message, name), bit)})
+            return replace(message, **{name: flipped(getattr(message, name), bit)})
         case SealedShares(ciphertexts=ciphertexts, leaves=leaves):
             changes = [
-                {"leaves": _with(leaves, bit, _flipped(leaves[bit % len(leaves)], bit))},
+                {"leaves": _with(leaves, bit, flipped(leaves[bit % len(leaves)], bit))},
                 {"leaves": leaves[:-1]},
                 {"leaves": (*leaves[2:], *leaves[:2])},
                 {"ciphertexts": ciphertexts[:-1]},
                 {"ciphertexts": _with(ciphertexts, bit, ciphertexts[0] + b"\x00")},
-                {"seed_commitment": _flipped(message.seed_commitment, bit)},
+                {"seed_commitment": flipped(message.seed_commitment, bit)},
                 {"seed_commitment": message.seed_commitment[:-1]},
-                {"signature": _flipped(message.signature, bit)},
+                {"signature": flipped(message.signature, bit)},
             ]
             return replace(message, **changes[where % len(changes)])
         case MaskedInput(packed=packed):
             changes = [
-                {"packed": _flipped(packed, bit)},
+                {"packed": flipped(packed, bit)},
                 {"packed": packed + b"\x00"},
                 {"packed": packed[:-1]},
-                {"sha256": _flipped(message.sha256, bit)},
-                {"signature": _flipped(message.signature, bit)},
+                {"sha256": flipped(message.sha256, bit)},
+                {"signature": flipped(message.signature, bit)},
                 {"signature": b""},
             ]
             return replace(message, **changes[where % len(changes)])
@@ -81,7 +90,7 @@ def forge(message: Any, where: int, bit: int) -> Any:
             other = MaskKeyShare if isinstance(one, SelfMaskSeedShare) else SelfMaskSeedShare
             changed = [
                 replace(one, share=symbols),
-                replace(one, salt=_flipped(one.salt, bit)),
+                replace(one, salt=flipped(one.salt, bit)),
                 replace(one, share=one.share[:-1]),
                 replace(one, salt=one.salt[:-1]),
                 other(one.share, one.salt),

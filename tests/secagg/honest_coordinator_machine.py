@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
-from cheating_participants import crooked_deal, forge, rotten_keys, shifted, silent_on
+from cheating_participants import Broken, crooked_deal, forge, rotten_keys, shifted, silent_on
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -47,14 +47,6 @@ NUMBERS = st.integers(0, 2**16)
 PLANS = [(kind, phase) for kind in ("forge", "lie", "twice", "late", "never") for phase in PHASES]
 PLANS += [("lie", SHARE)] * 10
 WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind"})
-
-
-class Broken(AssertionError):
-    """A claim that doesn't hold."""
-
-    def __init__(self, claim: str, text: str) -> None:
-        super().__init__(f"{claim}: {text}")
-        self.claim = claim
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ nothing had been: the shell drops the sender. Types of the fields inside a messa
 
 from __future__ import annotations
 
-import copy
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Cohort, Script, freeze, identities, keyed_source, make_config, vector_of
+from attempts_in_memory import Attempt, Cohort, Script, freeze, identities, keyed_source, make_config, twin, vector_of
 
 from secagg import client_phases, messages, server_phases, unmasking
 from secagg.context import RoundConfig
@@ -207,22 +206,6 @@ ME, OTHER, FIRST, LEFT = 2, 3, 0, 5  # of six; 0 and 1 have answered already, 5 
 
 def config(round_: int = 1, attempt: int = 1) -> RoundConfig:
     return make_config(6, round_=round_, attempt=attempt)
-
-
-def twin(value: Any) -> Any:
-    """A phase that can be used up without the original noticing: containers are copied, what can't change is not."""
-    if isinstance(value, dict):
-        return {key: twin(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [twin(one) for one in value]
-    if isinstance(value, set | np.ndarray):
-        return value.copy()
-    if type(value).__module__ in (client_phases.__name__, server_phases.__name__, unmasking.__name__):
-        again = copy.copy(value)
-        if not hasattr(value, "__dataclass_fields__"):
-            vars(again).update({name: twin(one) for name, one in vars(value).items()})
-        return again
-    return value
 
 
 class Recorded(Attempt):

@@ -19,10 +19,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import ClassVar
 
+import honest_coordinator_machine
+import lying_coordinator_machine
 import pytest
-from honest_coordinator_machine import WATCHED, Broken, HonestCoordinator
+from cheating_participants import Broken
+from honest_coordinator_machine import HonestCoordinator
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from lying_coordinator_machine import LyingCoordinator
 from naive_variants import client_changed, client_without, server_changed, server_without
 
 from secagg import client_phases, server_phases
@@ -41,7 +45,15 @@ REAL = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
 )
-BITES = settings(REAL, max_examples=400, derandomize=True, print_blob=False, phases=(Phase.generate,))
+LYING = settings(REAL, max_examples=EXAMPLES or 200, stateful_step_count=10)
+BITES = settings(
+    REAL,
+    max_examples=400,
+    stateful_step_count=10,
+    derandomize=True,
+    print_blob=False,
+    phases=(Phase.generate,),
+)
 
 
 def found(machine: type[RuleBasedStateMachine]) -> Broken:
@@ -174,5 +186,99 @@ def test_the_machine_finds_what_a_naive_variant_breaks(name: str) -> None:
     class Machine(HonestCoordinator):
         client, server, watch, focus, seen = participants(), coordinator(), frozenset({claim}), plan, Counter()
 
-    assert claim in WATCHED
+    assert claim in honest_coordinator_machine.WATCHED
     assert found(Machine).claim == claim
+
+
+# ---------------------------------------------------------------- a lying coordinator
+
+
+def test_real_participants_with_a_lying_coordinator() -> None:
+    class Machine(LyingCoordinator):
+        seen: ClassVar[Counter[str]] = Counter()
+
+    run_state_machine_as_test(Machine, settings=LYING)
+    for phase in range(4):
+        assert Machine.seen[f"answered in phase {phase}"] >= 200
+        assert Machine.seen[f"refused in phase {phase}"] >= 20
+    assert Machine.seen["a sum opens"] >= 100
+    assert Machine.seen["a sum only seemed to open"] == 0
+
+
+# Participants, which claim must be found broken, and a scheme to begin with.
+NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], ModuleType], str, str]] = {
+    "u2 may differ from whom it masked with": (
+        lambda: client_without("u2 is not the set this participant masked with"),
+        "few",
+        "two for u2",
+    ),
+    "u3 may be small": (lambda: client_without("u3 has {len(u3)}"), "few", "few in u3"),
+    "u3 may hold some who are not in u2": (
+        lambda: client_without("u3 is not a subset of u2"),
+        "nested",
+        "some never deal",
+    ),
+    "it may be left out of u3 itself": (lambda: client_without("upload was left out of u3"), "nested", ""),
+    "u2 may be small": (lambda: client_without("u2 has {len(dealers) + 1} members"), "nested", ""),
+    "u1 may be small": (lambda: client_without("members, outside"), "nested", ""),
+    "a few signatures will do": (lambda: client_without("signatures over the survivors"), "one sum", "two for u3"),
+    "a few signatures will do, and few have signed": (
+        lambda: client_without("signatures over the survivors"),
+        "backed",
+        "two for u3",
+    ),
+    "signatures are not verified": (lambda: client_without("doesn't cover these sets"), "one sum", "two for u3"),
+    "one signature may be shown many times": (
+        lambda: client_without("the signers are not an ascending list of members of u3"),
+        "backed",
+        "two for u3",
+    ),
+    "neighbours' keys need no signature": (lambda: client_without("are not signed by it"), "secrets", "in the middle"),
+    "changed keys of neighbours are taken": (lambda: client_without("are not signed by it"), "forged", ""),
+    "dealings need no signature": (
+        lambda: client_without("the dealing of {dealt.dealer} is not signed by it"),
+        "nested",
+        "",
+    ),
+    "a phase can be asked again, and signs twice": (
+        lambda: client_without("this phase is over for this participant"),
+        "one answer",
+        "",
+    ),
+    "a phase can be asked again, and reveals both kinds": (
+        lambda: client_without("this phase is over for this participant"),
+        "one kind",
+        "asked twice",
+    ),
+    "any second request gets the reply": (
+        lambda: client_without("a second, different unmasking request"),
+        "one answer",
+        "",
+    ),
+    # Found by these machines' first version: a request with a signer below zero, or beyond eight bytes.
+    "requests are compared by digest": (
+        lambda: client_changed("if message != self._request:", "if request_digest(message) != self.request_digest:"),
+        "crash",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAIVE_PARTICIPANTS)
+def test_the_machine_finds_what_naive_participants_fall_for(name: str) -> None:
+    participants, claim, begins = NAIVE_PARTICIPANTS[name]
+
+    class Machine(LyingCoordinator):
+        client, watch, scheme, seen = participants(), frozenset({claim}), begins, Counter()
+
+    assert claim in lying_coordinator_machine.WATCHED
+    assert found(Machine).claim == claim
+
+
+def test_participants_that_join_an_attempt_again_can_be_made_to_open_two_sums() -> None:
+    """Why a participant writes down that it joined before it says so: the core can't know what it forgot."""
+
+    class Machine(LyingCoordinator):
+        joins_again, watch, seen = True, frozenset({"one sum"}), Counter()
+
+    assert found(Machine).claim == "one sum"

@@ -1,0 +1,444 @@
+"""A state machine: a coordinator that says what it likes to whom it likes, with two participants in its pay.
+
+The honest participants are the real code. Hypothesis parts them into three groups, so that different things can be
+told to different people, and chooses the lies; what isn't a lie is the truth. After every step these claims are held
+against everything the adversary has seen:
+
+    crash       nothing but protocol errors is ever raised
+    over        whoever refused something is done with the attempt, holds what it held and answers nothing more
+    forged      a message with one bit changed that somebody signed is not taken
+    nested      whom an honest participant goes along with: u1 ⊇ u2 ⊇ u3, none too small, itself in each, all of u2 have
+                dealt in its cohort, and what it signs as u2 is what it masked with
+    one kind    it never reveals both kinds of share of one dealer
+    one answer  it never answers two different requests, nor signs two statements
+    one sum     all who answer do so in the same cohort, for the same u2 and u3
+    backed      whoever answers has been shown enough signatures: as many honest ones as A colluders leave to be found
+    secrets     both secrets of one honest participant are never known together
+    few         no sum over fewer than min_survivors - A honest inputs opens
+
+The last two count shares and follow masks; before they fail, the sum or the secrets are really computed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, ClassVar
+
+from attempts_in_memory import Sets, twin
+from cheating_participants import Broken, flipped
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from lying_coordinator_view import Answer, Told, View, answer, ask, config_of, fake_key
+
+from secagg import client_phases
+from secagg.errors import CoordinatorMisbehaved
+from secagg.messages import (
+    MASK_KEY,
+    SELF_MASK_SEED,
+    Advertisement,
+    CohortKeys,
+    MaskKeyShare,
+    NeighbourShares,
+    SurvivorSets,
+    UnmaskingRequest,
+    from_bitmap,
+    to_bitmap,
+)
+from secagg.packing import unpack
+
+PLANS = ((8, 6, 6), (8, 7, 7), (8, 6, 7), (9, 6, 6))  # cohort, min_survivors, quorum; the last two are colluders
+EVERYBODY = 7  # three groups as bits
+NUMBERS = st.integers(0, 2**16)
+GROUPS = st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 1, 2, 4])
+SOME = st.integers(0, EVERYBODY)
+WATCHED = frozenset(
+    ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "secrets", "few")
+)
+SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
+SCHEMES += ("asked twice", "in the middle")
+SIGNATURES = ("few", "again", "others", "outside", "none")
+
+
+class LyingCoordinator(RuleBasedStateMachine):
+    """One attempt."""
+
+    client: ClassVar[ModuleType] = client_phases
+    watch: ClassVar[frozenset[str]] = WATCHED
+    seen: ClassVar[Counter[str]] = Counter()
+    scheme: ClassVar[str] = ""  # one of SCHEMES, instead of a drawn one
+    joins_again: ClassVar[bool] = False  # a naive participant that forgets over a crash that it had joined
+
+    broken = False
+
+    def claim(self, holds: bool, name: str, text: str) -> None:
+        if not holds and name in self.watch:
+            self.broken = True
+            raise Broken(name, text)
+
+    @initialize(
+        plan=st.sampled_from(PLANS),
+        groups=st.lists(st.sampled_from([1, 2, 4]), min_size=7, max_size=7),
+        scheme=st.sampled_from(SCHEMES),
+        audience=st.sampled_from([1, 2, 4]),
+        one=SOME,
+        other=SOME,
+        how=st.sampled_from(SIGNATURES),
+    )
+    def begin(
+        self,
+        plan: tuple[int, int, int],
+        groups: list[int],
+        scheme: str,
+        audience: int,
+        one: int,
+        other: int,
+        how: str,
+    ) -> None:
+        """Half of the examples begin with a scheme, with the sets left to chance."""
+        self.plan = plan
+        self.config = config_of(self.plan)
+        size = self.plan[0]
+        self.honest, self.colluders = frozenset(range(size - 2)), frozenset({size - 2, size - 1})
+        self.group = dict(zip(sorted(self.honest), groups, strict=False))
+        self.life = dict.fromkeys(range(size), 0)
+        self.live: dict[int, list[Told]] = {who: [()] for who in self.honest}
+        self.views: dict[CohortKeys, View] = {}
+        self.signed: dict[tuple[bytes, Sets], dict[int, bytes]] = {}
+        self.signs: dict[tuple[int, int], set[Any]] = {}
+        self.answers: dict[tuple[int, int], set[Any]] = {}
+        self.opened_for: set[tuple[bytes, Sets]] = set()
+        match self.scheme or scheme:
+            case "two for u2":
+                self.go_on_honestly(EVERYBODY)
+                gone = next(group for group in (1, 2, 4)[:: 1 - 2 * (one % 2)] if group != audience)
+                self.tell_another_u2(audience, audience | gone, 0)
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - gone, 0)
+            case "two for u3":
+                self.go_on_honestly(EVERYBODY)
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(audience, EVERYBODY, one, 0)
+                self.tell_other_survivors(EVERYBODY, EVERYBODY, other, 0)
+                self.ask_with_other_signatures(EVERYBODY, how, one)
+            case "some never deal":
+                self.go_on_honestly(EVERYBODY - audience)
+                for who in self.those(audience):
+                    self.live[who] = []
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(EVERYBODY, 0, other, 0)
+            case "asked twice":
+                for _ in range(4):
+                    self.go_on_honestly(EVERYBODY)
+                self.ask_a_phase_again(EVERYBODY, 2, one)
+            case "few in u3":
+                self.go_on_honestly(EVERYBODY)
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - audience, 0)
+            case "in the middle":
+                self.show_keys_of_its_own(audience, EVERYBODY)
+
+    # ------------------------------------------------------------ telling
+
+    def those(self, groups: int) -> frozenset[int]:
+        return frozenset(who for who, group in self.group.items() if group & groups)
+
+    def chosen(self, groups: int, but: int = 0) -> frozenset[int]:
+        """Whole groups and the colluders; sometimes with one participant more or less."""
+        members = self.those(groups) | self.colluders
+        return members ^ {but // 4 % self.plan[0]} if but % 4 == 1 else members
+
+    def waiting(self, audience: int, phase: int) -> list[tuple[int, Told]]:
+        """Those of the audience whose last message was the one before this phase's."""
+        return [(who, told) for who in sorted(self.those(audience)) for told in self.live[who] if len(told) == phase]
+
+    def tell(self, who: int, told: Told, message: Any, forged: bool = False) -> None:
+        given = answer(self.client, self.plan, who, self.life[who], (*told, message))
+        self.live[who].remove(told)
+        if isinstance(given.error, Broken):
+            self.claim(False, given.error.claim, str(given.error))
+        if given.error is not None:
+            self.seen[f"refused in phase {len(told)}"] += 1
+            return
+        self.claim(not forged, "forged", f"{who} took a forged message in phase {len(told)}")
+        self.live[who].append((*told, message))
+        self.note(who, (*told, message), given)
+
+    def view(self, told: Told) -> View:
+        return self.views[told[0]]
+
+    def advert(self, who: int) -> Advertisement:
+        client = client_phases if who in self.colluders else self.client
+        return answer(client, self.plan, who, self.life[who], ()).reply
+
+    def keys(self, members: Iterable[int], fakes: frozenset[int] = frozenset()) -> CohortKeys:
+        """u1, in which some keys may be the coordinator's own."""
+        shown = {one: self.advert(one) for one in sorted(members)}
+        for one in fakes:
+            shown[one] = Advertisement(fake_key(one, 0).public, fake_key(one, 1).public, bytes(64))
+        message = CohortKeys(tuple(shown.items()))
+        if message not in self.views:
+            self.views[message] = View.of(self.plan, self.colluders, message, shown, fakes)
+        return message
+
+    def truth(self, who: int, told: Told) -> Any:
+        """What an honest coordinator would say next, as far as that can be said in the cohort it was shown."""
+        if not told:
+            return self.keys(range(self.plan[0]))
+        view = self.view(told)
+        match len(told):
+            case 1:
+                return view.neighbour_shares(who, view.sealed)
+            case 2:
+                u2 = view.masked_with[who] | {who}
+                return self.sets(view, (u2, u2 & (view.uploads.keys() | self.colluders)))
+            case 3:
+                return self.request(view, self.told_sets(told))
+        return told[3]
+
+    def sets(self, view: View, sets: Sets) -> SurvivorSets:
+        return SurvivorSets(to_bitmap(sets[0], view.u1), to_bitmap(sets[1], view.u1))
+
+    def told_sets(self, told: Told) -> Sets:
+        u1 = self.view(told).u1
+        return from_bitmap(told[2].u2, u1), from_bitmap(told[2].u3, u1)
+
+    def signatures(self, view: View, sets: Sets) -> dict[int, bytes]:
+        """What there is over these sets; colluders sign anything."""
+        found = dict(self.signed.get((view.context, sets), {}))
+        return found | {one: view.forge(one, sets) for one in self.colluders & sets[1]}
+
+    def request(self, view: View, sets: Sets) -> UnmaskingRequest:
+        return UnmaskingRequest(tuple(sorted(self.signatures(view, sets).items())))
+
+    # ------------------------------------------------------------ the truth, and lies about each of the sets
+
+    @rule(audience=GROUPS)
+    def go_on_honestly(self, audience: int) -> None:
+        """The next message to those of the audience who are furthest behind."""
+        alive = [(len(told), who, told) for who in sorted(self.those(audience)) for told in self.live[who]]
+        behind = min((phase for phase, _, _ in alive), default=4)
+        for phase, who, told in alive:
+            if phase == behind < 4:
+                self.tell(who, told, self.truth(who, told))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 0))
+    @rule(audience=GROUPS, members=SOME, but=NUMBERS)
+    def show_another_u1(self, audience: int, members: int, but: int) -> None:
+        for who, told in self.waiting(audience, 0):
+            self.tell(who, told, self.keys(self.chosen(members, but)))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 0))
+    @rule(audience=GROUPS, fakes=SOME)
+    def show_keys_of_its_own(self, audience: int, fakes: int) -> None:
+        for who, told in self.waiting(audience, 0):
+            self.tell(who, told, self.keys(range(self.plan[0]), self.those(fakes) - {who}))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 1))
+    @rule(audience=GROUPS, members=SOME, but=NUMBERS)
+    def tell_another_u2(self, audience: int, members: int, but: int) -> None:
+        for who, told in self.waiting(audience, 1):
+            view = self.view(told)
+            self.tell(who, told, view.neighbour_shares(who, self.chosen(members, but) & set(view.u1)))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 2))
+    @rule(audience=GROUPS, u2=st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 0, 3, 5, 6]), u3=SOME, but=NUMBERS)
+    def tell_other_survivors(self, audience: int, u2: int, u3: int, but: int) -> None:
+        """u2 of whole groups, or what each participant masked with."""
+        for who, told in self.waiting(audience, 2):
+            view = self.view(told)
+            known = self.chosen(u2) & set(view.u1) if u2 else view.masked_with[who] | {who}
+            self.tell(who, told, self.sets(view, (known, self.chosen(u3, but) & set(view.u1))))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 3))
+    @rule(audience=GROUPS, how=st.sampled_from(SIGNATURES), at=NUMBERS)
+    def ask_with_other_signatures(self, audience: int, how: str, at: int) -> None:
+        for who, told in self.waiting(audience, 3):
+            view, sets = self.view(told), self.told_sets(told)
+            needed = self.config.parameters.signatures_needed(len(view.u1))
+            good = sorted(self.signatures(view, sets).items())
+            match how:
+                case "few":
+                    good = good[: needed - 1]
+                case "again":
+                    good = good[at % len(good) :][:1] * needed
+                case "others":
+                    over_others = {who: one for found in self.signed.values() for who, one in found.items()}
+                    good = sorted((over_others | dict(good)).items())
+                case "outside":
+                    forged = {one: view.forge(one, sets) for one in self.colluders}
+                    good = sorted((dict(good) | forged).items())
+                case "none":
+                    good = []
+            # It is no forgery where the honest ones happen to be enough.
+            self.tell(who, told, UnmaskingRequest(tuple(good)))
+
+    # ------------------------------------------------------------ other misdeeds
+
+    @rule(who=NUMBERS, where=NUMBERS, bit=NUMBERS)
+    def change_a_bit(self, who: int, where: int, bit: int) -> None:
+        """Of something that another participant signed."""
+        who %= len(self.honest)
+        for told in [one for one in self.live[who] if len(one) in (0, 1, 3)]:
+            message = self.truth(who, told)
+            match message:
+                case CohortKeys(members=members):
+                    at = where % len(members)
+                    name = ("mask_key", "channel_key", "signature")[bit % 3]
+                    if members[at][0] == who or not isinstance(members[at][1], Advertisement):
+                        continue
+                    changed = replace(members[at][1], **{name: flipped(getattr(members[at][1], name), bit)})
+                    message = CohortKeys((*members[:at], (members[at][0], changed), *members[at + 1 :]))
+                case NeighbourShares(shares=shares) if shares:
+                    at = where % len(shares)
+                    name = ("root", "seed_commitment", "signature")[bit % 3]
+                    changed = replace(shares[at], **{name: flipped(getattr(shares[at], name), bit)})
+                    message = NeighbourShares((*shares[:at], changed, *shares[at + 1 :]))
+                case UnmaskingRequest(signatures=signatures) if signatures:
+                    at = where % len(signatures)
+                    changed = (signatures[at][0], flipped(signatures[at][1], bit))
+                    message = UnmaskingRequest((*signatures[:at], changed, *signatures[at + 1 :]))
+                case _:
+                    continue
+            if len(told) == 0:
+                self.views.setdefault(message, self.views[self.truth(who, told)])
+            self.tell(who, told, message, forged=True)
+
+    @rule(audience=GROUPS, back=st.integers(0, 3), members=SOME)
+    def ask_a_phase_again(self, audience: int, back: int, members: int) -> None:
+        """Something else, of a phase that has answered."""
+        for who in sorted(self.those(audience)):
+            for told in [one for one in self.live[who] if len(one) > back]:
+                phase = twin(answer(self.client, self.plan, who, self.life[who], told[: back + 1]).left)
+                ask(phase, told[back], who, self.config)
+                other = self.something_else(told, back, members)
+                try:
+                    ask(phase, other, who, self.config)
+                except CoordinatorMisbehaved as error:
+                    self.claim("is over" in str(error), "over", str(error))
+                    continue
+                self.live[who].append(told[:back])
+                self.tell(who, told[:back], other)
+
+    def something_else(self, told: Told, back: int, members: int) -> Any:
+        if back == 0:
+            return self.keys(self.chosen(members))
+        view = self.view(told)
+        who = next(one for one in view.u1 if one in self.honest and told in self.live[one])
+        match back:
+            case 1:
+                return view.neighbour_shares(who, view.sealed)
+            case 2:
+                u2 = self.told_sets(told)[0]
+                return self.sets(view, (u2, (self.chosen(members) & u2) | {who}))
+        signatures = told[3].signatures
+        return UnmaskingRequest(signatures[: self.config.parameters.signatures_needed(len(view.u1))])
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 4))
+    @rule(who=NUMBERS, how=st.integers(0, 3))
+    def ask_a_second_time(self, who: int, how: int) -> None:
+        """The same request gets the same reply, byte for byte; no other gets one."""
+        waiting = self.waiting(EVERYBODY, 4)
+        who, told = waiting[who % len(waiting)]
+        given = answer(self.client, self.plan, who, self.life[who], told)
+        signatures = told[3].signatures
+        others = [signatures[:-1], (*signatures, *signatures[:1]), ((-1, bytes(64)),), ((2**70, bytes(64)),)]
+        self.claim(given.phase.receive(told[3]) is given.reply, "one answer", f"{who} changed its reply")
+        if others[how] == signatures:
+            return
+        try:
+            given.phase.receive(UnmaskingRequest(others[how]))
+        except CoordinatorMisbehaved:
+            return
+        except Exception as error:
+            self.claim(False, "crash", f"{type(error).__name__}: {error}")
+        self.claim(False, "one answer", f"{who} answered a second, different request")
+
+    @rule(audience=st.sampled_from([1, 2, 4, EVERYBODY]))
+    def they_crash(self, audience: int) -> None:
+        """What it was told is gone with it, and its own notes say that it must not join this attempt again."""
+        for who in self.those(audience) if audience != EVERYBODY or self.joins_again else ():
+            self.live[who] = []
+            if self.joins_again:
+                self.life[who] += 1
+                self.live[who] = [()]
+
+    # ------------------------------------------------------------ what the adversary learns
+
+    def note(self, who: int, told: Told, given: Answer) -> None:
+        view, parameters = self.view(told), self.config.parameters
+        self.seen[f"answered in phase {len(told) - 1}"] += 1
+        match len(told):
+            case 1:
+                view.sealed[who] = given.reply
+                view.read(who, given.reply)
+                self.claim(who in view.u1 and len(view.u1) >= parameters.quorum, "nested", f"u1 of {who}")
+            case 2:
+                u2 = frozenset(one.dealer for one in told[1].shares) | {who}
+                view.uploads[who] = unpack(given.reply.packed, parameters.dim, parameters.bits)
+                view.masked_with[who] = u2 - {who}
+                self.claim(u2 <= view.sealed.keys(), "nested", f"{who} masks with some who didn't deal in its cohort")
+                self.claim(len(u2) >= parameters.quorum, "nested", f"u2 of {who} has {len(u2)}")
+            case 3:
+                u2, u3 = self.told_sets(told)
+                self.signed.setdefault((view.context, (u2, u3)), {})[who] = given.reply.signature
+                signs = self.signs.setdefault((who, self.life[who]), set())
+                signs.add((view.context, u2, u3))
+                self.claim(len(signs) == 1, "one answer", f"{who} signed two statements")
+                self.claim(who in u3 and u3 <= u2 <= set(view.u1), "nested", f"sets of {who}")
+                self.claim(len(u3) >= parameters.min_survivors, "nested", f"u3 of {who} has {len(u3)}")
+                self.claim(len(u2) >= parameters.quorum, "nested", f"u2 of {who} has {len(u2)}")
+                self.claim(u2 - {who} == view.masked_with[who], "nested", f"{who} masked with others than u2")
+            case 4:
+                self.revealed(who, told, given, view)
+
+    def revealed(self, who: int, told: Told, given: Answer, view: View) -> None:
+        sets = self.told_sets(told)
+        self.opened_for.add((view.context, sets))
+        answers = self.answers.setdefault((who, self.life[who]), set())
+        answers.add(told[3])
+        self.claim(len(answers) == 1, "one answer", f"{who} answered two requests")
+        self.claim(len(self.opened_for) == 1, "one sum", f"{who} answered for other sets than somebody else")
+        honest = len(self.signed.get((view.context, sets), {}))
+        needed = self.config.parameters.signatures_needed(len(view.u1)) - len(self.colluders)
+        self.claim(honest >= needed, "backed", f"{who} answered, though only {honest} honest ones signed that")
+        view.note_reply(who, sets[0], given.reply)
+        for dealer, share in zip(sorted(sets[0]), given.reply.shares, strict=True):
+            if share is not None:
+                kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
+                kinds = view.kinds.setdefault((who, dealer), set())
+                kinds.add(kind)
+                self.claim(len(kinds) == 1, "one kind", f"{who} revealed both shares of {dealer}")
+        self.what_is_open()
+
+    def what_is_open(self) -> None:
+        parameters = self.config.parameters
+        for view in self.views.values():
+            for dealer in self.honest & view.sealed.keys():
+                if view.known(dealer, MASK_KEY) and view.known(dealer, SELF_MASK_SEED):
+                    self.claim(not view.both_secrets(dealer), "secrets", f"both secrets of {dealer} are known")
+        for view in self.views.values():
+            view.mask_keys |= {  # a mask key is the same in all cohorts of an attempt
+                one: key
+                for other in self.views.values()
+                for one in self.honest & other.sealed.keys() & set(view.u1)
+                if other.advertisements[one] == view.advertisements[one]
+                and other.known(one, MASK_KEY)
+                and (key := other.private_mask_key(one)) is not None
+            }
+            for together in view.openable(self.honest):
+                opens = view.opens(together)
+                self.seen["a sum opens" if opens else "a sum only seemed to open"] += 1
+                few = len(together) < parameters.min_survivors - parameters.colluders
+                self.claim(not (few and opens), "few", f"the sum of {sorted(together)} opens")
+
+    def teardown(self) -> None:
+        """The coordinator takes what it can still get."""
+        if self.broken or not hasattr(self, "live"):
+            return
+        for _ in range(4):
+            self.go_on_honestly(EVERYBODY)
+        for how in range(4 if self.waiting(EVERYBODY, 4) else 0):
+            self.ask_a_second_time(0, how)
