@@ -45,7 +45,7 @@ from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 NUMBERS = st.integers(0, 2**16)
 PLANS = [(kind, phase) for kind in ("forge", "lie", "twice", "late", "never") for phase in PHASES]
-PLANS += [("lie", SHARE)] * 10
+PLANS += [("lie", SHARE)] * 8 + [("forge", MASK), ("forge", UNMASK)] * 2
 WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind"})
 
 

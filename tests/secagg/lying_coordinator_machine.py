@@ -49,7 +49,8 @@ from secagg.messages import (
 )
 from secagg.packing import unpack
 
-PLANS = ((8, 6, 6), (8, 7, 7), (8, 6, 7), (9, 6, 6))  # cohort, min_survivors, quorum; the last two are colluders
+# cohort, min_survivors, quorum; the last two participants are the colluders
+PLANS = ((8, 6, 6), (8, 7, 7), (8, 6, 7), (9, 6, 6), (9, 8, 8))
 EVERYBODY = 7  # three groups as bits
 NUMBERS = st.integers(0, 2**16)
 GROUPS = st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 1, 2, 4])
@@ -58,7 +59,7 @@ WATCHED = frozenset(
     ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "secrets", "few")
 )
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
-SCHEMES += ("asked twice", "in the middle")
+SCHEMES += ("asked twice", "in the middle", "another u1")
 SIGNATURES = ("few", "again", "others", "outside", "none")
 
 
@@ -110,23 +111,25 @@ class LyingCoordinator(RuleBasedStateMachine):
         self.signs: dict[tuple[int, int], set[Any]] = {}
         self.answers: dict[tuple[int, int], set[Any]] = {}
         self.opened_for: set[tuple[bytes, Sets]] = set()
+        gone = next(group for group in (1, 2, 4)[:: 1 - 2 * (one % 2)] if group != audience)
         match self.scheme or scheme:
             case "two for u2":
                 self.go_on_honestly(EVERYBODY)
-                gone = next(group for group in (1, 2, 4)[:: 1 - 2 * (one % 2)] if group != audience)
                 self.tell_another_u2(audience, audience | gone, 0)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - gone, 0)
             case "two for u3":
                 self.go_on_honestly(EVERYBODY)
                 self.go_on_honestly(EVERYBODY)
-                self.tell_other_survivors(audience, EVERYBODY, one, 0)
-                self.tell_other_survivors(EVERYBODY, EVERYBODY, other, 0)
+                self.tell_other_survivors(audience, EVERYBODY, EVERYBODY, 0)
+                self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - gone, 0)
                 self.ask_with_other_signatures(EVERYBODY, how, one)
             case "some never deal":
                 self.go_on_honestly(EVERYBODY - audience)
                 for who in self.those(audience):
                     self.live[who] = []
+                if one % 2:
+                    self.tell_another_u2(EVERYBODY, EVERYBODY, 0)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, 0, other, 0)
             case "asked twice":
@@ -137,6 +140,8 @@ class LyingCoordinator(RuleBasedStateMachine):
                 self.go_on_honestly(EVERYBODY)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - audience, 0)
+            case "another u1":
+                self.show_another_u1(audience, one, other)
             case "in the middle":
                 self.show_keys_of_its_own(audience, EVERYBODY)
 

@@ -74,11 +74,10 @@ def test_real_code_with_an_honest_coordinator() -> None:
     ends = Counter(how.split()[0] for how in Machine.seen.elements())
     assert Machine.seen["completed"] >= 40
     assert ends["aborted"] >= 10
-    assert Machine.seen["aborted by a bad dealer"] >= 2
+    assert Machine.seen["aborted by a bad dealer"] >= 1
     assert Machine.seen["late"] >= 20
-    for name in PHASES:
-        assert Machine.seen[f"InvalidMessage in {name}"] >= 2
-        assert Machine.seen[f"UnexpectedMessage in {name}"] >= 2
+    assert sum(Machine.seen[f"InvalidMessage in {name}"] for name in PHASES) >= 30
+    assert all(Machine.seen[f"UnexpectedMessage in {name}"] >= 5 for name in PHASES)
 
 
 Plans = tuple[tuple[str, str], ...]
@@ -218,9 +217,9 @@ NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], ModuleType], str, str]] = {
         "nested",
         "some never deal",
     ),
-    "it may be left out of u3 itself": (lambda: client_without("upload was left out of u3"), "nested", ""),
+    "it may be left out of u3 itself": (lambda: client_without("upload was left out of u3"), "nested", "two for u3"),
     "u2 may be small": (lambda: client_without("u2 has {len(dealers) + 1} members"), "nested", ""),
-    "u1 may be small": (lambda: client_without("members, outside"), "nested", ""),
+    "u1 may be small": (lambda: client_without("members, outside"), "nested", "another u1"),
     "a few signatures will do": (lambda: client_without("signatures over the survivors"), "one sum", "two for u3"),
     "a few signatures will do, and few have signed": (
         lambda: client_without("signatures over the survivors"),
@@ -238,7 +237,7 @@ NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], ModuleType], str, str]] = {
     "dealings need no signature": (
         lambda: client_without("the dealing of {dealt.dealer} is not signed by it"),
         "nested",
-        "",
+        "some never deal",
     ),
     "a phase can be asked again, and signs twice": (
         lambda: client_without("this phase is over for this participant"),
@@ -255,7 +254,7 @@ NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], ModuleType], str, str]] = {
         "one answer",
         "",
     ),
-    # Found by these machines' first version: a request with a signer below zero, or beyond eight bytes.
+    # So it was, until a signer below zero, or beyond eight bytes, turned out to be an OverflowError.
     "requests are compared by digest": (
         lambda: client_changed("if message != self._request:", "if request_digest(message) != self.request_digest:"),
         "crash",
