@@ -74,7 +74,6 @@ def test_real_code_with_an_honest_coordinator() -> None:
     ends = Counter(how.split()[0] for how in Machine.seen.elements())
     assert Machine.seen["completed"] >= 40
     assert ends["aborted"] >= 10
-    assert Machine.seen["aborted by a bad dealer"] >= 1
     assert Machine.seen["late"] >= 20
     assert sum(Machine.seen[f"InvalidMessage in {name}"] for name in PHASES) >= 30
     assert all(Machine.seen[f"UnexpectedMessage in {name}"] >= 5 for name in PHASES)
