@@ -2,7 +2,9 @@
 
 An attempt with n participants holds n^2 shares and commitments for a while, hundreds of thousands of small objects and
 messages of 100 KB. Python's collector would walk through all of them at some moment, with every thread stopped for
-0.1 s and more at n = 200, to find nothing: they go by their reference counts. So it walks between attempts.
+0.1 s and more at n = 200, to find nothing: they go by their reference counts. So it walks between attempts, and in the
+midst of one only for the sake of refused calls: those leave cycles (gRPC's contexts, exceptions with their frames), and
+anybody who can reach the port can make them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,22 @@ from typing import Any, Final
 # the largest block ever freed, up to 32 MiB; the staged vectors then leave holes in the heap that stay resident.
 MAPPED_BYTES: Final = 64 * 1024
 _M_MMAP_THRESHOLD: Final = -3
-_NEVER: Final = 1_000_000
+# Walks of the middle generation between two of the oldest: out of an attempt's reach, but no licence to grow for ever.
+_SELDOM: Final = 300
+REFUSALS_PER_WALK: Final = 2048  # about 7 KB of cycles each
+
+
+class RefusedCalls:
+    """Counts calls that were refused, and collects what they leave behind before it amounts to much."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def note(self) -> None:
+        """One more."""
+        self._count += 1
+        if self._count % REFUSALS_PER_WALK == 0:
+            gc.collect()
 
 
 def settle() -> None:
@@ -28,7 +45,7 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     youngest, middle, _ = gc.get_threshold()
-    gc.set_threshold(youngest, middle, _NEVER)
+    gc.set_threshold(youngest, middle, _SELDOM)
 
 
 def tidy() -> None:

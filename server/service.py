@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import grpc
 import structlog
@@ -107,6 +107,13 @@ def handlers(study: Study) -> grpc.GenericRpcHandler:
     )
 
 
+async def _refuse(
+    study: Study, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str
+) -> NoReturn:
+    study.refused_calls.note()
+    await context.abort(code, reason)
+
+
 async def _session(
     study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> None:
@@ -116,11 +123,11 @@ async def _session(
             session = await _handshake(study, iterator, context)
     except SessionRefused as error:
         log.info("session refused", peer=context.peer(), reason=str(error))
-        await context.abort(STATUS[SessionRefused], str(error))
+        await _refuse(study, context, STATUS[SessionRefused], str(error))
     except (TimeoutError, StopAsyncIteration):
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
+        await _refuse(study, context, grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
     except DecodeError:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
+        await _refuse(study, context, grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
     writer = asyncio.create_task(_write(session, context))
     reader = asyncio.create_task(_read(study, session, iterator))
     reason = "connection closed"
@@ -196,11 +203,11 @@ async def _upload(
 ) -> pb.UploadReceipt:
     session = _token_session(study, context)
     if session is None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+        await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
     try:
         return pb.UploadReceipt(sha256=await study.upload(session, requests))
     except UploadRefused as error:
-        await context.abort(STATUS[type(error)], str(error))
+        await _refuse(study, context, STATUS[type(error)], str(error))
 
 
 async def _download(
@@ -208,10 +215,10 @@ async def _download(
 ) -> AsyncIterator[bytes]:
     session = _token_session(study, context)
     if session is None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+        await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
     document = study.document(request.sha256)
     if document is None:
-        await context.abort(grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
+        await _refuse(study, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
     study.downloaded(session, len(document))
     for frame in frames(document):
         yield frame

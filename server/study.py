@@ -39,7 +39,7 @@ from server.configuration import StudyConfiguration
 from server.journal import Charge, Journal
 from server.loop_lag import LoopLag
 from server.outgoing import Outgoing
-from server.process_memory import resident_mb
+from server.process_memory import RefusedCalls, resident_mb
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
@@ -104,6 +104,7 @@ class Study:
         self._excluded: dict[int, str] = {}
         self._first_gathering = True
         self._loop_lag = LoopLag()
+        self.refused_calls = RefusedCalls()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
         # Only what lets go of the interpreter lock runs here, at the worker's bidding: the masks of an unmasking.
         cores = min(_MOST_MASK_THREADS, os.cpu_count() or 1)
@@ -328,6 +329,8 @@ class Study:
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
+        # Whoever left while the model was serialised would be waited for until the first deadline.
+        cohort &= self.sessions.ready()
         config = RoundConfig(
             roster=self._roster,
             round=round_,

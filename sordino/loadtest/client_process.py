@@ -31,12 +31,12 @@ from client.connection import Session
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
-from client.participant_host import JoinError, ParticipantHost, run_until_told
+from client.participant_host import BAD_INPUT, JoinError, ParticipantHost, run_until_told
 from client.settings import HostSettings
 from learning.datasets import Dataset
 from secagg.client_phases import Masking
 from secagg.masking import choose_keystream
-from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.options import TASK, LoadOptions
 from sordino.loadtest.schedule import Drop, vector
 from sordino.logs import configure_logs
 from sordino.processes import end_with_parent, use_few_arenas
@@ -191,6 +191,11 @@ def run(home: Path, load_options: LoadOptions) -> int:
     """
     choose_keystream(time.perf_counter)
     settings = load(home).settings()
+    if settings.study.task != TASK:
+        # These participants send vectors that anybody can compute, without noise: in a study with data they would be
+        # counted on for noise that isn't there.
+        task = settings.study.task
+        raise JoinError(f"{home} is of a study with the task {task!r}: a load test makes a study of its own", BAD_INPUT)
     journal = ClientJournal(settings.host.journal)
     executor = ThreadPoolExecutor(min(2, os.cpu_count() or 1), thread_name_prefix="participant")
     try:

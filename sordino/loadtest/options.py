@@ -12,6 +12,7 @@ from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.schedule import ANY, PHASE_NAMES, STYLES, Drop, dropped_count, drops_of
 from sordino.local_study import StudyOptions, plan_for
 
+TASK: Final = "synthetic"
 DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}
 """Of a phase, by drop style. Only silent participants are waited for; others end a phase by leaving."""
 _EPSILON: Final = 20.0  # nothing is protected here: any budget under which the noise fits does
@@ -150,7 +151,7 @@ class LoadOptions:
             rounds=self.rounds,
             participants=self.clients,
             hosts=self.processes,
-            task="synthetic",
+            task=TASK,
             task_options={"dim": self.dim},
             dataset="fashion-mnist-subset",  # named, as it must be, and never looked at
             partition="iid",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import platform
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 from study_in_process import Peer, coordinator, identities, playing
 
+import server.process_memory
+from secagg.keys import IdentityKey
 from server.process_memory import resident_mb
 
 ALONE = """
@@ -48,6 +53,36 @@ def test_few_walks_and_no_holes() -> None:
         assert full - before > 35
         # Every other block is free, in the middle of the others; 40 MB were, less 20 MB.
         assert half - before < 0.6 * (full - before)
+
+
+def test_refused_calls_leave_nothing_behind(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers' cycles are collected within an attempt or a wait: the collector by itself would come much later."""
+    monkeypatch.setattr(server.process_memory, "REFUSALS_PER_WALK", 10)
+    walks: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            walks.append(info["collected"])
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            stranger = IdentityKey.generate(os.urandom)
+            gc.collect()
+            gc.disable()
+            gc.callbacks.append(note)
+            try:
+                for _ in range(25):
+                    with pytest.raises(grpc.aio.AioRpcError):
+                        await Peer(where, stranger).connect()
+            finally:
+                gc.callbacks.remove(note)
+                gc.enable()
+
+    asyncio.run(scenario())
+    assert len(walks) == 2
+    assert min(walks) > 10  # cycles of ten refused calls and more
 
 
 def test_resident_memory() -> None:

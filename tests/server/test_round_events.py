@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
 import server.rounds
+import server.study
 from secagg.unmasking import Completed
 from wire import coordinator_pb2 as pb
 
@@ -67,5 +69,35 @@ def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_p
                 await where.finish()
             [event] = where.of("attempt_aborted", phase=phase)
             assert event["loop_lag_ms"]["max"] > 0
+
+    asyncio.run(scenario())
+
+
+def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serialised = server.study._serialised
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            peers = [Peer(where, key) for key in identities(study_folder)]
+            loop, left = asyncio.get_running_loop(), []
+
+            def slowly(model: Any) -> Any:
+                if not left:
+                    left.append(asyncio.run_coroutine_threadsafe(peers[4].close(), loop))
+                    left[0].result(timeout=10)
+                    deadline = time.monotonic() + 10
+                    while not where.of("participant_lost") and time.monotonic() < deadline:
+                        time.sleep(0.01)
+                return serialised(model)
+
+            monkeypatch.setattr(server.study, "_serialised", slowly)
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            assert [event["participant"] for event in where.of("participant_lost")][:1] == [4]
+            assert where.of("attempt_started")[0]["cohort"] == PARTICIPANTS - 1
+            assert where.of("participant_dropped") == []
 
     asyncio.run(scenario())

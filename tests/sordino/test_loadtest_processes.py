@@ -16,6 +16,7 @@ import pytest
 
 import server.journal
 from sordino.exit_codes import ExitCode
+from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.schedule import drops_of
 
 pytestmark = pytest.mark.slow
@@ -162,3 +163,20 @@ def test_a_client_process_that_dies_is_reported(tmp_path: Path) -> None:
     assert "the client process host-02 was ended by SIGKILL after" in err
     assert "host-02.log" in err
     assert wait_for(lambda: not processes_of(tmp_path), 30)
+
+
+def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    assert run("init", str(study), "--participants", "8", "--hosts", "2", "--rounds", "2")[0] == 0
+    behaviour = LoadOptions(clients=8, processes=2).behaviour()
+    home = str(study / "hosts" / "host-01")
+    ended = subprocess.run(
+        [sys.executable, "-m", "sordino.loadtest.client_process", home, behaviour, "--end-with", str(os.getpid())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == int(ExitCode.INPUT)
+    assert "softmax-regression" in ended.stderr
+    assert "a load test makes a study of its own" in ended.stderr
