@@ -192,7 +192,8 @@ def false_replies() -> Iterator[tuple[str, int, Message]]:
     changed = {**mask_key, "share": flip(mask_key["share"])}
     yield "a share of the mask key is changed", LIAR, entry(3, {"mask_key": changed})
     yield "a salt is changed", LIAR, entry(0, {"self_mask_seed": {**seed, "salt": flip(seed["salt"])}})
-    yield "a symbol of 65521, which misses the commitment", LIAR, entry(0, {"self_mask_seed": {**seed, "share": b"\xf1\xff" + seed["share"][2:]}})
+    changed = {**seed, "share": b"\xf1\xff" + seed["share"][2:]}
+    yield "a symbol of 65521, which misses the commitment", LIAR, entry(0, {"self_mask_seed": changed})
     yield "a symbol of 65535 in a share of the mask key, which misses the commitment", LIAR, (
         entry(3, {"mask_key": {**mask_key, "share": mask_key["share"][:-2] + b"\xff\xff"}})
     )
