@@ -39,7 +39,7 @@ from secagg.masking import choose_keystream
 from sordino.loadtest.options import TASK, LoadOptions
 from sordino.loadtest.schedule import Drop, vector
 from sordino.logs import configure_logs
-from sordino.processes import end_with_parent, use_few_arenas
+from sordino.processes import end_with_parent, step_aside, use_few_arenas
 from wire import coordinator_pb2 as pb
 from wire.chunks import CHUNK_BYTES, frame
 from wire.durable import StorageError
@@ -215,6 +215,7 @@ def main(arguments: list[str]) -> int:
     end_with_parent(int(parent))
     configure_logs(lowest=logging.WARNING)  # a line a round from each participant is too much
     use_few_arenas()
+    step_aside()  # on one machine with the coordinator, whose loop would else be measured waiting for a processor
     try:
         return run(Path(home), LoadOptions.from_behaviour(behaviour))
     except (JoinError, ConfigurationError, StorageError) as error:
