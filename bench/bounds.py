@@ -22,8 +22,11 @@ def read_bounds(file: Path = OUR_BOUNDS) -> Bounds:
     """Read a bound file.
 
     Raises:
-        ValueError: unreadable, a table that isn't known, or a bound that isn't a positive number.
+        ValueError: unreadable, a table or a name that isn't known, or a bound that isn't a positive number.
     """
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file; bench/bounds.toml is an example")
+    known = None if file == OUR_BOUNDS else read_bounds()
     try:
         content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -35,6 +38,9 @@ def read_bounds(file: Path = OUR_BOUNDS) -> Bounds:
         for name, value in entries.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ValueError(f"{file}: {table}.{name} must be a number above 0, not {value!r}")
+            if known is not None and name not in getattr(known, table):
+                # A typing error would switch the check off.
+                raise ValueError(f"{file}: {table}.{name} is not known; there are {', '.join(getattr(known, table))}")
             tables[table][name] = float(value)
     return Bounds(**tables)
 

@@ -24,8 +24,9 @@ def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: s
         axes.hlines(place, ratio["minimum"], ratio["maximum"], color=INK, linewidth=2)
         if row["path"] in bounds:
             axes.vlines(bounds[row["path"]], place - 0.38, place + 0.38, color=BOUND, linewidth=2)
-        label = max(ratio["maximum"], bounds.get(row["path"], 0))
-        axes.annotate(f"{ratio['median']:.2f}", (label, place), (6, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            f"{ratio['median']:.2f}", (0, place), (6, 0), textcoords="offset points", va="center", color="white"
+        )
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.axvline(1, color=INK, linewidth=1, linestyle=":")
     axes.set_xlabel("CPU time beside the limit of this machine (1 = the limit; red: the bound)")

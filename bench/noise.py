@@ -14,6 +14,8 @@ from bench.timing import spread
 from mechanisms.discrete_gaussian import LARGEST_VARIANCE, DiscreteGaussian
 
 LAWS = ("gaussian",)
+LARGEST_DIM = 1 << 28  # 2 GB of integers
+NARROWEST = 0.1  # below, hardly any draw differs from 0
 
 
 def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
@@ -33,10 +35,10 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     """
     if law not in LAWS:
         raise ValueError(f"--law takes {', '.join(LAWS)}, not {law!r}")
-    if dim < 1:
-        raise ValueError(f"--dim must be at least 1, not {dim}")
-    if not 0 < stddev <= math.sqrt(LARGEST_VARIANCE):
-        raise ValueError(f"--stddev must lie above 0 and be at most 2^27, not {stddev:g}")
+    if not 1 <= dim <= LARGEST_DIM:
+        raise ValueError(f"--dim must lie between 1 and {LARGEST_DIM}, not {dim}")
+    if not NARROWEST <= stddev <= math.sqrt(LARGEST_VARIANCE):
+        raise ValueError(f"--stddev must lie between {NARROWEST:g} and 2^27, not {stddev:g}")
     began = time.process_time()
     sampler = DiscreteGaussian(Fraction(stddev) ** 2)
     setup_ms = 1e3 * (time.process_time() - began)

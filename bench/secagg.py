@@ -35,6 +35,7 @@ from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from wire import codec
 from wire import coordinator_pb2 as pb
 
+LARGEST_DIM: Final = 1 << 28
 PHASES: Final = {
     "advertise-keys": ADVERTISE_KEYS,
     "share-keys": SHARE_KEYS,
@@ -61,6 +62,13 @@ class Setting:
     at: str = "masked-input"
 
     def __post_init__(self) -> None:
+        if not 3 <= self.clients < shamir.PRIME:
+            raise ValueError(f"--clients must lie between 3 and {shamir.PRIME - 1}, not {self.clients}")
+        if not 1 <= self.dim <= LARGEST_DIM:
+            raise ValueError(f"--dim must lie between 1 and {LARGEST_DIM}, not {self.dim}")
+        for option, share in (("--adversarial", self.adversarial), ("--dropout", self.dropout)):
+            if not 0 <= share < 1:
+                raise ValueError(f"{option} is a share from 0 to below 1, not {share:g}")
         if self.at not in PHASES:
             raise ValueError(f"--at takes one of {', '.join(PHASES)}, not {self.at!r}")
         if not 0 <= self.drop < 1:

@@ -32,7 +32,12 @@ Figure = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw the table as .svg or .png.", show_default="no figure")
 ]
 BoundFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="TOML with [most] and [least].", show_default="the one shipped")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="TOML with the tables \\[most] and \\[least], in place of ours.",
+        show_default="the one shipped",
+    ),
 ]
 
 
@@ -221,14 +226,14 @@ def everything(
         "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
         "peers live in an environment of their own, which [bold]make bench-peers[/bold] builds. Each side runs in "
         "a process of its own, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
-        "for Flower is one of the default size."
+        "for Flower holds for the default size and isn't applied to another."
     ),
     epilog="Example: [bold]sordino bench peers --repeats 3 --figure peers.svg[/bold]\n\n" + _CODES,
 )
 def peers(
     clients: Annotated[int, typer.Option(min=3, max=1000, help="Participants of the round.")] = 50,
     dim: Annotated[int, typer.Option(min=1, help="Values in one vector of the round.")] = 100_000,
-    drop: Annotated[float, typer.Option(min=0, max=0.9, help="Share that leaves before the masked input.")] = 0.2,
+    drop: Annotated[float, typer.Option(min=0, max=0.3, help="Share that leaves before the masked input.")] = 0.2,
     stddev: Annotated[float, typer.Option(min=1, help="Of the noise, in grid steps.")] = 10.0,
     repeats: Annotated[int, typer.Option(min=1, max=99, help="Pairs of runs.")] = 3,
     bounds: BoundFile = None,
