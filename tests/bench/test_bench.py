@@ -130,7 +130,9 @@ def test_every_path_has_a_bound_and_every_bound_a_path() -> None:
     assert set(read_bounds().least) == {"flower_secagg", "opendp_noise"}
 
 
-@pytest.mark.parametrize("content", ["most = 1", "[most]\nmasks = 0", "[most]\nmasks = true", "[most]\nmaskss = 3", "[other]", "["])
+@pytest.mark.parametrize(
+    "content", ["most = 1", "[most]\nmasks = 0", "[most]\nmasks = true", "[most]\nmaskss = 3", "[other]", "["]
+)
 def test_bound_files_that_say_nothing(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bounds.toml"
     file.write_text(content)
