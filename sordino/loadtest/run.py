@@ -6,18 +6,21 @@ in sessions of their own, so Ctrl-C reaches the parent alone, which then stops t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import shutil
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from sordino.child_process import STOP_S, Child, child_environment, stop
+from sordino.closing_lines import counted
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.display import LoadDisplay
 from sordino.loadtest.options import LoadOptions
@@ -41,10 +44,13 @@ def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
         display: shows it; entered by the caller.
 
     Returns:
-        Figures under their stable JSON names; ``broken`` lists the bounds that are broken.
+        Figures under their stable JSON names; ``broken`` lists the bounds that are broken. Where a process ended that
+        shouldn't have, or Ctrl-C came, they are those of the rounds so far, ``incomplete`` is the sentence that says
+        why (else None), and ``exit_code`` its code.
 
     Raises:
-        Failure: an option can't be used, no plan holds, or a process ended that shouldn't have.
+        Failure: an option can't be used, or no plan holds.
+        KeyboardInterrupt: before any process was started.
     """
     options.check()
     allow_open_files(options)
@@ -60,7 +66,9 @@ def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
             (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
             from sordino.loadtest.figure import write_figure
 
-            write_figure(result, out)
+            # Who asks twice for an end does without the figure, not without the result.
+            with contextlib.suppress(*[KeyboardInterrupt] if result["incomplete"] else []):
+                write_figure(result, out)
         return result
     finally:
         if out is None:
@@ -86,6 +94,27 @@ def allow_open_files(options: LoadOptions) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+@dataclass(frozen=True)
+class CutShort:
+    """Why a load test ended before its last round."""
+
+    code: ExitCode
+    why: str
+    more: str = ""
+    """Where to read on."""
+
+
+INTERRUPTED: Final = CutShort(ExitCode.INTERRUPTED, "interrupted")
+
+
+class _GoneError(Exception):
+    """A process ended that shouldn't have, or somebody asked for an end."""
+
+    def __init__(self, cut_short: CutShort) -> None:
+        super().__init__(cut_short.why)
+        self.cut_short = cut_short
+
+
 @dataclass
 class LoadTest:
     """One run; use ``run``."""
@@ -98,6 +127,9 @@ class LoadTest:
     identities: list[bytes] = field(default_factory=list)
     before_rounds_cpu_s: float | None = None
     zero_until: dict[str, float] = field(default_factory=dict)
+    cut_short: CutShort | None = None
+    interrupted: bool = False
+    _seen: int = 0
 
     def run(self) -> dict[str, Any]:
         """Until the last round; every process that was started has ended when this returns or raises."""
@@ -105,12 +137,17 @@ class LoadTest:
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
         outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
         began = time.monotonic()
-        try:
-            self._start()
-            self._follow(outcomes)
-            self._measure()
-        finally:
-            stop(self.coordinator, self.clients)
+        with self._heeding():
+            try:
+                self._start()
+                self._follow(outcomes)
+            except _GoneError as gone:
+                self.cut_short = gone.cut_short
+                self._read(outcomes)  # what was recorded before and not yet read
+            finally:
+                self._stop()
+        if self.interrupted and self.cut_short is None:
+            self.cut_short = INTERRUPTED
         return self._result(outcomes, time.monotonic() - began)
 
     # ---- processes -----------------------------------------------------------------------------
@@ -133,6 +170,36 @@ class LoadTest:
             self.clients.append(child)
             child.start(environment)
 
+    def _stop(self) -> None:
+        try:
+            self._measure()
+            stop(self.coordinator, self.clients)
+        except KeyboardInterrupt:  # asked twice: no more waiting
+            for child in filter(None, (self.coordinator, *self.clients)):
+                child.kill()
+                if child.process is not None:
+                    child.process.wait()
+
+    @contextlib.contextmanager
+    def _heeding(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM are noted, so that no event is left half counted; the second one interrupts."""
+
+        def heed(number: int, frame: Any) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, heed)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
     def _measure(self) -> None:
         for child in (self.coordinator, *self.clients):
             if child is not None:
@@ -140,23 +207,16 @@ class LoadTest:
 
     def _follow(self, outcomes: Outcomes) -> None:
         """Show events until as many rounds have ended as were asked for, or the study or its coordinator has."""
-        from server.journal import read_events
-
         assert self.coordinator is not None  # noqa: S101  # started before
-        state = self.study.directory / "coordinator" / "state.sqlite"
-        seen, measure_at = 0, 0.0
+        measure_at = 0.0
         while True:
             running = self.coordinator.running  # asked before reading, so that no last event is missed
-            for event in read_events(state, seen):
-                seen = int(event["seq"])
-                if event["kind"] == "attempt_started" and self.before_rounds_cpu_s is None:
-                    self.coordinator.measure()
-                    self.before_rounds_cpu_s = self.coordinator.cpu_s
-                if len(outcomes.rounds) < self.options.rounds:
-                    ended = outcomes.apply(event)
-                    self.display.show_round(event, ended)
+            self._read(outcomes)
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
+            if self.interrupted:
+                self.display.remark("stopping")
+                raise _GoneError(INTERRUPTED)
             if not running:
                 self._coordinator_is_gone(outcomes)
                 return
@@ -167,17 +227,27 @@ class LoadTest:
                 self.display.measured(self.coordinator.cpu_s, self.coordinator.peak_mb)
             time.sleep(_POLL_S)
 
+    def _read(self, outcomes: Outcomes) -> None:
+        """Count and show what the coordinator has recorded since."""
+        from server.journal import read_events
+
+        assert self.coordinator is not None  # noqa: S101  # started before
+        for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
+            self._seen = int(event["seq"])
+            if event["kind"] == "attempt_started" and self.before_rounds_cpu_s is None:
+                self.coordinator.measure()
+                self.before_rounds_cpu_s = self.coordinator.cpu_s
+            if len(outcomes.rounds) < self.options.rounds:
+                ended = outcomes.apply(event)
+                self.display.show_round(event, ended)
+
     def _coordinator_is_gone(self, outcomes: Outcomes) -> None:
         assert self.coordinator is not None  # noqa: S101  # started before
         code = self.coordinator.poll()
         if code in _ENDED_STUDY and outcomes.rounds:
             return
-        raise Failure(
-            ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY,
-            f"the coordinator ended with code {code} after {len(outcomes.rounds)} of {self.options.rounds} rounds: "
-            f"{self.coordinator.last_words()}",
-            self._where(self.coordinator),
-        )
+        known = ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY
+        raise _GoneError(CutShort(known, f"the coordinator {ending(code)}", self._said(self.coordinator)))
 
     def _watch_clients(self, outcomes: Outcomes) -> None:
         """A client process that is gone makes every figure behind it meaningless: the test ends and says so."""
@@ -187,16 +257,16 @@ class LoadTest:
                 continue
             if code == 0 and time.monotonic() < self.zero_until.setdefault(child.name, time.monotonic() + STOP_S):
                 continue  # told that the study is over, which the journal is about to say
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            raise Failure(
-                ExitCode.STUDY,
-                f"the client process {child.name} {how} after {len(outcomes.rounds)} of {self.options.rounds} rounds: "
-                f"{child.last_words()}",
-                self._where(child),
-            )
+            why = f"the client process {child.name} {ending(code)}"
+            raise _GoneError(CutShort(ExitCode.STUDY, why, self._said(child)))
 
-    def _where(self, child: Child) -> str:
-        return f"all of it: {child.log}" if self.options.out is not None else "use --out DIR to keep its log"
+    def _said(self, child: Child) -> str:
+        """What the log of a process that is gone says about it, and where the log is."""
+        where = f"its log is {child.log}" if self.options.out is not None else "--out DIR keeps its log"
+        text = ""
+        with contextlib.suppress(OSError):
+            text = last_complaint(child.log.read_text(errors="replace"))
+        return "; ".join(filter(None, (text, where)))
 
     # ---- results -------------------------------------------------------------------------------
 
@@ -219,7 +289,8 @@ class LoadTest:
             "client_cpu_s": round(sum(child.cpu_s for child in self.clients), 2),
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "wall_s": round(wall_s, 1),
-            "study_ended": outcomes.ended,
+            "study_ended": outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
+            "incomplete": self._incomplete(outcomes),
             "options": self.options.to_json(),
             "plan": {
                 "padded_dim": plan.padded_dim,
@@ -228,4 +299,41 @@ class LoadTest:
                 "quorum": plan.quorum,
             },
         }
-        return result | {"broken": broken_bounds(result, self.options)}
+        broken = broken_bounds(result, self.options)
+        code = self.cut_short.code if self.cut_short is not None else ExitCode.BOUND if broken else ExitCode.OK
+        return result | {"broken": broken, "exit_code": int(code)}
+
+    def _incomplete(self, outcomes: Outcomes) -> str | None:
+        if self.cut_short is None:
+            return None
+        so_far = f"{self.cut_short.why} after {len(outcomes.rounds)} of {counted(self.options.rounds, 'round')}"
+        return "; ".join(filter(None, (so_far, self.cut_short.more)))
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, as a verb: its code is minus the signal where one ended it."""
+    if code is None or code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def last_complaint(log: str) -> str:
+    """The last line of a process's log that explains an end: a warning, an error or what isn't a log line at all.
+
+    Returns:
+        At most 300 characters; empty where there is none, and for whatever was said before further lines of routine.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    try:
+        said = json.loads(lines[-1])
+    except ValueError:
+        return lines[-1][:300]
+    if not isinstance(said, dict) or said.get("level") not in ("warning", "error", "critical"):
+        return ""
+    facts = [f"{name} {value}" for name, value in said.items() if name not in ("event", "level", "timestamp")]
+    return ", ".join([str(said.get("event", "")), *facts])[:300]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sordino.closing_lines import counted
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.display import LoadDisplay
 from sordino.loadtest.options import LoadOptions
@@ -16,34 +18,61 @@ from sordino.loadtest.schedule import PHASE_NAMES
 SHARES: Final = (0.1, 0.2, 0.3)
 
 
-def run_sweep(options: LoadOptions, display: LoadDisplay) -> list[dict[str, Any]]:
+def run_sweep(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
     """Run every combination, each with processes of its own; ``options.out`` gets one folder for each and the table.
+
+    A run that is cut short ends the sweep.
 
     Args:
         options: ``drop`` and ``at`` are replaced.
         display: shows each in turn; entered by the caller.
 
+    Returns:
+        ``runs`` as of `run_load_test`; ``broken`` and ``incomplete`` as there, each naming its row; ``exit_code``.
+
     Raises:
-        Failure: as `run_load_test`.
+        Failure: as `run_load_test`, for the first run.
+        KeyboardInterrupt: in the first run, before any process was started.
     """
     out = options.out
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
-    results = []
-    for at in PHASE_NAMES:
-        for share in SHARES:
-            folder = None if out is None else out / f"{at}-{round(100 * share)}"
-            display.say(f"{100 * share:g} % {options.drop_style} at {at}")
-            one = dataclasses.replace(options, at=at, drop=share, out=folder)
-            results.append(run_load_test(one, display))
+    results: list[dict[str, Any]] = []
+    incomplete, code = None, int(ExitCode.OK)
+    for at, share in itertools.product(PHASE_NAMES, SHARES):
+        row = f"{at}, {100 * share:g} %"
+        folder = None if out is None else out / f"{at}-{round(100 * share)}"
+        display.say(f"{100 * share:g} % {options.drop_style} at {at}")
+        try:
+            result = run_load_test(dataclasses.replace(options, at=at, drop=share, out=folder), display)
+        except (Failure, KeyboardInterrupt) as error:
+            if not results:
+                raise
+            incomplete = f"{row}: {error.message if isinstance(error, Failure) else 'interrupted'}"
+            code = int(error.code if isinstance(error, Failure) else ExitCode.INTERRUPTED)
+            break
+        results.append(result)
+        if result["incomplete"] is not None:
+            incomplete, code = f"{row}: {result['incomplete']}", result["exit_code"]
+            break
+    broken = [
+        f"{one['options']['at']}, {100 * one['options']['drop']:g} %: {sentence}"
+        for one in results
+        for sentence in one["broken"]
+    ]
+    if broken and incomplete is None:
+        code = int(ExitCode.BOUND)
+    sweep = {"runs": results, "broken": broken, "incomplete": incomplete, "exit_code": code}
     if out is not None:
-        (out / "sweep.md").write_text(markdown(results) + "\n")
-        (out / "sweep.json").write_text(json.dumps({"runs": results}, indent=1) + "\n")
-    return results
+        (out / "sweep.md").write_text(markdown(results, incomplete) + "\n")
+        (out / "sweep.json").write_text(json.dumps(sweep, indent=1) + "\n")
+    return sweep
 
 
-def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+def markdown(results: Sequence[Mapping[str, Any]], incomplete: str | None = None) -> str:
     """A table of runs, one a row, under a line that says what they have in common.
+
+    ``incomplete`` is why there are no more of them, and stands below.
 
     Raises:
         ValueError: no runs.
@@ -52,8 +81,9 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
         raise ValueError("no runs")
     common, plan = results[0]["options"], results[0]["plan"]
     lines = [
-        f"{common['clients']} participants in {common['processes']} processes, {common['dim']:,} values of "
-        f"{common['bits']} bits ({plan['padded_dim']:,} travel), {common['rounds']} rounds a row; drop style "
+        f"{common['clients']} participants in {counted(common['processes'], 'process', 'processes')}, "
+        f"{common['dim']:,} values of {counted(common['bits'], 'bit')} ({plan['padded_dim']:,} travel), "
+        f"{counted(common['rounds'], 'round')} a row; drop style "
         f"{common['drop_style']}, deadline of each phase {common['deadline_s']:g} s. *Seen* is what the coordinator "
         "noted as dropouts: unmasking goes on as soon as enough shares are there, and waits for nobody else.",
         "",
@@ -74,4 +104,6 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
             *("-" if seconds[share] is None else f"{seconds[share]:.2f}" for share in ("p50", "p95")),
         )
         lines.append("| " + " | ".join(cells) + " |")
+    if incomplete is not None:
+        lines += ["", f"Incomplete. {incomplete}."]
     return "\n".join(lines)

@@ -16,10 +16,11 @@ from rich.console import Console
 
 from secagg.masking import word_dtype
 from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest import sweep
 from sordino.loadtest.display import LoadDisplay, final_lines, round_line, round_table
 from sordino.loadtest.figure import write_figure
 from sordino.loadtest.options import LoadOptions
-from sordino.loadtest.run import allow_open_files
+from sordino.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.loadtest.schedule import (
     PHASE_NAMES,
     dropped_count,
@@ -246,10 +247,12 @@ def result_of(*streams: list[dict[str, Any]], options: LoadOptions = OPTIONS) ->
         "client_peak_rss_mb": 80.0,
         "wall_s": 20.0,
         "study_ended": "rounds done",
+        "incomplete": None,
         "options": options.to_json(),
         "plan": PLAN,
     }
-    return result | {"broken": broken_bounds(result, options)}
+    broken = broken_bounds(result, options)
+    return result | {"broken": broken, "exit_code": int(bool(broken))}
 
 
 def test_figures_of_completed_and_aborted_rounds() -> None:
@@ -412,6 +415,63 @@ def test_a_sweep_is_a_markdown_table() -> None:
     assert "1 x ShareKeys: too few" in lines[-1]
 
 
+def sweep_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: Callable[[int], dict[str, Any] | BaseException]
+) -> dict[str, Any]:
+    """A sweep whose run number n ended as ``ended(n)`` says, with nothing started."""
+    asked: list[LoadOptions] = []
+
+    def run_one(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
+        asked.append(options)
+        changes = ended(len(asked))
+        if isinstance(changes, BaseException):
+            raise changes
+        assert options.out is not None
+        options.out.mkdir(parents=True)
+        return result_of(attempt_events(1)) | {"options": options.to_json()} | changes
+
+    monkeypatch.setattr(sweep, "run_load_test", run_one)
+    told = sweep.run_sweep(replace(OPTIONS, out=tmp_path / "sweep"), LoadDisplay(quiet=True))
+    kept = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert kept == told
+    assert len((tmp_path / "sweep" / "sweep.md").read_text().splitlines()) >= 4 + len(told["runs"])
+    return told
+
+
+def test_a_broken_bound_of_a_sweep_names_its_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = sweep_of(
+        monkeypatch, tmp_path, lambda number: {"broken": ["too slow"], "exit_code": 1} if number == 5 else {}
+    )
+    assert len(told["runs"]) == 15
+    assert (told["broken"], told["incomplete"], told["exit_code"]) == (["share-keys, 20 %: too slow"], None, 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "rows", "code"),
+    [
+        ({"incomplete": "interrupted after 1 of 3 rounds", "exit_code": 130}, 4, 130),
+        (KeyboardInterrupt(), 3, 130),
+        (Failure(ExitCode.NETWORK, "the port is taken"), 3, 4),
+    ],
+)
+def test_a_sweep_that_is_cut_short_keeps_its_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: dict[str, Any] | BaseException, rows: int, code: int
+) -> None:
+    told = sweep_of(monkeypatch, tmp_path, lambda number: end if number == 4 else {})
+    assert (len(told["runs"]), told["exit_code"]) == (rows, code)
+    assert told["incomplete"].startswith("share-keys, 10 %: ")
+    assert told["incomplete"] in (tmp_path / "sweep" / "sweep.md").read_text()
+
+
+def test_only_what_explains_an_end_is_quoted_from_a_log() -> None:
+    info = '{"listening": "127.0.0.1:1", "event": "ready", "level": "info", "timestamp": "now"}'
+    error = '{"path": "a.sqlite", "event": "the disk is full", "level": "error", "timestamp": "now"}'
+    assert last_complaint("") == last_complaint(info) == last_complaint(f"{error}\n{info}\n") == ""
+    assert last_complaint(f"{info}\n{error}\n\n") == "the disk is full, path a.sqlite"
+    assert last_complaint(f"{info}\nsordino serve: the port is taken\n") == "sordino serve: the port is taken"
+    assert (ending(-9), ending(3)) == ("was ended by SIGKILL", "ended with code 3")
+
+
 # ---------------------------------------------------------------------------------- the command line
 
 
@@ -420,7 +480,9 @@ def test_a_sweep_is_a_markdown_table() -> None:
     [
         (("--drop", "20"), 2, "0.1"),
         (("--at", "lunch"), 2, "masked-input"),
-        (("--clients", "2", "--processes", "1"), 3, "--clients 3 is the nearest that works"),
+        (("--clients", "2", "--processes", "1"), 2, "--clients"),
+        (("--sweep", "--drop", "0.1"), 2, "can't be used with --drop"),
+        (("--sweep", "--at", "any", "--drop", "0.1"), 2, "can't be used with --drop and --at"),
         (("--dim", "100", "--bits", "1"), 3, "--bits 5 is the nearest that works"),
     ],
 )

@@ -124,10 +124,22 @@ def start_long(out: Path) -> subprocess.Popen[str]:
     """A load test that would run for a long time, in the middle of its rounds."""
     # A child inherits an ignored SIGINT (tests started in a shell's background) but not a handled one.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    arguments = ["--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "100000", "--out", str(out)]
+    arguments = [
+        "--clients",
+        "8",
+        "--processes",
+        "2",
+        "--dim",
+        "100",
+        "--rounds",
+        "100000",
+        "--json",
+        "--out",
+        str(out),
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "sordino", "loadtest", *arguments],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -143,12 +155,26 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -
     process = start_long(tmp_path / "load")
     try:
         process.send_signal(number)
-        code = process.wait(timeout=60)
+        told, err = process.communicate(timeout=60)
     finally:
         process.kill()
-        process.communicate()
-    assert code == ExitCode.INTERRUPTED
+    assert process.returncode == ExitCode.INTERRUPTED
     assert wait_for(lambda: not processes_of(tmp_path), 30)
+    assert err.count("stopping") == 1
+    result = kept_result(tmp_path / "load", told)
+    assert result["study_ended"] == "interrupted"
+    assert result["exit_code"] == ExitCode.INTERRUPTED
+
+
+def kept_result(out: Path, told: str) -> dict[str, Any]:
+    """What a load test that was cut short leaves: the same object printed and kept, with the rounds so far."""
+    result: dict[str, Any] = json.loads(told)
+    assert json.loads((out / "result.json").read_text()) == result
+    assert (out / "round-time-by-phase.svg").exists()
+    assert result["rounds_completed"] == result["sums_ok"] > 0
+    assert " of 100000 rounds" in result["incomplete"]
+    assert result["server_cpu_s"] > 0
+    return result
 
 
 def test_a_client_process_that_dies_is_reported(tmp_path: Path) -> None:
@@ -156,13 +182,30 @@ def test_a_client_process_that_dies_is_reported(tmp_path: Path) -> None:
     try:
         [client] = [pid for pid, line in processes_of(tmp_path).items() if "hosts/host-02" in line]
         os.kill(client, signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        told, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == ExitCode.STUDY
     assert "the client process host-02 was ended by SIGKILL after" in err
     assert "host-02.log" in err
     assert wait_for(lambda: not processes_of(tmp_path), 30)
+    result = kept_result(tmp_path / "load", told)
+    assert result["study_ended"] == "the client process host-02 was ended by SIGKILL"
+
+
+def test_a_coordinator_that_dies_is_reported(tmp_path: Path) -> None:
+    process = start_long(tmp_path / "load")
+    try:
+        [serving] = [pid for pid, line in processes_of(tmp_path).items() if "\0serve\0" in line]
+        os.kill(serving, signal.SIGKILL)
+        told, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == ExitCode.STUDY
+    assert "the coordinator was ended by SIGKILL after" in err
+    assert "coordinator.log" in err
+    assert "info" not in err
+    assert kept_result(tmp_path / "load", told)["exit_code"] == ExitCode.STUDY
 
 
 def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) -> None:
