@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
@@ -10,7 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.loadtest.summary import BETWEEN, EndedRound, Outcomes, percentile
+from sordino.closing_lines import counted
+from sordino.loadtest.summary import BETWEEN, UNSEEN, EndedRound, Outcomes, percentile
 from sordino.panel import Display, StudyPanel, size_text
 from sordino.progress import PHASES
 
@@ -100,7 +102,8 @@ def _drops(outcomes: Outcomes) -> tuple[int, int]:
 def round_line(ended: EndedRound) -> str:
     """One plain line for a round."""
     again = f", attempt {ended.attempt}" if ended.attempt > 1 else ""
-    drops = f"{sum(ended.observed.values())} of {sum(ended.expected.values())} planned dropouts seen"
+    planned = counted(sum(ended.expected.values()), "planned dropout")
+    drops = f"{sum(ended.observed.values())} of {planned} seen" if ended.expected else planned
     if not ended.completed:
         return f"round {ended.round}{again}: aborted after {ended.seconds:.2f} s, {ended.reason}; {drops}"
     verdict = "the sum is right" if ended.sum_ok else "THE SUM IS WRONG"
@@ -150,21 +153,24 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     """What stands under the table."""
     options, plan, drops, lag = result["options"], result["plan"], result["drops"], result["loop_lag_ms"]
     done, aborted = result["rounds_completed"], result["rounds_aborted"]
+    sums = f"{result['sums_ok']} of {counted(done, 'sum')} right" if done else "no sums"
     lines = [
-        f"participants        {options['clients']} in {options['processes']} processes, a TLS channel each; "
+        f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
+        "a TLS channel each; "
         f"min_survivors {plan['min_survivors']}, A {plan['A']}",
-        f"vector              {options['dim']:,} values of {options['bits']} bits; {plan['padded_dim']:,} travel, "
+        f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}; "
+        f"{plan['padded_dim']:,} travel, "
         "as it is padded",
-        f"rounds              {done} completed, {aborted} aborted; {result['sums_ok']} of {done} sums right",
+        f"rounds              {done} completed, {aborted} aborted; {sums}",
         *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
         f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
         f"at {options['at']}), {drops['unplanned']} unplanned",
-        f"                    {drops['late']} noticed in the next round only, {drops['absent']} not back for it",
+        *_unseen_lines(drops),
+        f"                    {drops['absent']} not back when the next round began",
     ]
     if done + aborted < options["rounds"]:
-        lines.append(
-            f"ended               after {done + aborted} of {options['rounds']} rounds: {result['study_ended']}"
-        )
+        asked = counted(options["rounds"], "round")
+        lines.append(f"ended               after {done + aborted} of {asked}: {result['study_ended']}")
     if done:
         seconds = result["round_s"]
         lines += [
@@ -186,3 +192,13 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"{result['wall_s']:.0f} s from start to end"
     )
     return lines
+
+
+def _unseen_lines(drops: Mapping[str, Any]) -> list[str]:
+    """What became of the planned dropouts that weren't seen; together with those seen they are all."""
+    if not drops["unseen"]:
+        return []
+    reasons = "; ".join(f"{number} {UNSEEN[name]}" for name, number in drops["unseen"].items())
+    indent = " " * 20
+    text = f"{sum(drops['unseen'].values())} unseen: {reasons}"
+    return textwrap.wrap(text, 110, initial_indent=indent, subsequent_indent=indent)

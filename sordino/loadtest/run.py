@@ -86,10 +86,12 @@ def allow_open_files(options: LoadOptions) -> None:
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     if hard != resource.RLIM_INFINITY and hard < wanted:
+        most = hard - _OTHER_FILES
+        fewer = f"Use --clients {most} or fewer, or raise" if most >= max(3, options.processes) else "Raise"
         raise Failure(
             ExitCode.INPUT,
             f"{options.clients} participants need {wanted} open files, the system allows {hard}. "
-            f"Use --clients {max(2, hard - _OTHER_FILES)} or fewer, or raise the limit (ulimit -Hn).",
+            f"{fewer} the limit with ulimit -n {wanted}.",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

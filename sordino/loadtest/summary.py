@@ -8,10 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sordino.closing_lines import counted
 from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.schedule import Drop
 from sordino.progress import PHASES
 
+UNSEEN: Final = {
+    "unmasking": "at unmasking, which goes on once enough shares are there",
+    "aborted": "left in a round that was aborted before they were noted",
+    "next_round": "noticed only in the next round",
+    "other_phase": "noted in another phase of the same round",
+    "unnoted": "never noted",
+}
+"""Why the coordinator didn't note a planned dropout in its phase: JSON name -> words."""
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -81,6 +90,8 @@ class Outcomes:
     rounds: list[EndedRound] = field(default_factory=list)
     drop_reasons: Counter[str] = field(default_factory=Counter)
     lags_ms: list[Mapping[str, float]] = field(default_factory=list)
+    unseen: Counter[str] = field(default_factory=Counter)
+    """Name in ``UNSEEN`` -> planned dropouts; together with those observed they are all that were expected."""
     vector_bytes: int = 0
     ended: str = ""
     """Why the study ended, once it has."""
@@ -93,6 +104,7 @@ class Outcomes:
     _phases: dict[str, float] = field(default_factory=dict)
     _reached: set[str] = field(default_factory=set)
     _dropped: dict[int, str] = field(default_factory=dict)
+    _unseen_before: dict[int, str] = field(default_factory=dict)
 
     def apply(self, event: Mapping[str, Any]) -> EndedRound | None:
         """Take one event in; returns the round that it ended, if it ended one."""
@@ -164,6 +176,7 @@ class Outcomes:
         expected = Counter(phase for phase in planned.values() if phase in self._reached)
         observed = Counter(phase for who, phase in self._dropped.items() if planned.get(who) == phase)
         others = [(who, phase) for who, phase in self._dropped.items() if planned.get(who) != phase]
+        self._explain_unseen(planned, completed=bool(values["completed"]))
         late = sum(phase == PHASES[0] and who in self._planned_before for who, phase in others)
         ended = EndedRound(
             round=int(event["round"]),
@@ -181,6 +194,23 @@ class Outcomes:
             self.lags_ms.append(lag)
         self.rounds.append(ended)
         return ended
+
+    def _explain_unseen(self, planned: Mapping[int, str], *, completed: bool) -> None:
+        """Count this round's planned dropouts that weren't noted in their phase, each under one name."""
+        for who, name in self._unseen_before.items():
+            if self._dropped.get(who) == PHASES[0] != planned.get(who):
+                self.unseen[name] -= 1
+                self.unseen["next_round"] += 1
+        self._unseen_before = {}
+        for who, phase in planned.items():
+            if phase not in self._reached or self._dropped.get(who) == phase:
+                continue
+            if who in self._dropped:
+                self.unseen["other_phase"] += 1
+                continue
+            name = "aborted" if not completed else "unmasking" if phase == PHASES[-1] else "unnoted"
+            self.unseen[name] += 1
+            self._unseen_before[who] = name
 
     # ---- figures -------------------------------------------------------------------------------
 
@@ -230,6 +260,7 @@ class Outcomes:
                 "observed": sum(sum(one.observed.values()) for one in self.rounds),
                 "late": sum(one.late for one in self.rounds),
                 "unplanned": sum(one.unplanned for one in self.rounds),
+                "unseen": {name: self.unseen[name] for name in UNSEEN if self.unseen[name]},
                 "expected_by_phase": _added([one.expected for one in self.rounds]),
                 "observed_by_phase": _added([one.observed for one in self.rounds]),
                 # Not back from the last round's drop when this one began.
@@ -261,17 +292,21 @@ def broken_bounds(result: Mapping[str, Any], options: LoadOptions) -> list[str]:
     found = []
     wrong = result["sums_wrong"]
     if wrong:
+        sums = counted(result["rounds_completed"], "sum")
         found.append(
-            f"{len(wrong)} of {result['rounds_completed']} sums are not those of the survivors: round "
-            + ", ".join(map(str, wrong))
+            f"{len(wrong)} of {sums} {'is' if len(wrong) == 1 else 'are'} not that of the "
+            "survivors: round " + ", ".join(map(str, wrong))
         )
     p95 = result["round_s"]["p95"]
     if options.max_p95_s is not None and (p95 is None or p95 > options.max_p95_s):
-        figure = "no round was completed" if p95 is None else f"the p95 round took {p95:g} s"
-        found.append(f"{figure}, --max-p95 allows {options.max_p95_s:g} s")
+        bound = f"{options.max_p95_s:g} s"
+        if p95 is None:
+            found.append(f"--max-p95 asks for rounds of at most {bound}, and no round was completed")
+        else:
+            found.append(f"the p95 round took {p95:g} s, --max-p95 allows {bound}")
     if options.min_completed is not None and result["rounds_completed"] < options.min_completed:
         found.append(
-            f"{result['rounds_completed']} of {options.rounds} rounds were completed, --min-completed asks for "
+            f"{result['rounds_completed']} of {counted(options.rounds, 'round')} completed, --min-completed asks for "
             f"{options.min_completed}"
         )
     return found

@@ -179,8 +179,13 @@ def test_connections_are_allowed_for(
 
 def test_more_connections_than_the_system_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 1024))
-    with pytest.raises(Failure, match="--clients 768"):
+    monkeypatch.setattr(resource, "setrlimit", lambda which, values: None)
+    with pytest.raises(Failure, match="Use --clients 768 or fewer, or raise the limit with ulimit -n 1256"):
         allow_open_files(replace(OPTIONS, clients=1000))
+    allow_open_files(replace(OPTIONS, clients=768))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 257))
+    with pytest.raises(Failure, match=r"allows 257\. Raise the limit with ulimit -n 306"):
+        allow_open_files(replace(OPTIONS, clients=50))
 
 
 # ---------------------------------------------------------------------------------- from events to figures
@@ -276,7 +281,7 @@ def test_figures_of_completed_and_aborted_rounds() -> None:
 def test_a_tampered_sum_is_found() -> None:
     result = result_of(attempt_events(1), attempt_events(2, tamper=True))
     assert (result["sums_ok"], result["sums_wrong"]) == (1, [2])
-    assert result["broken"] == ["1 of 2 sums are not those of the survivors: round 2"]
+    assert result["broken"] == ["1 of 2 sums is not that of the survivors: round 2"]
 
 
 def test_the_digest_of_other_survivors_is_wrong() -> None:
@@ -319,6 +324,29 @@ def test_dropouts_that_are_late_absent_or_unplanned_are_told_apart() -> None:
     assert drops["expected"] == 7  # the absent one could not leave
 
 
+def test_every_planned_dropout_is_seen_or_explained() -> None:
+    def unnoted(events: list[dict[str, Any]], who: int) -> list[dict[str, Any]]:
+        return [event for event in events if event.get("participant") != who]
+
+    def noted(who: int) -> dict[str, Any]:
+        return {"kind": "participant_dropped", "phase": "AdvertiseKeys", "participant": who, "reason": "closed"}
+
+    first, second, third = (sorted(OPTIONS.drops(round_, 1)) for round_ in (1, 2, 3))
+    next_only = next(who for who in first if who not in second)
+    in_abort = next(who for who in second if who not in third)
+    again = attempt_events(2, abort="too few")
+    again.insert(2, noted(next_only))
+    last = attempt_events(3)
+    last = [*unnoted(unnoted(last, third[0]), third[1])]
+    last.insert(2, noted(third[1]))
+    result = result_of(unnoted(attempt_events(1), next_only), unnoted(again, in_abort), last)
+    drops = result["drops"]
+    assert drops["unseen"] == {"aborted": 1, "next_round": 1, "other_phase": 1, "unnoted": 1}
+    assert drops["observed"] + sum(drops["unseen"].values()) == drops["expected"] == 12
+    assert "4 unseen: 1 left in a round that was aborted" in "\n".join(final_lines(result))
+    assert max(map(len, final_lines(result))) <= 110
+
+
 def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
     reason = "3 participants are connected, 12 needed"
     event = {"kind": "attempt_aborted", "round": 1, "attempt": 1, "phase": "Connecting", "reason": reason, "at": 5.0}
@@ -343,11 +371,13 @@ def test_broken_bounds_name_bound_and_figure() -> None:
     options = replace(OPTIONS, max_p95_s=4.0, min_completed=3)
     assert result_of(*rounds, options=options)["broken"] == [
         "the p95 round took 4.5 s, --max-p95 allows 4 s",
-        "2 of 3 rounds were completed, --min-completed asks for 3",
+        "2 of 3 rounds completed, --min-completed asks for 3",
     ]
     kept = replace(OPTIONS, max_p95_s=4.5, min_completed=2)
     assert result_of(*rounds, options=kept)["broken"] == []
-    assert result_of(options=kept)["broken"][0] == "no round was completed, --max-p95 allows 4.5 s"
+    assert result_of(options=kept)["broken"][0] == (
+        "--max-p95 asks for rounds of at most 4.5 s, and no round was completed"
+    )
 
 
 # ---------------------------------------------------------------------------------- what is shown
@@ -381,7 +411,7 @@ def test_lines_and_panel_while_it_runs(capsys: pytest.CaptureFixture[str]) -> No
         for event in [*attempt_events(1), *attempt_events(2, abort="too few"), *attempt_events(3, tamper=True)]:
             display.show_round(event, outcomes.apply(event))
     told = capsys.readouterr().err
-    assert "round 1: sum of 16 in 2.00 s, the sum is right; 0 of 0 planned dropouts seen" in told
+    assert "round 1: sum of 16 in 2.00 s, the sum is right; no planned dropouts\n" in told
     assert "round 2: aborted after 1.25 s, ShareKeys: too few" in told
     assert "THE SUM IS WRONG" in told
     for width, height in ((100, 30), (80, 24)):

@@ -43,6 +43,8 @@ def test_disconnecting_participants_come_back_and_every_sum_is_right(run: Run, t
     at_input = [drop for round_ in range(1, 7) for drop in drops_of(1, round_, 1, clients=12, share=0.25).values()]
     assert {drop.within_upload for drop in at_input if drop.phase == "MaskedInputCollection"} == {True, False}
     assert result["drops"]["observed_by_phase"]["MaskedInputCollection"] >= 2
+    drops = result["drops"]
+    assert drops["observed"] + sum(drops["unseen"].values()) == drops["expected"]
     assert result["server_cpu_s"] > result["server_cpu_s_before_rounds"] > 0
     assert result["server_peak_rss_mb"] > 20
     assert result["client_cpu_s"] > 0
@@ -90,7 +92,7 @@ def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pyte
     monkeypatch.setattr(server.journal, "read_events", tampered)
     code, told, err = run("loadtest", *SMALL, "--max-p95", "0.001")
     assert code == ExitCode.BOUND == 1
-    assert "1 of 2 sums are not those of the survivors: round 2" in err
+    assert "1 of 2 sums is not that of the survivors: round 2" in err
     assert "--max-p95 allows 0.001 s" in err
     result = json.loads(told)  # one object, whatever is broken
     assert (result["sums_ok"], result["sums_wrong"]) == (1, [2])
