@@ -81,6 +81,15 @@ class LoadDisplay(Display):
         """What the coordinator has used so far."""
         self.load_panel.server_cpu_s, self.load_panel.server_peak_mb = cpu_s, peak_mb
 
+    def stopping(self) -> None:
+        """Ctrl-C was heard; the processes take a moment to end."""
+        if self._silent:
+            return
+        if self._live is not None:
+            self._live.console.print("stopping")  # above the panel
+        else:
+            self.say("stopping")
+
     def show_round(self, event: Mapping[str, Any], ended: EndedRound | None) -> None:
         """Take in one event, and the round that it ended, if it ended one."""
         self.panel.apply(event)

@@ -217,7 +217,7 @@ class LoadTest:
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
             if self.interrupted:
-                self.display.remark("stopping")
+                self.display.stopping()
                 raise _GoneError(INTERRUPTED)
             if not running:
                 self._coordinator_is_gone(outcomes)
