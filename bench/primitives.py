@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from nacl.bindings import crypto_sign_open
 
 from bench.timing import Spread, spread
 from secagg import shamir
@@ -63,6 +64,7 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
     agreement, peer = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
     identity, message = Ed25519PrivateKey.generate(), bytes(170)
     public, signature = identity.public_key(), identity.sign(message)
+    public_bytes, signed = public.public_bytes_raw(), signature + message
     xs = range(1, HOLDERS + 1)
     secrets = shamir.random_symbols(32, os.urandom).reshape(2, 16)
     shares = shamir.split(np.tile(secrets, (HOLDERS, 1, 1)), THRESHOLD, xs, os.urandom)
@@ -85,7 +87,8 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
         (keys, "X25519, new key", "us", lambda: X25519PrivateKey.generate().public_key().public_bytes_raw(), 1),
         (keys, "X25519, agreement", "us", lambda: agreement.exchange(peer), 1),
         (keys, "Ed25519, sign", "us", lambda: identity.sign(message), 1),
-        (keys, "Ed25519, verify", "us", lambda: public.verify(signature, message), 1),
+        (keys, "Ed25519, verify (libsodium)", "us", lambda: crypto_sign_open(signed, public_bytes), 1),
+        (keys, "Ed25519, verify (OpenSSL)", "us", lambda: public.verify(signature, message), 1),
         (keys, "AES-256-GCM, 96 bytes", "us", lambda: AESGCM(bytes(32)).encrypt(bytes(12), bytes(96), key), 1),
         (sharing, "share two secrets", "ms", split_anew, 1),
         (sharing, "Lagrange weights", "ms", lambda: shamir.lagrange_at_zero(points), 1),

@@ -43,6 +43,7 @@ _PAIR: Final = _label("sordino/v1/share-pair")
 _LEAF: Final = _label("sordino/v1/merkle-leaf")
 _NODE: Final = _label("sordino/v1/merkle-node")
 _ROOT: Final = _label("sordino/v1/merkle-root")
+_OF_A_HASH: Final = HASH_BYTES.to_bytes(2, "big")
 
 
 def share_leaf(
@@ -79,20 +80,8 @@ def share_leaf(
         raise ValueError(f"a share is {SHARE_SYMBOLS} uint16 symbols, not {share.shape} of {share.dtype}")
     if not 1 <= x < 2**32:
         raise ValueError(f"a holder's point cannot be {x}")
-    return sha256(
-        b"".join(
-            (
-                _SHARE,
-                _prefixed(kind),
-                _prefixed(cohort_context),
-                _prefixed(dealer),
-                _prefixed(holder),
-                x.to_bytes(4, "big"),
-                salt,
-                share.astype("<u2", copy=False).tobytes(),
-            )
-        )
-    ).digest()
+    fields = _prefixed(kind) + _prefixed(cohort_context) + _prefixed(dealer) + _prefixed(holder)
+    return sha256(_SHARE + fields + x.to_bytes(4, "big") + salt + share.astype("<u2", copy=False).tobytes()).digest()
 
 
 def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
@@ -203,9 +192,12 @@ def _root(count: int, top: bytes) -> bytes:
 
 
 def _prefixed(field: bytes) -> bytes:
-    if not 1 <= len(field) < 2**16:
-        raise ValueError(f"a committed field has 1 to 65535 bytes, not {len(field)}")
-    return len(field).to_bytes(2, "big") + field
+    length = len(field)
+    if length == HASH_BYTES:  # nearly all: identities and contexts
+        return _OF_A_HASH + field
+    if not 1 <= length < 2**16:
+        raise ValueError(f"a committed field has 1 to 65535 bytes, not {length}")
+    return length.to_bytes(2, "big") + field
 
 
 def _check_hash(value: bytes) -> None:

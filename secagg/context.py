@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from secagg.errors import InvalidParameters
 from secagg.parameters import RoundParameters
@@ -30,11 +32,17 @@ def encode(label: str, *fields: bytes) -> bytes:
     Returns:
         The label, the number of fields and the fields, each preceded by its length (8 bytes, little-endian).
     """
-    name = label.encode("ascii")
-    parts = [len(name).to_bytes(8, "little"), name, len(fields).to_bytes(8, "little")]
+    parts = [_head(label, len(fields))]
     for field in fields:
-        parts += (len(field).to_bytes(8, "little"), field)
+        length = len(field)
+        parts += (_LENGTHS[length] if length < 256 else number(length), field)
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)  # one for each purpose, and for each size of a set
+def _head(label: str, fields: int) -> bytes:
+    name = label.encode("ascii")
+    return number(len(name)) + name + number(fields)
 
 
 def digest(label: str, *fields: bytes) -> bytes:
@@ -45,6 +53,9 @@ def digest(label: str, *fields: bytes) -> bytes:
 def number(value: int) -> bytes:
     """A counter as a field: 8 bytes, little-endian."""
     return value.to_bytes(8, "little")
+
+
+_LENGTHS: Final = [number(length) for length in range(256)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ _WORTH_A_THREAD: Final = 1 << 22
 
 _BLOCK: Final = 16
 _ZEROS: Final = bytes(CHUNK_BYTES)
+_MODES: Final[dict[Keystream, Any]] = {"gcm": modes.GCM(bytes(12)), "ctr": modes.CTR(bytes(15) + b"\x02")}
 
 
 @cache
@@ -182,8 +183,7 @@ def _open_stream(key: bytes, variant: Keystream) -> CipherContext:
     GCM is counter mode plus a tag; block 1 is kept for the tag and data start at block 2. The tag is never
     asked for: a keystream has nothing to authenticate.
     """
-    mode = modes.GCM(bytes(12)) if variant == "gcm" else modes.CTR(bytes(15) + b"\x02")
-    return Cipher(algorithms.AES(key), mode).encryptor()
+    return Cipher(algorithms.AES(key), _MODES[variant]).encryptor()
 
 
 _chosen: Keystream | None = None  # a matter of speed only, so a process-wide value changes no result

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.signatures import verify_signature
 
 FORMAT = "sordino-roster-1"
 LARGEST_ROSTER = 1_000_000
@@ -71,18 +72,7 @@ class Roster:
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
         """Whether `signature` (64 bytes) is that of the participant's identity over `message`."""
-        key = self._keys.get(participant)
-        if key is None:
-            try:
-                key = self._keys[participant] = Ed25519PublicKey.from_public_bytes(self.identity(participant))
-            except ValueError:
-                return False
-        return _verifies(key, signature, message)
-
-    @cached_property
-    def _keys(self) -> dict[int, Ed25519PublicKey]:
-        """Keys as OpenSSL holds them: reading one costs a tenth of a verification, and each is used in every round."""
-        return {}
+        return verify_signature(self.identity(participant), signature, message)
 
     def largest_host(self) -> int:
         """How many participants the fullest host process holds: they fall together."""
@@ -95,23 +85,6 @@ class Roster:
     def digest(self) -> bytes:
         """SHA-256 of the signed content."""
         return self._digest
-
-
-def verify_signature(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Ed25519 verification; False for anything malformed as well."""
-    try:
-        key = Ed25519PublicKey.from_public_bytes(public_key)
-    except ValueError:
-        return False
-    return _verifies(key, signature, message)
-
-
-def _verifies(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
-    try:
-        key.verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def _signed_bytes(roster: Roster) -> bytes:

@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
 }
 
 # A core computes: no network, no file, no clock, no event loop, no randomness of its own.
-CORE_PACKAGES = {"numpy", "cryptography"}
+CORE_PACKAGES = {"numpy", "cryptography", "nacl"}
 OUTSIDE_WORLD = {
     *("asyncio", "concurrent", "datetime", "ftplib", "glob", "http", "multiprocessing", "os", "pathlib"),
     *("random", "secrets", "select", "selectors", "shutil", "signal", "smtplib", "socket", "socketserver"),

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from attempts_in_memory import authority, identities, keyed_source, roster_of
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster, verify_roster, verify_signature
+from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster, verify_roster
+from secagg.signatures import verify_signature
 
 ROSTER = roster_of(6)
 DATA = sign_roster(ROSTER, authority())
@@ -119,6 +120,23 @@ def test_two_rosters_never_have_the_same_digest() -> None:
         Roster("ab", 256, (RosterEntry(a, "c"),)),
     ]
     assert len({roster.digest() for roster in rosters}) == len(rosters)
+
+
+def test_a_key_for_which_one_signature_covers_every_message_is_refused() -> None:
+    neutral = (1).to_bytes(32, "little")
+    base_point = bytes.fromhex("58" + "66" * 31)
+    signature = base_point + (1).to_bytes(32, "little")  # R = s B with s = 1
+    for message in (b"one", b"another"):
+        Ed25519PublicKey.from_public_bytes(neutral).verify(signature, message)  # OpenSSL accepts it
+        assert not verify_signature(neutral, signature, message)
+
+
+def test_parts_of_a_signature_cannot_move_into_the_message() -> None:
+    key = identities(1)[0]
+    signature = key.sign(b"message")
+    for at in (-1, 1):
+        joined = signature + b"message"
+        assert not verify_signature(key.public, joined[: 64 + at], joined[64 + at :])
 
 
 def test_verification_never_raises() -> None:

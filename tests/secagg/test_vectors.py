@@ -26,7 +26,7 @@ from secagg import commitments, context, errors, keys, masking, packing, shamir
 from secagg.client_phases import request_digest
 from secagg.parallel import Parallel
 from secagg.parameters import RoundParameters
-from secagg.roster import verify_signature
+from secagg.signatures import verify_signature
 from tests.reference import write_vectors
 from tests.reference.participant import Participant
 from tests.reference.setting import PHASES, Numbers, Refused, Setting
