@@ -1,4 +1,4 @@
-"""What one sum reveals: Renyi curves of the distributed discrete Gaussian, and (epsilon, delta) from them.
+"""What one sum reveals: Renyi curves of the two distributed mechanisms, and (epsilon, delta) from them.
 
 Adjacency throughout: one participant's update against zero, her noise share present; both directions (the
 noise is symmetric). Everything is in grid units: integers, after scaling by 1 / granularity.
@@ -127,6 +127,46 @@ def ddgauss_rdp(
     per_coordinate = alpha * s2**2 / 2 + tau * dim
     slope = min((s2**2 + 2 * s1 * tau + tau**2 * dim), (s2 + math.sqrt(dim) * tau) ** 2) / 2
     return np.minimum(per_coordinate, alpha * slope) * (1 + _HAIR)
+
+
+def skellam_rdp(
+    orders: Floats | float,
+    *,
+    l2_bound: float,
+    l1_bound: float,
+    central_variance: Fraction | float,
+) -> Floats:
+    """Renyi divergence of one sum with Skellam noise, for integer orders >= 2.
+
+    alpha D2^2 / (2 v) + min(((2 alpha - 1) D2^2 + 6 D1) / (4 v^2), 3 D1 / (2 v)), v the variance of the sum.
+    Source: [AKL21], the main theorem, summed over the coordinates (each of the two bounds is additive). Skellam
+    is closed under sums, so v is all that matters: the shares' variances add, and there is no tau.
+
+    Args:
+        orders: scalar or array of integers >= 2. The theorem covers no others.
+        l2_bound, l1_bound: norms of the rounded update, grid units; `rounded_l1_bound` gives the second. The
+            update must be a vector of integers.
+        central_variance: of the unknown noise in one coordinate of the sum, grid units squared: h times that of
+            one share. The variance, not the mean of the two Poisson variables behind it, which is half of it.
+
+    Returns:
+        An array of the shape of ``orders``.
+
+    Raises:
+        ValueError: an order that is no integer or below 2, a variance that is not positive, a negative norm.
+    """
+    alpha = np.asarray(orders, dtype=np.float64)
+    if not np.all((alpha >= 2) & (alpha < math.inf) & (alpha == np.floor(alpha))):
+        raise ValueError("the Skellam bound is proved for integer Renyi orders >= 2 only")
+    variance, squared = float(central_variance), l2_bound * l2_bound
+    if not 0 < variance < math.inf:
+        raise ValueError("the noise needs a positive variance")
+    if not (0 <= l2_bound < math.inf and 0 <= l1_bound < math.inf):
+        raise ValueError("the norms of an update are finite and not negative")
+    # Divided twice: the square of a small variance may not be a double.
+    gaussian = alpha * squared / (2 * variance)
+    fine = ((2 * alpha - 1) * squared + 6 * l1_bound) / (4 * variance) / variance
+    return (gaussian + np.minimum(fine, 3 * l1_bound / (2 * variance))) * (1 + _HAIR)
 
 
 def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) -> float:
