@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.discrete_gaussian import SAMPLER_DISTANCE
+from mechanisms.lattice_noise import SAMPLER_DISTANCE
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan

@@ -18,10 +18,10 @@ from mechanisms.discrete_gaussian import (
     LARGEST_VARIANCE,
     SAMPLER_DISTANCE,
     DiscreteGaussian,
-    convolution_levels,
     discrete_gaussian,
     gaussian_weights,
 )
+from mechanisms.lattice_noise import convolution_levels
 from mechanisms.randomness import RandomBytes, RandomnessFailed
 
 FALSE_ALARM = 1e-6
