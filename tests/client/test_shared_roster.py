@@ -20,13 +20,13 @@ PLAIN = Roster("study", 1, tuple(RosterEntry(key.public_key().public_bytes_raw()
 def verifications(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Messages whose signatures were really verified."""
     done: list[bytes] = []
-    verifies = secagg.roster._verifies
+    verifies = secagg.roster.verify_signature
 
-    def counted(key: object, signature: bytes, message: bytes) -> bool:
+    def counted(public_key: bytes, signature: bytes, message: bytes) -> bool:
         done.append(message)
-        return verifies(key, signature, message)  # type: ignore[arg-type]
+        return verifies(public_key, signature, message)
 
-    monkeypatch.setattr(secagg.roster, "_verifies", counted)
+    monkeypatch.setattr(secagg.roster, "verify_signature", counted)
     return done
 
 
