@@ -1,0 +1,210 @@
+"""What sampling takes off a round's Renyi cost, for a reader who does not learn who was sampled.
+
+Three bounds, from the most general to the most conditional. Everybody else (the coordinator, every
+participant) knows who was sampled and pays the unamplified cost. In all of them ``curve`` is the cost of one
+round in which she is surely sampled, at the fewest honest shares that the plan allows.
+
+`sampled_rdp` needs only that the participant's content has no say in whether she is sampled. Proof. Fix her.
+Let S be who is sampled and who drops out, which has the same law whatever she holds. If S leaves her out, the
+sum has the same law A_S whatever her content; if S holds her, its law is B_S with her content and Z_S with zero
+in its place, her noise share present in both. The reader sees the mixture over S: P with her content, Q with
+zero. Let F(P, Q) = int P^a Q^(1-a) = e^((a-1) D_a(P || Q)). For a > 1, (x, y) -> x^a y^(1-a) is jointly convex
+on positive numbers (it is y f(x / y), the perspective of the convex f(t) = t^a), hence so is F, and by Jensen
+
+    F(P, Q) <= sum over S without her of Pr(S) F(A_S, A_S) + sum over S with her of Pr(S) F(B_S, Z_S)
+            <= (1 - q) 1 + q e^((a-1) eps(a)).
+
+The same holds with P and Q exchanged, as eps(a) bounds both directions. The bound grows with q, so an upper
+bound on her rate will do. Over several rounds it adds up if, whatever happened before, she is sampled at rate
+at most q: draw each round anew. It is linear in q, and cannot be better in general: where the sum without her
+looks nothing like the sum with zero in her place (others hold large updates, or she takes her noise share with
+her), nothing hides Z from B, and the bound is reached.
+
+The other two are quadratic in q, because they ask that A hides her, and take integer orders only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+"""Orders (n,) -> Renyi costs (n,) of one unsampled round, each >= 0; infinite where nothing is known."""
+
+# Relative allowance for a few dozen operations of 2^-53 each.
+_HAIR: Final = 1e-12
+# Allowance for the exponent of one term, relative to the sum of its parts' magnitudes.
+_ULPS: Final = 2.0**-50
+# exp of this, times any rate, is still a double.
+_LARGE_EXPONENT: Final = 600.0
+_BLOCK: Final = 1 << 18
+
+
+def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
+    """Renyi cost of a sampled round: ln(1 - q + q e^((a-1) eps(a))) / (a-1), for any order a > 1.
+
+    Content against zero, both directions; for every way of sampling in which she is in with probability at
+    most ``q`` whatever she holds. Source: joint convexity; the proof stands above.
+
+    Args:
+        orders: scalar or array, each > 1.
+        curve: cost of a round that she is surely in, same adjacency.
+        q: her sampling rate, 0 to 1.
+
+    Returns:
+        An array of the shape of ``orders``; never above the curve.
+
+    Raises:
+        ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
+    """
+    alpha = np.asarray(orders, dtype=np.float64)
+    if not np.all(alpha > 1):
+        raise ValueError("Renyi orders must exceed 1")
+    _check_rate(q)
+    flat = alpha.reshape(-1)
+    unsampled = _values(curve, flat)
+    if q == 0:
+        return np.zeros(alpha.shape)
+    with np.errstate(over="ignore"):
+        exponent = (flat - 1) * unsampled
+    small = np.log1p(q * np.expm1(np.minimum(exponent, _LARGE_EXPONENT)))
+    # 1 + q e^x for 1 - q + q e^x: at most e^-600 too much.
+    log_mean = np.where(exponent <= _LARGE_EXPONENT, small, np.logaddexp(0.0, math.log(q) + exponent))
+    return np.minimum(unsampled, log_mean * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
+
+
+def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
+    """Renyi cost of a round over a cohort of fixed size, drawn uniformly without replacement.
+
+    (1/(a-1)) ln(1 + C(a,2) q^2 min{4 (e^eps(2) - 1), 2 e^eps(2)} + sum_{j=3}^a 2 C(a,j) q^j e^((j-1) eps(j))),
+    or the curve itself where that is less. Source: [WBK19] Theorem 9, for curves that are unbounded in the
+    order (eps(inf) = infinity, which makes each of its inner minima 2).
+
+    The theorem exchanges the sampled participant for another one with any update. So ``curve`` is the cost of
+    replacing one update by another, at TWICE the sensitivity of content against zero (the result then covers
+    both adjacencies). And it applies only where the exchange leaves the rest as it was: dropout independent of
+    identity, and a number of noise shares that does not depend on who is sampled.
+
+    Args:
+        orders: scalar or array of integers >= 2.
+        curve: cost of a round, replace-one, at twice the sensitivity; called once, with 2..max(orders).
+        q: cohort over roster, 0 to 1.
+
+    Returns:
+        An array of the shape of ``orders``; never above the curve.
+
+    Raises:
+        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing
+            values.
+    """
+
+    def log_weights(j: Floats, cost: Floats) -> Floats:
+        weights = math.log(2) + (j - 1) * cost
+        weights[0] = min(math.log(4) + _log_expm1(cost[0]), weights[0])
+        return weights
+
+    return _binomial_bound(orders, curve, q, log_weights, keeps=0.0)
+
+
+def poisson_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
+    """Renyi cost of a round over a Poisson sample; a *conditional* figure, for comparison.
+
+    (1/(a-1)) ln((1-q)^(a-1) (a q - q + 1) + C(a,2) q^2 (1-q)^(a-2) e^eps(2)
+                 + 3 sum_{l=3}^a C(a,l) q^l (1-q)^(a-l) e^((l-1) eps(l))),
+    or the curve itself where that is less. Source: [ZW19] Theorem 5.
+
+    Conditional on two things. Each participant must be sampled by an independent coin, which nobody outside
+    can verify. And leaving her out must give the same law as zero in her place: true for noise that is added
+    whoever was sampled, false where each sampled participant brings a share.
+
+    Args:
+        orders: scalar or array of integers >= 2.
+        curve: cost of a round that she is surely in, content against zero; called once, with 2..max(orders).
+        q: her sampling rate, 0 to 1.
+
+    Returns:
+        An array of the shape of ``orders``; never above the curve.
+
+    Raises:
+        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing
+            values.
+    """
+
+    def log_weights(j: Floats, cost: Floats) -> Floats:
+        # The binomial weights add up to 1. Taking that 1 out of the sum, so that a tiny cost is not lost beside
+        # it, leaves e^eps(2) - 1 and 3 e^((l-1) eps(l)) - 1.
+        exponent = (j - 1) * cost
+        weights = exponent + np.log(3 - np.exp(-exponent))
+        weights[0] = _log_expm1(cost[0])
+        return weights
+
+    return _binomial_bound(orders, curve, q, log_weights, keeps=math.log1p(-q) if 0 <= q < 1 else -math.inf)
+
+
+def _binomial_bound(
+    orders: Floats | float, curve: Curve, q: float, log_weights: Callable[[Floats, Floats], Floats], keeps: float
+) -> Floats:
+    """min(curve(a), ln(1 + sum_{j=2}^a C(a,j) q^j e^(keeps (a-j) + log_weights_j)) / (a-1)), rounded up."""
+    alpha = np.asarray(orders, dtype=np.float64)
+    if not np.all((alpha >= 2) & (alpha == np.floor(alpha)) & (alpha < 2**31)):
+        raise ValueError("this bound holds for integer Renyi orders >= 2 only")
+    _check_rate(q)
+    if alpha.size == 0:
+        return np.zeros(alpha.shape)
+    flat = alpha.reshape(-1).astype(np.int64)
+    top_order = int(flat.max())
+    j = np.arange(2, top_order + 1)
+    cost = _values(curve, j.astype(np.float64))
+    unsampled = cost[flat - 2]
+    if q == 0:
+        return np.zeros(alpha.shape)
+    if q == 1:
+        return unsampled.reshape(alpha.shape)
+
+    log_factorial = np.array([math.lgamma(n + 1) for n in range(top_order + 1)])
+    with np.errstate(over="ignore", divide="ignore"):
+        weights = log_weights(j.astype(np.float64), cost)
+    # Every exponent is raised by what rounding may have cost it, so each term is at least the true one.
+    magnitude = j * abs(math.log(q)) + log_factorial[2:] + np.abs(np.where(weights == -np.inf, 0.0, weights)) + 1
+    column = weights + (j * math.log(q) - log_factorial[2:]) + _ULPS * magnitude
+    # Negative indices (j > a) reach the infinities at the end: such terms vanish.
+    log_factorial_or_none = np.concatenate([log_factorial, np.full(top_order, np.inf)])
+    bound = np.empty(flat.size)
+    rows = max(1, _BLOCK // j.size)
+    for start in range(0, flat.size, rows):
+        block = flat[start : start + rows]
+        left = block[:, None] - j[None, :]
+        exponents = column[None, :] - log_factorial_or_none[left]
+        if keeps:
+            exponents += keeps * (1 - 2 * _ULPS) * left
+        exponents += log_factorial[block][:, None] * (1 + 4 * _ULPS)
+        largest = exponents.max(axis=1)
+        shift = np.where(np.isfinite(largest), largest, 0.0)
+        with np.errstate(over="ignore"):
+            log_sum = shift + np.log(np.exp(exponents - shift[:, None]).sum(axis=1))
+        bound[start : start + rows] = np.logaddexp(0.0, log_sum)
+    return np.minimum(unsampled, bound * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
+
+
+def _log_expm1(x: float) -> float:
+    """ln(e^x - 1) for x >= 0; -infinity at 0."""
+    if x == 0:
+        return -math.inf
+    return math.log(math.expm1(x)) if x < 1 else x + math.log1p(-math.exp(-x))
+
+
+def _values(curve: Curve, orders: Floats) -> Floats:
+    values = np.asarray(curve(orders), dtype=np.float64)
+    if values.shape != orders.shape or not np.all(values >= 0):
+        raise ValueError("the curve must give one Renyi cost >= 0 per order")
+    return values
+
+
+def _check_rate(q: float) -> None:
+    if not 0 <= q <= 1:
+        raise ValueError(f"the sampling rate q must lie in 0 to 1, not {q!r}")
