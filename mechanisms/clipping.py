@@ -1,4 +1,4 @@
-"""Clip an update to a Euclidean ball, in floating point.
+"""Clip an update to a Euclidean ball, whole or layer by layer, in floating point.
 
 The bound that privacy rests on is not this one: after rotation and rounding the integer norm is checked
 exactly (`mechanisms.rounding`). Clipping only has to bring the vector to where that check passes.
@@ -7,7 +7,8 @@ exactly (`mechanisms.rounding`). Clipping only has to bring the vector to where 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,17 @@ _HAIR: Final = 1 - 2.0**-40
 
 
 def l2_norm(vector: NDArray[np.float64]) -> float:
-    """The Euclidean norm of a finite vector (d,), without overflow for entries whose squares overflow."""
+    """The Euclidean norm of a vector (d,), without overflow for entries whose squares overflow.
+
+    NaN if any entry is, infinite if the norm is beyond the largest double.
+    """
+    with np.errstate(over="ignore"):
+        square = float(np.dot(vector, vector))
+    if 1e-200 < square < 1e200:  # nothing overflowed, and squares that underflowed are 1e-100 of the whole
+        return math.sqrt(square)
     largest = float(np.max(np.abs(vector), initial=0.0))
-    if largest == 0.0:
-        return 0.0
-    if 1e-100 < largest < 1e100:
-        return math.sqrt(float(np.dot(vector, vector)))
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
     scaled = vector / largest
     return largest * math.sqrt(float(np.dot(scaled, scaled)))
 
@@ -36,10 +42,92 @@ def clip_l2(vector: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
 
     Returns:
         (d,) with a computed norm of at most ``clip``; the same array if nothing had to be done.
+
+    Raises:
+        ValueError: a value is infinite or not a number.
     """
-    norm = l2_norm(vector)
+    norm = _norm_of_finite(vector, "the vector")
     if norm <= clip * _HAIR:
         return vector
     if norm == math.inf:  # entries near the largest double: bring them into range first
         return clip_l2(vector * 2.0**-600, clip)
     return vector / norm * (clip * _HAIR)  # in this order: clip / norm may be too small for full precision
+
+
+def clip_layers(
+    vector: NDArray[np.floating[Any]], sizes: Sequence[int], clips: Sequence[float], scales: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Clip each layer to its own ball, then divide it by its own scale.
+
+    Layers hold different coordinates, so the result has norm at most sqrt(sum (clips_l / scales_l)^2): the bound
+    for one noise over all layers. Multiplied back, layer l carries scales_l times that noise.
+
+    Args:
+        vector: (d,) float16, float32 or float64, finite, data units: the layers one after the other.
+        sizes: coordinates of each layer, >= 1, together d.
+        clips: > 0, data units, one for each layer.
+        scales: > 0, data units per unit of the result, one for each layer.
+
+    Returns:
+        (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
+        (infinite only for one beyond the largest double). A layer of zeros stays zero.
+
+    Raises:
+        ValueError: lengths that do not fit together, a clip or scale that is not positive and finite, a quotient
+            of the two beyond floating point, or a value that is infinite or not a number.
+    """
+    _check_layers(vector.shape, sizes, clips, scales)
+    scaled = np.empty(vector.shape[0])
+    norms = np.empty(len(sizes))
+    start = 0
+    for index, (size, clip, scale) in enumerate(zip(sizes, clips, scales, strict=True)):
+        layer = scaled[start : start + size]
+        layer[:] = vector[start : start + size]  # converts block by block, without a copy of the whole
+        start += size
+        norms[index] = norm = _norm_of_finite(layer, f"layer {index}")
+        _scale_to(layer, norm, clip, scale)
+    return scaled, norms
+
+
+def _norm_of_finite(vector: NDArray[np.float64], name: str) -> float:
+    """The norm, looking at single values only where it says that something may be amiss."""
+    norm = l2_norm(vector)
+    if math.isnan(norm) or (norm == math.inf and not np.all(np.isfinite(vector))):
+        raise ValueError(f"{name} holds NaN or infinite values")
+    return norm
+
+
+def _scale_to(layer: NDArray[np.float64], norm: float, clip: float, scale: float) -> None:
+    """Divide ``layer`` of the given norm by ``scale`` in place, after clipping it."""
+    if norm <= clip * _HAIR:
+        if scale != 1.0:
+            layer /= scale
+        return
+    if norm == math.inf:
+        layer *= 2.0**-600
+        norm = l2_norm(layer)
+    target = clip / scale * _HAIR
+    if 1e-250 < target / norm < 1e250:
+        layer *= target / norm  # one pass; three roundings are far below the hair
+    else:
+        layer /= norm
+        layer *= target
+
+
+def _check_layers(
+    shape: tuple[int, ...], sizes: Sequence[int], clips: Sequence[float], scales: Sequence[float]
+) -> None:
+    if not len(sizes) == len(clips) == len(scales):
+        raise ValueError(
+            f"{len(sizes)} sizes, {len(clips)} clips and {len(scales)} scales: every layer needs one of each"
+        )
+    if any(size < 1 for size in sizes):
+        raise ValueError("every layer needs a size of at least 1")
+    if shape != (sum(sizes),):
+        raise ValueError(f"the vector has shape {shape}, the layers' sizes add up to {sum(sizes)}")
+    for index, (clip, scale) in enumerate(zip(clips, scales, strict=True)):
+        for name, value in (("clip", clip), ("scale", scale)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"layer {index} needs a positive, finite {name}, not {value}")
+        if not 1e-280 < clip / scale < 1e280:
+            raise ValueError(f"layer {index}: clip / scale = {clip / scale} is outside 1e-280..1e280; change the scale")

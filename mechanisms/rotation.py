@@ -24,7 +24,7 @@ import hashlib
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ _LABEL: Final = b"sordino/v1/rotation signs\x00"
 # Radix of one pass. Dense +-1 blocks go through the matrix product, which beats butterflies by far in numpy.
 _RADIX_BITS: Final = 5
 
-Kind = Literal["hadamard", "hadamard-blocks"]
-KINDS: Final[tuple[Kind, ...]] = ("hadamard", "hadamard-blocks")
+ROTATIONS: Final = ("hadamard", "hadamard-blocks")
 
 # One block beyond this share of padding would cost more than a looser wrap bound does.
 _MOST_PADDING_OF_ONE_BLOCK: Final = Fraction(1, 20)
@@ -55,7 +54,7 @@ def padded_dimension(dim: int) -> int:
     return 1 << (dim - 1).bit_length()
 
 
-def rotation_layout(dim: int, kind: Kind) -> tuple[int, int]:
+def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
     """Block length and padded length of a rotation; a function of its arguments alone.
 
     Args:
@@ -74,7 +73,7 @@ def rotation_layout(dim: int, kind: Kind) -> tuple[int, int]:
     if kind == "hadamard":
         return whole, whole
     if kind != "hadamard-blocks":
-        raise ValueError(f"unknown rotation {kind!r}; use one of {', '.join(KINDS)}")
+        raise ValueError(f"unknown rotation {kind!r}; use one of {', '.join(ROTATIONS)}")
     allowed, shortest = (dim // 100, 1) if dim >= _LONG else (dim // 20, min(_SMALL_BLOCK, whole))
     block = longest = min(whole, _LARGEST_BLOCK)
     while block > shortest and -dim % block > allowed:
@@ -84,7 +83,7 @@ def rotation_layout(dim: int, kind: Kind) -> tuple[int, int]:
     return block, dim + -dim % block
 
 
-def default_rotation(dim: int) -> Kind:
+def default_rotation(dim: int) -> str:
     """The kind for ``dim`` coordinates: one block unless that means more than 5 % of padding."""
     whole, _ = rotation_layout(dim, "hadamard")
     return "hadamard" if whole - dim <= _MOST_PADDING_OF_ONE_BLOCK * dim else "hadamard-blocks"
@@ -151,7 +150,7 @@ class Rotation:
         ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
     """
 
-    def __init__(self, seed: bytes, dim: int, kind: Kind = "hadamard") -> None:
+    def __init__(self, seed: bytes, dim: int, kind: str = "hadamard") -> None:
         self.dim = dim
         self.block_dim, self.padded_dim = rotation_layout(dim, kind)
         self._signs = rotation_signs(seed, self.padded_dim) / math.sqrt(self.block_dim)

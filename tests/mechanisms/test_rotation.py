@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mechanisms.randomness import Keystream
 from mechanisms.rotation import (
-    KINDS,
+    ROTATIONS,
     Rotation,
     default_rotation,
     padded_dimension,
@@ -104,7 +104,7 @@ def is_power_of_two(value: int) -> bool:
 @given(st.one_of(st.integers(1, 20_000), LONG))
 @settings(max_examples=500, deadline=None, derandomize=True)
 def test_a_layout_is_whole_blocks_and_the_least_of_them(dim: int) -> None:
-    for kind in KINDS:
+    for kind in ROTATIONS:
         block_dim, padded_dim = rotation_layout(dim, kind)
         assert is_power_of_two(block_dim)
         assert padded_dim % block_dim == 0
@@ -198,9 +198,9 @@ def test_mass_in_one_block_has_the_stated_spread() -> None:
 def test_unknown_kinds_are_refused() -> None:
     for kind in ("", "dft", "Hadamard"):
         with pytest.raises(ValueError, match="use one of hadamard, hadamard-blocks"):
-            rotation_layout(10, kind)  # type: ignore[arg-type]
+            rotation_layout(10, kind)
         with pytest.raises(ValueError, match="unknown rotation"):
-            Rotation(bytes(32), 10, kind)  # type: ignore[arg-type]
-    for kind in KINDS:
+            Rotation(bytes(32), 10, kind)
+    for kind in ROTATIONS:
         with pytest.raises(ValueError, match="at least 1"):
             rotation_layout(0, kind)
