@@ -1,0 +1,141 @@
+"""What hides a local report among the others once nobody can tell whose is whose.
+
+A secure sum of one-hot reports is their histogram, and a histogram is what a shuffler would show: the order
+is gone. [FMT21] bounds the gain for *any* local randomiser.
+
+Whom it trusts: for the amplified figure the secure sum (the coordinator sees nothing but the total) and the
+honest participants, who did randomise their reports; for the local figure nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = [
+    "ADJACENCY",
+    "NAME",
+    "THEOREM",
+    "TRUSTS",
+    "ShuffleBound",
+    "largest_local_epsilon",
+    "local_epsilon_for",
+    "shuffle_bound",
+]
+
+NAME: Final = "shuffle"
+THEOREM: Final = "[FMT21] Theorem 3.1, closed form"
+ADJACENCY: Final = "replace-one: one participant's value replaced by another, everybody reports in both cases"
+TRUSTS: Final = "the secure sum and the honest participants' own randomisers; colluders' reports hide nobody"
+
+_HAIR: Final = 1e-12
+_BISECTIONS: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleBound:
+    """(epsilon, delta) of shuffled local reports, and where it comes from.
+
+    Attributes:
+        epsilon: replace-one; never above ``local_epsilon``.
+        delta: 0.0 where the local bound holds: it needs none.
+        local_epsilon: eps0 of each report.
+        honest: how many reports, the protected one included, the adversary doesn't know.
+        bound: "amplified" ([FMT21] Theorem 3.1) or "local" (eps0: shuffling is post-processing).
+        reason: why this one, a sentence.
+    """
+
+    epsilon: float
+    delta: float
+    local_epsilon: float
+    honest: int
+    bound: Literal["amplified", "local"]
+    reason: str
+
+
+def largest_local_epsilon(honest: int, delta: float) -> float:
+    """The largest eps0 at which the theorem holds: ln(n / (16 ln(2 / delta))); negative if n is too small.
+
+    Source: the condition of [FMT21] Theorem 3.1. A hair is taken off.
+
+    Raises:
+        ValueError: honest < 1, or delta outside (0, 1).
+    """
+    if honest < 1 or not 0 < delta < 1:
+        raise ValueError("honest >= 1 and 0 < delta < 1 must hold")
+    return math.log(honest / (16 * math.log(2 / delta))) - _HAIR
+
+
+def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBound:
+    """What shuffling makes of ``honest`` reports of an eps0-differentially private local randomiser.
+
+    eps <= ln(1 + (e^eps0 - 1) / (e^eps0 + 1) (8 sqrt(e^eps0 ln(4 / delta) / n) + 8 e^eps0 / n)), provided that
+    eps0 <= ln(n / (16 ln(2 / delta))). Source: [FMT21] Theorem 3.1. Outside the condition, and where it is
+    smaller, eps0 itself is the answer, by name. n = ``honest`` and never the number of participants: the
+    adversary knows the colluders' reports and subtracts them.
+
+    Adjacency: replace-one. Trusts: the secure sum (see the module).
+
+    Args:
+        local_epsilon: eps0 > 0 of each report, with delta 0.
+        honest: n, the fewest honest reports in the sum, the protected one included.
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    if not 0 < local_epsilon < math.inf:
+        raise ValueError("local_epsilon must be positive and finite")
+    limit = largest_local_epsilon(honest, delta)
+    if local_epsilon > limit:
+        condition = (
+            f"the theorem needs eps0 <= {limit:.6g} for {honest} honest reports at delta {delta:g}"
+            if limit > 0
+            else f"{honest} honest reports are too few for the theorem at delta {delta:g}"
+        )
+        return _local(local_epsilon, honest, f"{condition}; eps0 {local_epsilon:g} stays")
+    grown = math.exp(local_epsilon)
+    clones = 8 * math.sqrt(grown * math.log(4 / delta) / honest) + 8 * grown / honest
+    epsilon = math.log1p(math.tanh(local_epsilon / 2) * clones) * (1 + _HAIR)
+    if epsilon >= local_epsilon:
+        return _local(local_epsilon, honest, f"the theorem gives {epsilon:.6g}, no better than eps0")
+    return ShuffleBound(
+        epsilon=epsilon,
+        delta=delta,
+        local_epsilon=local_epsilon,
+        honest=honest,
+        bound="amplified",
+        reason=f"{THEOREM}, {honest} honest reports",
+    )
+
+
+def _local(local_epsilon: float, honest: int, reason: str) -> ShuffleBound:
+    return ShuffleBound(
+        epsilon=local_epsilon, delta=0.0, local_epsilon=local_epsilon, honest=honest, bound="local", reason=reason
+    )
+
+
+def local_epsilon_for(epsilon: float, honest: int, delta: float) -> float:
+    """The largest eps0 whose `shuffle_bound` is at most ``epsilon``; at least ``epsilon`` itself.
+
+    The closed form grows with eps0, so bisection finds where it meets the target; where the theorem doesn't
+    reach, the reports themselves have to be that private.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    if not 0 < epsilon < math.inf:
+        raise ValueError("epsilon must be positive and finite")
+    low, high = epsilon, largest_local_epsilon(honest, delta)
+    if high <= low or shuffle_bound(high, honest, delta).epsilon <= epsilon:
+        return max(low, high)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        if shuffle_bound(middle, honest, delta).epsilon <= epsilon:
+            low = middle
+        else:
+            high = middle
+    return low
