@@ -25,14 +25,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.noise_table import BLOCK, NoiseTable
+from mechanisms.noise_table import BLOCK, NoiseTable, Scratch
 from mechanisms.randomness import RandomBytes, fresh_keystream
 
 SAMPLER_DISTANCE: Final = 2.0**-140
 """Total variation between one coordinate of either sampler's output and the true law, at most."""
 
 LARGEST_VARIANCE: Final = 1 << 54
-"""14.5 standard deviations of 2^27 still fit the 32-bit values of the tables."""
+"""The reach of a sampler, about 14.6 standard deviations, still fits 32 bits with a sign at 2^27."""
 
 FRACTION_BITS: Final = 256
 """Weights are integers in units of 2^-256."""
@@ -89,6 +89,7 @@ class LatticeNoise(ABC):
 
     Attributes:
         variance: as given.
+        reach: the largest magnitude a draw can have.
         tables: one for each level; a draw is the sum of one draw from each.
 
     Raises:
@@ -99,17 +100,16 @@ class LatticeNoise(ABC):
         if not isinstance(variance, Fraction) or not 0 < variance <= LARGEST_VARIANCE:
             raise ValueError("the variance must be a Fraction in (0, 2^54]")
         self.variance = variance
-        self.tables = [NoiseTable(self.weights(v, step), step) for v, step in convolution_levels(variance)]
+        laws = [(self.weights(v, step), step) for v, step in convolution_levels(variance)]
+        self.reach = sum((len(half) - 1) * step for half, step in laws)
+        # The levels are added up in the narrowest words that hold their sum; 2^31 always does, see the constant above.
+        self._dtype: type[np.signedinteger] = np.int16 if self.reach < 1 << 15 else np.int32
+        self.tables = [NoiseTable(half, step, self._dtype) for half, step in laws]
 
     @staticmethod
     @abstractmethod
     def weights(variance: Fraction, step: int) -> list[int]:
         """Proportional to P[X = step y] for y = 0, 1, ..., to the last one above 2^-150 of the first."""
-
-    @property
-    def reach(self) -> int:
-        """The largest magnitude a draw can have."""
-        return sum(int(table.values[-1]) for table in self.tables)
 
     def add(self, x: NDArray[np.int64], random_bytes: RandomBytes) -> None:
         """Add an independent draw to each entry of ``x``, in place, under a fresh key.
@@ -125,7 +125,14 @@ class LatticeNoise(ABC):
             raise ValueError("noise is added to a contiguous vector of int64")
         source = fresh_keystream(random_bytes)
         size = min(BLOCK, x.size)
-        words, index = np.empty(size, np.uint16), np.empty(size, np.intp)
+        scratch = Scratch(size)
+        total, part = np.empty(size, self._dtype), np.empty(size, self._dtype)
+        first, *others = self.tables
         for start in range(0, x.size, BLOCK):
-            for table in self.tables:
-                table.add(x[start : start + BLOCK], source, words, index)
+            block = x[start : start + BLOCK]
+            noise, more = total[: block.size], part[: block.size]
+            first.draw(noise, source, scratch)
+            for table in others:
+                table.draw(more, source, scratch)
+                noise += more
+            block += noise

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mechanisms.randomness import WordSource, uniform_below
 
@@ -25,27 +25,40 @@ BLOCK: Final = 1 << 16
 _DEPTH: Final = 3
 
 
+class Scratch:
+    """Room for one block of draws, made once for a vector: fresh arrays would cost a tenth of the time.
+
+    Args:
+        size: draws in the largest block.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.words = np.empty(size, np.uint16)
+        self.index = np.empty(size, np.intp)
+        self.left_over = np.empty(size, np.bool_)
+
+
 class NoiseTable:
     """A symmetric law on step * {-J .. J}, proportional to the integers ``half[|y|]``.
 
     Args:
         half: weights of y = 0, 1, ..., J; none negative, the first one positive.
         step: distance of neighbouring values, >= 1.
+        dtype: of the values that are drawn: int16 or int32, wide enough for J * step.
         depth: number of lookup tables before bisection.
 
     Attributes:
-        values: (2 J + 1,) the support, ascending; int16 where it fits, else int32.
+        values: (2 J + 1,) the support, ascending, of ``dtype``.
         lookups: the tables, each (array of 65,536 values, number of full cells).
         cumulative: running sums of the weights left for bisection, one for each of ``values``.
     """
 
-    def __init__(self, half: Sequence[int], step: int, depth: int = _DEPTH) -> None:
+    def __init__(self, half: Sequence[int], step: int, dtype: DTypeLike = np.int32, depth: int = _DEPTH) -> None:
         if not half or half[0] <= 0 or min(half) < 0 or step < 1 or depth < 1:
             raise ValueError("a table needs weights that are not negative, the first positive, and step, depth >= 1")
         reach = len(half) - 1
-        if reach * step >= 1 << 31:
-            raise ValueError("the support does not fit 32-bit values")
-        dtype = np.int16 if reach * step < 1 << 15 else np.int32
+        if reach * step > np.iinfo(dtype).max:
+            raise ValueError(f"the support does not fit values of {np.dtype(dtype)}")
         self.values: NDArray[np.signedinteger] = (np.arange(-reach, reach + 1) * step).astype(dtype)
         self.lookups: list[tuple[NDArray[np.signedinteger], int]] = []
         weights = [*half[:0:-1], *half]
@@ -61,22 +74,23 @@ class NoiseTable:
                 break
         self.cumulative: list[int] = list(accumulate(weights))
 
-    def add(self, x: NDArray[np.int64], source: WordSource, words: NDArray[np.uint16], index: NDArray[np.intp]) -> None:
-        """Add one draw to each entry of ``x`` in place.
+    def draw(self, noise: NDArray[np.signedinteger], source: WordSource, scratch: Scratch) -> None:
+        """Overwrite ``noise`` with independent draws.
 
         Args:
-            x: (m,) with m <= len(words).
+            noise: (m,) of the table's dtype, contiguous, with m at most the scratch's size.
             source: uniform bytes.
-            words, index: scratch of equal length, overwritten.
+            scratch: overwritten.
         """
-        words, index = words[: x.size], index[: x.size]
+        size = noise.size
+        words, index, left_over = scratch.words[:size], scratch.index[:size], scratch.left_over[:size]
         source.fill(words.view(np.uint8))
         index[:] = words  # take() wants intp; widening once here beats letting it convert
         table, full = self.lookups[0]
-        noise = table.take(index, mode="wrap")
+        table.take(index, mode="wrap", out=noise)
         if full < CELLS:
-            self._settle(noise, np.flatnonzero(words >= full), source)
-        x += noise
+            np.greater_equal(words, full, out=left_over)
+            self._settle(noise, left_over.nonzero()[0], source)
 
     def _settle(self, noise: NDArray[np.signedinteger], todo: NDArray[np.intp], source: WordSource) -> None:
         """Redraw the entries ``todo`` of ``noise`` from the remainders."""

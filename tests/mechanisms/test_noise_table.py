@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mechanisms.discrete_gaussian import gaussian_weights
-from mechanisms.noise_table import CELLS, NoiseTable
+from mechanisms.noise_table import CELLS, NoiseTable, Scratch
 from mechanisms.randomness import Keystream, RandomBytes, RandomnessFailed, fresh_keystream, uniform_below
 
 
@@ -67,7 +67,7 @@ def test_the_law_read_off_the_arrays_equals_the_integer_weights(half: list[int],
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_any_depth_has_the_same_law(depth: int) -> None:
     half = gaussian_weights(Fraction(9), 1)
-    assert law_of(NoiseTable(half, 1, depth)) == exact_law(half, 1)
+    assert law_of(NoiseTable(half, 1, depth=depth)) == exact_law(half, 1)
 
 
 def test_wrong_tables_fail_the_same_check() -> None:
@@ -98,21 +98,21 @@ def test_exhaustive_run_reaches_every_stage_and_gives_the_exact_fractions() -> N
     assert full[0] < CELLS
     assert full[1] < CELLS
     every_word = np.arange(CELLS, dtype="<u2").tobytes()
-    words, index = np.empty(CELLS, np.uint16), np.empty(CELLS, np.intp)
+    scratch = Scratch(CELLS)
 
-    first = np.zeros(CELLS, np.int64)
+    first = np.zeros(CELLS, np.int32)
     open_words = CELLS - full[0]
     # The open words of the first table all go to full cells of the second here; they are counted apart below.
-    table.add(first, Script(every_word, bytes(2 * open_words)), words, index)
+    table.draw(first, Script(every_word, bytes(2 * open_words)), scratch)
     counts = {v: Fraction(int(np.sum(first[: full[0]] == v)), CELLS) for v in range(-2, 3)}
 
-    second = np.zeros(CELLS, np.int64)
+    second = np.zeros(CELLS, np.int32)
     last = table.cumulative[-1]
     bits = (last - 1).bit_length()
     settled = (CELLS - full[1]) * bytes((bits + 7) // 8)
     # Every first word open, every second word once: the open ones bisect at 0, and are counted apart below.
     all_open = np.full(CELLS, full[0], dtype="<u2").tobytes()
-    table.add(second, Script(all_open, every_word, settled), words, index)
+    table.draw(second, Script(all_open, every_word, settled), scratch)
     share = Fraction(open_words, CELLS)
     for v in counts:
         counts[v] += share * Fraction(int(np.sum(second[: full[1]] == v)), CELLS)
@@ -124,9 +124,9 @@ def test_exhaustive_run_reaches_every_stage_and_gives_the_exact_fractions() -> N
     for target in sample:
         if not 0 <= target < last:
             continue
-        x = np.zeros(1, np.int64)
+        x = np.zeros(1, np.int32)
         script = Script(full[0].to_bytes(2, "little"), behind, target.to_bytes((bits + 7) // 8, "little"))
-        table.add(x, script, words, index)
+        table.draw(x, script, scratch)
         hits[int(x[0])] += 1
         lower = [0, *table.cumulative][int(x[0]) + 2]
         assert lower <= target < table.cumulative[int(x[0]) + 2]
