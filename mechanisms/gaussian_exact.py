@@ -23,7 +23,9 @@ _LEVELS: Final = 100
 _FRACTION_FROM: Final = 2.0
 _SHORT_STEP: Final = 0.5
 # Gauss-Legendre over a step of at most 0.5: the integrand is entire, and 8 nodes leave less than 1e-15.
-_NODES: Final = tuple((float(x + 1) / 2, float(w) / 2) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
+_NODES: Final = tuple(
+    (float(x + 1) / 2, float(w) / 2) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True)
+)
 _LOG_SQRT_2PI: Final = math.log(2 * math.pi) / 2
 
 
