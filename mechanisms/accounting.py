@@ -1,9 +1,10 @@
 """What happened, and what it costs: the coordinator's account of one study.
 
 Events are immutable facts (whose vectors were in a sum that was about to be opened); costs are computed from
-them. The stop is a Renyi filter at the order that the plan fixed ([FZ21] Theorem 4.3; survivors may be chosen
-adaptively): the guarantee to state is the plan's (epsilon, delta). `epsilon_coordinator` is the running
-figure.
+them. Two epsilons run: `epsilon_coordinator` for whoever knows the cohorts, the largest over participants of the rounds
+that held them, and `epsilon_released` for readers of the released models, every round at the plan's sampling rate. The
+stop is a Renyi filter for each, at the order that the plan fixed ([FZ21] Theorem 4.3; survivors and clips may be chosen
+adaptively): the guarantee to state is the budget's (epsilon, delta).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mechanisms.plan import Plan
-from mechanisms.privacy_curves import curve, epsilon_with_sampler_error
+from mechanisms.privacy_curves import epsilon_with_sampler_error
 
 
 class UnknownEvent(ValueError):
@@ -48,7 +49,8 @@ class Account:
         self._events: dict[tuple[int, int], RoundCharge] = {}
         self._rdp: dict[int, float] = {}
         self._draws = 0
-        self._worst_round = curve(plan, plan.h_min)(plan.order)
+        self._costs: dict[int, float] = {}  # by |u3|
+        self._worst_round = plan.round_cost(plan.h_min)
         for event in events:
             self.charge(event)
 
@@ -87,7 +89,9 @@ class Account:
 
     def cost_of_round(self, survivors: int) -> float:
         """Renyi cost, at the filter's order, of one sum over ``survivors`` vectors of which A are known."""
-        return curve(self.plan, survivors - self.plan.colluders)(self.plan.order)
+        if survivors not in self._costs:
+            self._costs[survivors] = self.plan.round_cost(survivors - self.plan.colluders)
+        return self._costs[survivors]
 
     def rdp_of(self, participant: int) -> float:
         """Composed Renyi cost at the filter's order, of one participant."""
@@ -102,11 +106,11 @@ class Account:
         return self._epsilon(max(self._rdp.values()), self._draws) if self._rdp else 0.0
 
     def epsilon_released(self) -> float:
-        """Against readers of released models: `epsilon_coordinator`, since nothing is sampled."""
-        return self.epsilon_coordinator()
+        """Against readers of released models who don't know the cohorts: every charge at the plan's sampling rate."""
+        return self._epsilon_released(len(self._events), self._draws) if self._events else 0.0
 
     def would_exceed(self, survivors_at_most: int | None = None) -> bool:
-        """The Renyi filter: might one more attempt carry anyone past the target? Ask before every attempt.
+        """The Renyi filter: might one more attempt carry anyone past a budget? Ask before every attempt.
 
         The attempt is priced at h_min, the most it can cost, and at the participant who was charged most.
 
@@ -120,9 +124,15 @@ class Account:
             survivors_at_most = self.plan.clients
         if not self.plan.min_survivors <= survivors_at_most <= self.plan.clients:
             raise ValueError(f"survivors must lie in {self.plan.min_survivors} to {self.plan.clients}")
+        plan = self.plan
         rdp = max(self._rdp.values(), default=0.0) + self._worst_round
-        draws = self._draws + survivors_at_most * self.plan.padded_dim
-        return not self._epsilon(rdp, draws) <= self.plan.epsilon
+        draws = self._draws + survivors_at_most * plan.padded_dim
+        fits = self._epsilon(rdp, draws) <= plan.budget_coordinator
+        return not (fits and self._epsilon_released(len(self._events) + 1, draws) <= plan.budget_released)
 
     def _epsilon(self, rdp: float, draws: int) -> float:
         return epsilon_with_sampler_error(self.plan.order, rdp, self.plan.delta, draws)
+
+    def _epsilon_released(self, charges: int, draws: int) -> float:
+        rdp = charges * self.plan.released_cost
+        return epsilon_with_sampler_error(self.plan.order_released, rdp, self.plan.delta, draws)

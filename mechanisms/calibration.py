@@ -14,149 +14,164 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-import numpy as np
-
-from mechanisms.discrete_gaussian import LARGEST_VARIANCE
-from mechanisms.privacy_curves import (
-    SMALLEST_STDDEV,
-    Floats,
-    ddgauss_rdp,
-    epsilon_with_sampler_error,
-    order_grid,
-    rounded_l1_bound,
-    rounded_l2_bound,
-)
+from mechanisms.lattice_noise import LARGEST_VARIANCE
+from mechanisms.privacy_curves import SMALLEST_STDDEV
+from mechanisms.refusals import InfeasiblePlan
+from mechanisms.round_cost import Noise, best_order, coarse_orders, planned_epsilon
 from mechanisms.rounding import LARGEST_NORM
-from mechanisms.statement import LARGEST_BITS, InfeasiblePlan, Statement
+from mechanisms.statement import (
+    CONDITIONAL,
+    COORDINATOR,
+    DDGAUSS,
+    GAUSSIAN,
+    LARGEST_BITS,
+    NO_SAMPLING,
+    RELEASED,
+    Statement,
+)
 
-VARIANCE_DENOMINATOR: Final = 1 << 16
+VARIANCE_DENOMINATOR: Final = 1 << 28
 # Calibration stops this much (relative) before the target and the wrap bound, so that another machine's
 # mathematical functions, a few units in the last place away, still find that they hold.
 _MARGIN: Final = 1e-9
+_SEARCHES: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """granularity: data units. local_variance: of one share, grid units squared. order: of the filter."""
+    """The noise that was found, and for each reader the order at which all planned rounds cost least."""
 
-    granularity: float
-    local_variance: Fraction
+    noise: Noise
     order: float
+    order_released: float
+    order_conditional: float
+
+
+def smallest_variance(mechanism: str) -> Fraction:
+    """The least variance of one share, grid units squared."""
+    # [KLS21] Theorem 1 needs half a grid step of local deviation. Skellam and Gaussian noise have no such bound of
+    # their own; a deviation of 2^-10 grid steps is no setting anybody means.
+    return SMALLEST_STDDEV**2 if mechanism == DDGAUSS else Fraction(1, 1 << 20)
 
 
 def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction) -> Fraction:
     """k_stddevs deviations of one coordinate of the sum over half the modulus, squared; must be <= 1.
 
-    2^B >= 2 k sqrt(r^2 n^2 / d + n / 4 + n s^2) with r = clip / granularity: after rotation, in the worst
-    case that all n updates point the same way. Source: [KLS21] section 4 / Theorem 34, in grid units.
+    2^B >= 2 k sqrt(r^2 n^2 / b + n / 4 + n s^2) with r = clip / granularity and b the length of a block of the
+    rotation: after it, in the worst case that all n updates point the same way and lie in one block. Source:
+    [KLS21] section 4 / Theorem 34, in grid units; there b = d. Noise that the coordinator adds isn't in the sum.
     """
     n = stated.clients
     spread = (
-        (Fraction(stated.clip) / granularity) ** 2 * n * n / stated.padded_dim + Fraction(n, 4) + n * local_variance
+        (Fraction(stated.encoder_clip) / granularity) ** 2 * n * n / stated.block_dim
+        + Fraction(n, 4)
+        + _noise_in_sum(stated, local_variance)
     )
     k_squared = Fraction(stated.k_stddevs) * Fraction(stated.k_stddevs)
     return k_squared * spread / Fraction(2) ** (2 * stated.bits - 2)
 
 
+def _noise_in_sum(stated: Statement, local_variance: Fraction) -> Fraction:
+    return Fraction(0) if stated.mechanism == GAUSSIAN else stated.clients * local_variance
+
+
 def scaled_clip_squared(stated: Statement, local_variance: Fraction) -> Fraction:
     """The largest r^2 = (clip / granularity)^2 that the wrap bound allows; may be negative."""
     n = stated.clients
-    room = Fraction(4**stated.bits, 4) / Fraction(stated.k_stddevs) ** 2 - Fraction(n, 4) - n * local_variance
-    return room * stated.padded_dim / (n * n)
-
-
-def sensitivity(stated: Statement, granularity: float) -> tuple[float, float]:
-    """Rounded (L2, L1) bounds of one clipped update, grid units."""
-    l2_bound = rounded_l2_bound(stated.clip / granularity, stated.padded_dim, stated.beta)
-    return l2_bound, rounded_l1_bound(l2_bound, stated.padded_dim)
-
-
-def round_rdp(stated: Statement, granularity: float, local_variance: Fraction, orders: Floats | float) -> Floats:
-    """Renyi cost of one round at h_min, at each order."""
-    l2_bound, l1_bound = sensitivity(stated, granularity)
-    return ddgauss_rdp(
-        orders,
-        l2_bound=l2_bound,
-        l1_bound=l1_bound,
-        dim=stated.padded_dim,
-        local_variance=local_variance,
-        shares=stated.h_min,
-    )
-
-
-def planned_epsilon(stated: Statement, granularity: float, local_variance: Fraction, orders: Floats | float) -> float:
-    """Epsilon of all planned rounds at h_min: the smallest over ``orders``, the sampler's error included."""
-    rdp = stated.rounds * round_rdp(stated, granularity, local_variance, orders)
-    return epsilon_with_sampler_error(orders, rdp, stated.delta, planned_draws(stated))
-
-
-def planned_draws(stated: Statement) -> int:
-    """Noise coordinates in all planned sums, if everybody survives."""
-    return stated.rounds * stated.clients * stated.padded_dim
+    room = Fraction(4**stated.bits, 4) / Fraction(stated.k_stddevs) ** 2 - Fraction(n, 4)
+    return (room - _noise_in_sum(stated, local_variance)) * stated.block_dim / (n * n)
 
 
 def _granularity(stated: Statement, local_variance: Fraction) -> float:
-    return stated.clip / math.sqrt(scaled_clip_squared(stated, local_variance)) * (1 + _MARGIN)
+    return stated.encoder_clip / math.sqrt(scaled_clip_squared(stated, local_variance)) * (1 + _MARGIN)
+
+
+def noise_of(stated: Statement, local_variance: Fraction) -> Noise:
+    """The noise of one share with the finest grid on which it fits."""
+    return Noise(_granularity(stated, local_variance), local_variance)
 
 
 class _TooManyBits(InfeasiblePlan):
     """The grid is finer than 64-bit norms can check: fewer bits help."""
 
 
-def _solve(stated: Statement) -> Calibration:
-    orders = order_grid()
-    target = stated.epsilon * (1 - _MARGIN)
+def _room_for_noise(stated: Statement) -> tuple[int, int]:
+    """Least and largest numerator of the variance over `VARIANCE_DENOMINATOR` that can be tried."""
     unit = VARIANCE_DENOMINATOR
-    low = math.ceil(SMALLEST_STDDEV**2 * unit)
+    low = math.ceil(smallest_variance(stated.mechanism) * unit)
     # The most noise that leaves room for one grid step of signal: r^2 = 1 and the margin below.
     room = scaled_clip_squared(stated, Fraction(0)) - Fraction(1001, 1000)
-    high = math.floor(room * stated.clients / stated.padded_dim * unit)
-    if high < low:
+    high = (
+        LARGEST_VARIANCE * unit // stated.h_min
+        if stated.mechanism == GAUSSIAN
+        else math.floor(room * stated.clients / stated.block_dim * unit)
+    )
+    if room < 0 or high < low:
         raise InfeasiblePlan(
             f"{stated.bits} bits cannot hold a sum of {stated.clients} noised vectors of {stated.padded_dim} "
             f"values at {stated.k_stddevs:g} standard deviations",
             "",
         )
-    if scaled_clip_squared(stated, Fraction(LARGEST_VARIANCE)) > LARGEST_NORM**2:
+    if scaled_clip_squared(stated, min(Fraction(high, unit), Fraction(LARGEST_VARIANCE))) > LARGEST_NORM**2:
         raise _TooManyBits(f"{stated.bits} bits make a finer grid than the sampler and 64-bit norms take", "")
-    high = min(high, LARGEST_VARIANCE * unit)
+    return low, min(high, LARGEST_VARIANCE * unit)
 
-    def epsilon(numerator: int, at: Floats) -> float:
-        variance = Fraction(numerator, unit)
-        return planned_epsilon(stated, _granularity(stated, variance), variance, at)
 
-    def smallest(at: Floats) -> int:
-        """The smallest numerator that reaches the target with the orders ``at``."""
-        if epsilon(high, at) > target:
+def _solve(stated: Statement) -> Calibration:
+    target, reader = stated.epsilon * (1 - _MARGIN), stated.target
+    low, high = _room_for_noise(stated)
+
+    def noise(numerator: int) -> Noise:
+        return noise_of(stated, Fraction(numerator, VARIANCE_DENOMINATOR))
+
+    def smallest(orders: object, tolerance: float) -> int:
+        """A numerator that reaches the target with these orders, above the smallest one by ``tolerance`` at most."""
+
+        def epsilon(numerator: int) -> float:
+            return planned_epsilon(stated, noise(numerator), reader, orders)  # type: ignore[arg-type]
+
+        if epsilon(high) > target:
             raise InfeasiblePlan(
                 f"no noise that fits {stated.bits} bits reaches epsilon {stated.epsilon:g} "
                 f"over {stated.rounds} rounds with {stated.h_min} honest survivors",
                 "",
             )
         below, above = low, high
-        while below < above:
-            middle = (below + above) // 2
-            if epsilon(middle, at) <= target:
+        while below < above and above > below * (1 + tolerance):
+            # Halfway in orders of magnitude while they differ: the answer is far below the most that fits.
+            middle = math.isqrt(below * above) if above > 4 * below else (below + above) // 2
+            if epsilon(middle) <= target:
                 above = middle
             else:
                 below = middle + 1
         return above
 
-    variance = Fraction(smallest(orders), unit)
     # The order is fixed here, for the schedule that is planned; the filter of the study keeps it. The noise is then
-    # found again for that order alone: near the largest targets the sampler's error is a part of delta that grows
-    # with epsilon, and the best order of the bound isn't quite the one that the first search ended at.
-    rdp = stated.rounds * round_rdp(stated, _granularity(stated, variance), variance, orders)
-    converted = rdp + np.log1p(-1 / orders) - (math.log(stated.delta) + np.log(orders)) / (orders - 1)
-    order = float(orders[np.argmin(converted)])
-    variance = Fraction(smallest(np.array([order])), unit)
-    granularity = _granularity(stated, variance)
-    if stated.clip / granularity + math.sqrt(stated.padded_dim) >= LARGEST_NORM:
+    # found again for that order alone, and the order for that noise, until they agree.
+    variance = smallest(coarse_orders(stated, reader), 1e-3)
+    tried: dict[float, int] = {}
+    order = best_order(stated, noise(variance), reader)
+    while order not in tried and len(tried) < _SEARCHES:
+        tried[order] = smallest(order, 0)
+        order = best_order(stated, noise(tried[order]), reader)
+    order, variance = min(tried.items(), key=lambda item: item[1])
+    found = noise(variance)
+    if stated.encoder_clip / found.granularity + math.sqrt(stated.padded_dim) >= LARGEST_NORM:
         raise _TooManyBits(
             f"with {stated.bits} bits the grid is so fine that squared integer norms leave 64 bits",
             "",
         )
-    return Calibration(granularity=granularity, local_variance=variance, order=order)
+    orders = {reader: order}
+    for other in (COORDINATOR, RELEASED, CONDITIONAL):
+        if other not in orders:
+            same = stated.sampling == NO_SAMPLING
+            orders[other] = order if same else best_order(stated, found, other)
+    return Calibration(
+        noise=found,
+        order=orders[COORDINATOR],
+        order_released=orders[RELEASED],
+        order_conditional=orders[CONDITIONAL],
+    )
 
 
 def calibrate(stated: Statement) -> Calibration:
@@ -172,6 +187,20 @@ def calibrate(stated: Statement) -> Calibration:
 
 
 def _feasible(stated: Statement) -> bool:
+    """Whether the most noise that fits, with the finest grid beside it, reaches the target."""
+    try:
+        _, high = _room_for_noise(stated)
+    except InfeasiblePlan:
+        return False
+    noise = noise_of(stated, Fraction(high, VARIANCE_DENOMINATOR))
+    orders = coarse_orders(stated, stated.target)
+    return planned_epsilon(stated, noise, stated.target, orders) <= stated.epsilon * (1 - 2 * _MARGIN)
+
+
+def _works(stated: Statement) -> bool:
+    """Whether it can be calibrated: looked at first with little work, then done."""
+    if not _feasible(stated):
+        return False
     try:
         _solve(stated)
     except InfeasiblePlan:
@@ -183,11 +212,11 @@ def _suggest(stated: Statement, fewer_bits: bool) -> str:
     upward = range(stated.bits + 1, LARGEST_BITS + 1)
     others = range(stated.bits - 1, 0, -1) if fewer_bits else upward
     for bits in others:
-        if _feasible(replace(stated, bits=bits)):
+        if _works(replace(stated, bits=bits)):
             return f"{bits} bits work"
     for step in range(1, 25):
         epsilon = float(f"{stated.epsilon * 1.25**step:.3g}")
         for bits in (stated.bits, *others[:8]):
-            if _feasible(replace(stated, bits=bits, epsilon=epsilon)):
+            if _works(replace(stated, bits=bits, epsilon=epsilon)):
                 return f"epsilon {epsilon:g} with {bits} bits works"
     return "use more clients, fewer rounds or a larger epsilon"

@@ -1,8 +1,12 @@
 """From an update to the integers that are masked, and from their sum back to the mean.
 
-Client: clip -> rotate -> scale by 1 / granularity -> conditional stochastic rounding -> discrete Gaussian
-noise -> mod 2^B. Coordinator: centre -> scale back -> rotate back -> divide by |u3|. Source: [KLS21]
-Algorithms 1 and 2. Both sides build the same `Encoder` from the same frozen plan and public seed.
+Client: clip by layer and scale, or sketch and clip -> append clip bits -> rotate -> scale by 1 / granularity ->
+conditional stochastic rounding -> noise of one share -> mod 2^B. Coordinator: centre -> scale back -> rotate back ->
+divide by |u3| -> undo the layers' scales. Source: [KLS21] Algorithms 1 and 2; [AKL21] Algorithm 1 with Skellam noise;
+bits and scales: `mechanisms.clip_rule`; sketch: `mechanisms.sketch`. Both sides build the same `Encoder` from the same
+frozen plan, public seed and clips of the round.
+
+With the mechanism "gaussian" participants add no noise and the coordinator, who is trusted, adds all of it.
 
 The wrap modulo 2^B, masking and summing happen after the noise and cost no privacy; a sum that wraps costs
 accuracy only, and `Plan.k_stddevs` says how rarely it does.
@@ -10,19 +14,29 @@ accuracy only, and `Plan.k_stddevs` says how rarely it does.
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.clipping import clip_l2
+from mechanisms.clipping import clip_layers
 from mechanisms.discrete_gaussian import discrete_gaussian
+from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round
+from mechanisms.skellam import skellam
+from mechanisms.sketch import CountMeanSketch
+from mechanisms.statement import GAUSSIAN, SKELLAM
+from mechanisms.wrap_monitor import WrapEstimate, estimate_wrapping
 
-__all__ = ["Encoder", "InvalidUpdate", "RoundingFailed", "word_dtype"]
+__all__ = ["Decoded", "Encoder", "InvalidUpdate", "RoundingFailed", "word_dtype"]
 
 Words = NDArray[np.unsignedinteger[Any]]
 
@@ -38,21 +52,59 @@ def word_dtype(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype(f"<u{next(width for width in _WORDS if width >= bits) // 8}")
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """What a sum says.
+
+    Attributes:
+        mean: (dim,) float64, data units: the mean of the survivors' clipped updates, with noise.
+        below: for each layer the estimated share of survivors whose norm was at most its clip, in [0, 1], with noise;
+            empty where clips are fixed.
+        wrapping: how much of the sum may have wrapped around.
+    """
+
+    mean: NDArray[np.float64]
+    below: tuple[float, ...]
+    wrapping: WrapEstimate
+
+
+# The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous
+# (`mechanisms.gaussian_exact.discretisation_distance`).
+_FINE_STDDEV_BITS: Final = 25
+_ROOM_BITS: Final = 61
+
+
+def refinement(plan: Plan) -> tuple[int, Fraction]:
+    """Halvings of the grid step before the coordinator adds its Gaussian, and the noise's variance on that grid."""
+    variance = plan.local_variance * plan.h_min
+    halvings = _FINE_STDDEV_BITS - math.floor(math.log2(math.sqrt(variance)))
+    halvings = max(0, min(halvings, _ROOM_BITS - plan.bits))
+    return halvings, variance * 4**halvings
+
+
 class Encoder:
     """Encode updates and decode sums of one attempt.
 
     Args:
         plan: the public plan.
         rotation_seed: 32 public bytes that nobody chose, a hash of the cohort's context.
+        clips: the round's, one for each layer, data units; by default the plan's first ones.
 
     Raises:
-        ValueError: the seed has another length.
+        ValueError: the seed has another length, or the clips don't fit the plan.
     """
 
-    def __init__(self, plan: Plan, rotation_seed: bytes) -> None:
+    def __init__(self, plan: Plan, rotation_seed: bytes, clips: Sequence[float] | None = None) -> None:
         self.plan = plan
-        self._rotation = Rotation(rotation_seed, plan.dim)
-        self._noise = discrete_gaussian(plan.local_variance)
+        self.clips = plan.clipping.checked(plan.clipping.clips if clips is None else tuple(clips))
+        self._scales = plan.clipping.scales(self.clips)
+        self._granularity = plan.granularity_at(self.clips)
+        self._rotation = Rotation(rotation_seed, plan.coded_dim, plan.rotation)
+        self._sketch: CountMeanSketch | None = None
+        if plan.sketch_rows:
+            seed = hashlib.sha256(b"sordino/v1/sketch\x00" + rotation_seed).digest()
+            self._sketch = CountMeanSketch(seed, plan.dim, plan.sketch_rows, plan.sketch_width)
+        self._noise = _noise_of_a_share(plan)
         self._dtype = word_dtype(plan.bits)
         self._mask = np.int64((1 << plan.bits) - 1)
 
@@ -72,29 +124,45 @@ class Encoder:
             RoundingFailed: no rounding met the norm bound; nothing may be sent.
             RandomnessFailed: the source gave a wrong length.
         """
-        vector = self._checked(update)
-        scaled = self._rotation.forward(clip_l2(vector, self.plan.clip))
-        scaled *= 1 / self.plan.granularity
-        values = conditional_round(scaled, self.plan.squared_norm_limit, random_bytes)
-        self._noise.add(values, random_bytes)
+        rotated = self._rotation.forward(self._clipped(update))
+        rotated *= 1 / self._granularity
+        values = conditional_round(rotated, self.plan.squared_norm_limit, random_bytes)
+        if self._noise is not None:
+            self._noise.add(values, random_bytes)
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
         return values.astype(self._dtype)
 
-    def decode_sum(self, total: Words, survivors: int) -> NDArray[np.float64]:
+    def _clipped(self, update: NDArray[Any]) -> NDArray[np.float64]:
+        """(coded_dim,) float64, of norm at most the plan's `encoder_bound` of these clips."""
+        rule = self.plan.clipping
+        values = self._checked(update)
+        if self._sketch is not None:
+            values = self._sketch.encode(values)
+        scaled, norms = clip_layers(values, rule.layers, self.clips, self._scales)
+        if not rule.adaptive:
+            return scaled
+        half = rule.bit_size(self.clips) / 2
+        return np.concatenate([scaled, np.where(norms <= np.array(self.clips), half, -half)])
+
+    def decode_sum(
+        self, total: Words, survivors: int, random_bytes: RandomBytes | None = None
+    ) -> NDArray[np.float64]:
+        """`decode`, the mean alone."""
+        return self.decode(total, survivors, random_bytes).mean
+
+    def decode(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None) -> Decoded:
         """The mean of the survivors' updates, with the noise of all their shares.
 
         Args:
             total: (padded_dim,) sum of encoded vectors, reduced mod 2^bits, unsigned integers.
             survivors: |u3|, how many vectors the sum holds.
-
-        Returns:
-            (dim,) float64, data units.
+            random_bytes: the coordinator's private randomness, where it adds the noise ("gaussian").
 
         Raises:
-            ValueError: wrong length or dtype, a value not reduced, or survivors outside
-                min_survivors..clients.
+            ValueError: wrong length or dtype, a value not reduced, survivors outside min_survivors..clients, or no
+                randomness where noise is to be added.
         """
-        plan = self.plan
+        plan, rule = self.plan, self.plan.clipping
         if not plan.min_survivors <= survivors <= plan.clients:
             raise ValueError(f"{survivors} survivors: the plan covers {plan.min_survivors} to {plan.clients}")
         if total.shape != (plan.padded_dim,) or total.dtype.kind != "u":
@@ -103,9 +171,34 @@ class Encoder:
             raise ValueError(f"a sum holds values below 2^{plan.bits}")
         centred = total.astype(np.int64)
         centred[centred >= 1 << (plan.bits - 1)] -= 1 << plan.bits
-        mean = self._rotation.inverse(centred.astype(np.float64))
-        mean *= plan.granularity / survivors
-        return mean
+        wrapping = estimate_wrapping(centred, plan.bits)
+        step = self._granularity
+        if plan.mechanism == GAUSSIAN:
+            step /= self._add_central_noise(centred, random_bytes)
+        values = self._rotation.inverse(centred.astype(np.float64))
+        values *= step / survivors
+        below: tuple[float, ...] = ()
+        if rule.adaptive:
+            mean_bits = values[-rule.bits :] / rule.bit_size(self.clips)
+            below = tuple(float(share) for share in np.clip(mean_bits + 0.5, 0.0, 1.0))
+            values = values[: -rule.bits]
+        start = 0
+        for size, scale in zip(rule.layers, self._scales, strict=True):
+            if scale != 1.0:
+                values[start : start + size] *= scale
+            start += size
+        if self._sketch is not None:
+            values = self._sketch.decode_mean(values)
+        return Decoded(values, below, wrapping)
+
+    def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
+        """Refine the grid, add the coordinator's noise; returns how many new steps make an old one."""
+        if random_bytes is None:
+            raise ValueError('the mechanism "gaussian" needs randomness to decode: the coordinator adds the noise')
+        halvings, variance = refinement(self.plan)
+        centred <<= halvings
+        discrete_gaussian(variance).add(centred, random_bytes)
+        return 1 << halvings
 
     def _checked(self, update: NDArray[Any]) -> NDArray[np.float64]:
         if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
@@ -115,3 +208,9 @@ class Encoder:
         if not np.all(np.isfinite(update)):
             raise InvalidUpdate("the update holds NaN or infinite values")
         return update.astype(np.float64)
+
+
+def _noise_of_a_share(plan: Plan) -> LatticeNoise | None:
+    if plan.mechanism == GAUSSIAN:
+        return None
+    return skellam(plan.local_variance) if plan.mechanism == SKELLAM else discrete_gaussian(plan.local_variance)

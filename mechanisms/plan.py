@@ -3,9 +3,6 @@
 A `Plan` that exists is a plan that holds: construction checks every field, the wrap bound, the integer norms
 and the privacy target, so a client that parses a plan from the wire has verified it. `make_plan` finds the
 numbers.
-
-Adjacency: one participant's update against zero, her noise share present. It hides content, not
-participation.
 """
 
 from __future__ import annotations
@@ -13,30 +10,49 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
-from mechanisms.calibration import VARIANCE_DENOMINATOR, calibrate, planned_epsilon, sensitivity, wrap_load
-from mechanisms.discrete_gaussian import LARGEST_VARIANCE
-from mechanisms.privacy_curves import SMALLEST_STDDEV, ddgauss_tau
-from mechanisms.rotation import padded_dimension
+import numpy as np
+
+from mechanisms.calibration import (
+    VARIANCE_DENOMINATOR,
+    calibrate,
+    smallest_variance,
+    wrap_load,
+)
+from mechanisms.clip_rule import ClipRule
+from mechanisms.lattice_noise import LARGEST_VARIANCE
+from mechanisms.mechanism import adjacency_of
+from mechanisms.privacy_curves import ddgauss_tau
+from mechanisms.refusals import InfeasiblePlan
+from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
+from mechanisms.round_cost import Curve, Noise, planned_epsilon, reader_curve, round_curve, sensitivity
 from mechanisms.rounding import LARGEST_NORM
-from mechanisms.statement import MECHANISMS, InfeasiblePlan, Statement, assumed_colluders
+from mechanisms.statement import (
+    CONDITIONAL,
+    COORDINATOR,
+    DDGAUSS,
+    GAUSSIAN,
+    NO_SAMPLING,
+    RELEASED,
+    VECTOR_MECHANISMS,
+    Statement,
+    assumed_colluders,
+)
 
 __all__ = [
-    "ADJACENCY",
     "InfeasiblePlan",
-    "MECHANISMS",
     "Plan",
+    "VECTOR_MECHANISMS",
     "assumed_colluders",
     "make_plan",
     "verify_plan",
 ]
 
-ADJACENCY: Final = "zero-out: one participant's update against zero, her noise share present"
 DEFAULT_BETA: Final = math.exp(-0.5)
 DEFAULT_K_STDDEVS: Final = 4.0
 
@@ -50,24 +66,33 @@ class Plan(Statement):
         TypeError: a field has another type than declared; nothing is converted.
     """
 
-    granularity: float  # data units per grid step
+    granularity: float  # data units per grid step, with the first round's clips
     local_variance: Fraction  # of ONE noise share, grid units squared, exactly what is drawn
-    order: float  # Renyi order of the filter
+    order: float  # Renyi order of the filter that bounds epsilon_coordinator
+    order_released: float  # of the one that bounds epsilon_released
+    order_conditional: float  # at which epsilon_conditional is stated
+    budget_coordinator: float  # either budget stops the study; the target's is epsilon
+    budget_released: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.granularity > 0 or not self.order > 1:
-            raise InfeasiblePlan("granularity must be positive and the filter's order above 1", "use make_plan")
+        if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
+            raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
         verify_plan(self)
 
     @property
     def adjacency(self) -> str:
         """What two neighbouring inputs are."""
-        return ADJACENCY
+        return adjacency_of(self.mechanism)
+
+    @property
+    def noise(self) -> Noise:
+        """The calibrated part."""
+        return Noise(self.granularity, self.local_variance)
 
     @property
     def local_stddev(self) -> float:
-        """Of one noise share, data units."""
+        """Of one noise share, data units. Noise of the coordinator counts as if it were split among h_min."""
         return math.sqrt(self.local_variance) * self.granularity
 
     @property
@@ -78,7 +103,7 @@ class Plan(Statement):
     @property
     def full_stddev(self) -> float:
         """Of the noise in the sum when everybody survives, data units."""
-        return self.local_stddev * math.sqrt(self.clients)
+        return self.central_stddev if self.mechanism == GAUSSIAN else self.local_stddev * math.sqrt(self.clients)
 
     @property
     def noise_multiplier(self) -> float:
@@ -110,10 +135,55 @@ class Plan(Statement):
         """What a rounded update's squared norm may not exceed: floor(l2_bound_grid^2), exactly."""
         return math.floor(Fraction(self.l2_bound_grid) ** 2)
 
+    def granularity_at(self, clips: Sequence[float]) -> float:
+        """Data units per grid step in a round with these clips: in proportion to what they bound."""
+        return self.granularity * (self.clipping.bound(clips) / self.clip)
+
+    def round_curve(self, honest: int) -> Curve:
+        """The Renyi curve of one sum that carries ``honest`` = |u3| - A unknown noise shares, unamplified.
+
+        Raises:
+            ValueError: fewer honest shares than `h_min`, or more than there can be.
+        """
+        if not self.h_min <= honest <= self.clients - self.colluders:
+            raise ValueError(
+                f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}"
+            )
+        return round_curve(self, self.noise, honest)
+
+    def round_cost(self, honest: int) -> float:
+        """`round_curve` at the filter's order: what the coordinator's and a participant's ledgers charge."""
+        return float(self.round_curve(honest)(np.array([self.order]))[0])
+
+    @cached_property
+    def released_cost(self) -> float:
+        """What one round costs against readers of released models, at `order_released`, whoever survives."""
+        curve = reader_curve(self, self.noise, RELEASED, self.h_min)
+        return float(curve(np.array([self.order_released]))[0])
+
+    @cached_property
+    def epsilon_coordinator(self) -> float:
+        """After all planned rounds, each holding the participant, each with the fewest survivors."""
+        return planned_epsilon(self, self.noise, COORDINATOR, self.order)
+
+    @cached_property
+    def epsilon_released(self) -> float:
+        """After all planned rounds, for readers of released models."""
+        return planned_epsilon(self, self.noise, RELEASED, self.order_released)
+
+    @cached_property
+    def epsilon_conditional(self) -> float:
+        """The published figure, on the condition of Poisson sampling; without sampling as for the coordinator."""
+        return planned_epsilon(self, self.noise, CONDITIONAL, self.order_conditional)
+
     @property
     def planned_epsilon(self) -> float:
-        """epsilon_coordinator after all planned rounds, each with the fewest survivors; at most `epsilon`."""
-        return planned_epsilon(self, self.granularity, self.local_variance, self.order)
+        """The target's epsilon after all planned rounds; at most `epsilon`."""
+        return {
+            COORDINATOR: self.epsilon_coordinator,
+            RELEASED: self.epsilon_released,
+            CONDITIONAL: self.epsilon_conditional,
+        }[self.target]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -124,15 +194,16 @@ class Plan(Statement):
         if self.inflated_clip > 1.5 * self.clip:
             ratio = self.inflated_clip / self.clip
             found.append(f"rounding inflates the clip {ratio:.2f} times and the noise with it: more bits help")
-        tau = ddgauss_tau(self.local_variance, self.h_min)
+        tau = ddgauss_tau(self.local_variance, self.h_min) if self.mechanism == DDGAUSS else 0.0
         if tau * math.sqrt(self.padded_dim * self.h_min * self.local_variance) > 0.01 * self.l2_bound_grid:
             found.append("local noise is so close to the grid step that tau costs privacy: more bits help")
         return tuple(found)
 
-    def to_json(self) -> dict[str, int | float | str]:
+    def to_json(self) -> dict[str, Any]:
         """A JSON object with one entry per field; fractions as "num/den". Floats round-trip by repr."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"local_variance": f"{self.local_variance.numerator}/{self.local_variance.denominator}"}
+        variance = f"{self.local_variance.numerator}/{self.local_variance.denominator}"
+        return values | {"local_variance": variance, "clipping": self.clipping.to_json()}
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str | bytes) -> Plan:
@@ -151,6 +222,7 @@ class Plan(Statement):
         values = dict(source)
         values["local_variance"] = _parse_fraction(values["local_variance"])
         try:
+            values["clipping"] = ClipRule.from_json(values["clipping"])
             return cls(**values)
         except (TypeError, OverflowError) as problem:
             raise ValueError(str(problem)) from None
@@ -178,7 +250,7 @@ def _refuse_constant(name: str) -> float:
 
 def _parse_fraction(text: object) -> Fraction:
     numerator, slash, denominator = text.partition("/") if isinstance(text, str) else ("", "", "")
-    plain = all(part.isascii() and part.isdigit() and len(part) <= 24 for part in (numerator, denominator))
+    plain = all(part.isascii() and part.isdigit() and len(part) <= 32 for part in (numerator, denominator))
     if not slash or not plain or int(denominator) == 0:
         raise ValueError('plan: local_variance must read "numerator/denominator"')
     value = Fraction(int(numerator), int(denominator))
@@ -191,17 +263,19 @@ def verify_plan(plan: Plan) -> None:
     """Recompute from the public numbers alone that the plan keeps its promises; what every client runs.
 
     Raises:
-        InfeasiblePlan: local noise below half a grid step or beyond the sampler, integer norms beyond 64
-            bits, sums that may wrap at k_stddevs, or an epsilon after all rounds at h_min above the target.
+        InfeasiblePlan: local noise that no theorem or the sampler covers, integer norms beyond 64 bits, sums that may
+            wrap at k_stddevs, or an epsilon after all rounds at h_min above its target or budget.
     """
     variance = plan.local_variance
-    if variance < SMALLEST_STDDEV**2:
-        raise InfeasiblePlan("local noise is below half a grid step, where nothing is proved", "use more bits")
-    if variance > LARGEST_VARIANCE or variance.denominator > VARIANCE_DENOMINATOR:
+    if variance < smallest_variance(plan.mechanism):
+        least = "half a grid step" if plan.mechanism == DDGAUSS else "a thousandth of a grid step"
+        raise InfeasiblePlan(f"local noise is below {least}, where nothing is proved", "use more bits")
+    drawn = variance * plan.h_min if plan.mechanism == GAUSSIAN else variance
+    if drawn > LARGEST_VARIANCE or variance.denominator > VARIANCE_DENOMINATOR:
         raise InfeasiblePlan("the local variance is not one that the sampler takes", "use make_plan")
-    if plan.granularity > plan.clip:
+    if plan.granularity > plan.encoder_clip:
         raise InfeasiblePlan("one grid step exceeds the clip", "use more bits")
-    if plan.clip / plan.granularity + math.sqrt(plan.padded_dim) >= LARGEST_NORM:
+    if plan.encoder_clip / plan.granularity + math.sqrt(plan.padded_dim) >= LARGEST_NORM:
         raise InfeasiblePlan("squared integer norms leave 64 bits", "use fewer bits")
     if wrap_load(plan, Fraction(plan.granularity), variance) > 1:
         raise InfeasiblePlan(f"sums may wrap within {plan.k_stddevs:g} standard deviations", "use more bits")
@@ -211,6 +285,19 @@ def verify_plan(plan: Plan) -> None:
             f"epsilon {achieved:.6g} after {plan.rounds} rounds exceeds the target {plan.epsilon:g}",
             "add noise, or plan fewer rounds",
         )
+    if plan.target == CONDITIONAL:
+        return  # for comparison only: nothing is served, nothing spent
+    for reader, budget, planned in (
+        (COORDINATOR, plan.budget_coordinator, plan.epsilon_coordinator),
+        (RELEASED, plan.budget_released, plan.epsilon_released),
+    ):
+        if reader == plan.target and budget != plan.epsilon:
+            raise InfeasiblePlan(f"budget_{reader} {budget:g} is not the target {plan.epsilon:g}", "leave it out")
+        if not planned <= budget:
+            raise InfeasiblePlan(
+                f"epsilon_{reader} {planned:.6g} after {plan.rounds} rounds exceeds its budget {budget:g}",
+                f"use a budget_{reader} of at least {planned:.6g}, or plan fewer rounds",
+            )
 
 
 def make_plan(
@@ -219,7 +306,8 @@ def make_plan(
     clients: int,
     dim: int,
     bits: int,
-    clip: float,
+    clip: float | None = None,
+    clipping: ClipRule | None = None,
     epsilon: float,
     delta: float,
     rounds: int,
@@ -228,28 +316,57 @@ def make_plan(
     quorum: int,
     max_dropout: float,
     adversarial: float,
+    target: str = COORDINATOR,
+    sampling: str = NO_SAMPLING,
+    population: int | None = None,
+    rotation: str | None = None,
+    sketch: tuple[int, int] = (0, 0),
     beta: float = DEFAULT_BETA,
     k_stddevs: float = DEFAULT_K_STDDEVS,
+    budget_coordinator: float | None = None,
+    budget_released: float | None = None,
 ) -> Plan:
-    """Find granularity, noise and filter order for what is wanted; the arguments are the fields of `Plan`.
+    """Find granularity, noise and filter orders for what is wanted; the arguments are the fields of `Plan`.
 
     The result's epsilon, over all rounds with the fewest survivors, never exceeds the target, and is as close
-    below as the variances' denominator (2^16) allows.
+    below as the variances' denominator (2^28) allows.
+
+    Args:
+        clip: one fixed clip for the whole update; or give ``clipping``.
+        rotation: by default `mechanisms.rotation.default_rotation` of the values that are coded.
+        sketch: rows and width of a count-mean sketch; (0, 0) for none.
+        budget_coordinator, budget_released: of the reader that isn't the target; by default what is planned.
 
     Raises:
         InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
     """
+    coded = sketch[0] * sketch[1] or dim
+    if clipping is None:
+        if clip is None:
+            raise InfeasiblePlan("neither clip nor clipping is stated", "state the largest L2 norm of an update")
+        clipping = ClipRule.flat(coded, clip) if type(coded) is int else ClipRule.flat(1, clip)
+    if type(coded) is int and 0 < coded <= 1 << 40:
+        coded += clipping.bits
+        rotation = default_rotation(coded) if rotation is None else rotation
+        padded_dim = rotation_layout(coded, rotation)[1] if rotation in ROTATIONS else 0  # refused by Statement
+    else:
+        rotation, padded_dim = rotation or ROTATIONS[0], 0  # refused by Statement
     stated = Statement(
         mechanism=mechanism,
         clients=clients,
+        population=clients if population is None else population,
+        sampling=sampling,
         dim=dim,
-        padded_dim=padded_dimension(dim) if type(dim) is int and dim > 0 else 1,  # refused by Statement
+        clipping=clipping,
+        sketch_rows=sketch[0],
+        sketch_width=sketch[1],
+        rotation=rotation,
+        padded_dim=padded_dim,
         bits=bits,
-        clip=float(clip),
         epsilon=float(epsilon),
         delta=float(delta),
         rounds=rounds,
-        target="coordinator",
+        target=target,
         max_dropout=float(max_dropout),
         adversarial=float(adversarial),
         colluders=colluders,
@@ -259,9 +376,25 @@ def make_plan(
         k_stddevs=float(k_stddevs),
     )
     found = calibrate(stated)
+    budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}
+    for reader, order in ((COORDINATOR, found.order), (RELEASED, found.order_released)):
+        if reader == target:
+            budgets[reader] = stated.epsilon
+        elif target != CONDITIONAL and budgets[reader] is None:
+            planned = planned_epsilon(stated, found.noise, reader, order)
+            if not math.isfinite(planned):
+                raise InfeasiblePlan(
+                    f"epsilon_{reader} would lie beyond anything that can be stated (about 70)",
+                    "use a smaller epsilon, fewer rounds or a smaller population",
+                )
+            budgets[reader] = planned * (1 + 1e-9)  # a hair above, for other machines' mathematical functions
     return Plan(
         **{field.name: getattr(stated, field.name) for field in fields(stated)},
-        granularity=found.granularity,
-        local_variance=found.local_variance,
+        granularity=found.noise.granularity,
+        local_variance=found.noise.local_variance,
         order=found.order,
+        order_released=found.order_released,
+        order_conditional=found.order_conditional,
+        budget_coordinator=float(budgets[COORDINATOR] or 0),
+        budget_released=float(budgets[RELEASED] or 0),
     )

@@ -208,30 +208,6 @@ def epsilon_with_sampler_error(orders: Floats | float, rdp: Floats | float, delt
 
 
 def curve(plan: Plan, honest: int) -> Callable[[float], float]:
-    """The Renyi curve of one round of ``plan`` whose sum carries ``honest`` = |u3| - A unknown noise shares.
-
-    The smaller of the bounds at ``honest`` and at ``plan.h_min``: more honest noise is post-processing, while
-    tau may make the formula itself worse.
-
-    Raises:
-        ValueError: fewer honest shares than ``plan.h_min``, or more than there can be.
-    """
-    if not plan.h_min <= honest <= plan.clients - plan.colluders:
-        raise ValueError(f"{honest} honest shares: the plan covers {plan.h_min} to {plan.clients - plan.colluders}")
-
-    def at(order: float) -> float:
-        return min(
-            float(
-                ddgauss_rdp(
-                    order,
-                    l2_bound=plan.l2_bound_grid,
-                    l1_bound=plan.l1_bound_grid,
-                    dim=plan.padded_dim,
-                    local_variance=plan.local_variance,
-                    shares=shares,
-                )
-            )
-            for shares in {honest, plan.h_min}
-        )
-
-    return at
+    """`Plan.round_curve` for single orders."""
+    at = plan.round_curve(honest)
+    return lambda order: float(at(np.array([order]))[0])

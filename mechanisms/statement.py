@@ -8,30 +8,22 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final
 
-from mechanisms.rotation import padded_dimension
+from mechanisms.clip_rule import ClipRule
+from mechanisms.refusals import InfeasiblePlan
+from mechanisms.rotation import ROTATIONS, rotation_layout
 
-MECHANISMS: Final = ("ddgauss",)
-TARGETS: Final = ("coordinator",)
+DDGAUSS, SKELLAM, GAUSSIAN, LOCAL = "ddgauss", "skellam", "gaussian", "local-gaussian"
+VECTOR_MECHANISMS: Final = (DDGAUSS, SKELLAM, GAUSSIAN, LOCAL)
+COORDINATOR, RELEASED, CONDITIONAL = "coordinator", "released", "conditional"
+TARGETS: Final = (COORDINATOR, RELEASED, CONDITIONAL)
+NO_SAMPLING, LOTTERY, POISSON, FIXED_SIZE = "none", "lottery", "poisson", "fixed"
+SAMPLINGS: Final = (NO_SAMPLING, LOTTERY, POISSON, FIXED_SIZE)
 LARGEST_BITS: Final = 62
 # Above it the redraws of conditional rounding may take long (mechanisms/rounding.py).
 LARGEST_BETA: Final = 0.9
-_LARGEST_DIM: Final = 1 << 28
+LARGEST_DIM: Final = 1 << 28
 _LARGEST_COUNT: Final = 1 << 40
-_KINDS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "Fraction": Fraction}
-
-
-class InfeasiblePlan(ValueError):
-    """Parameters under which a promise would not hold.
-
-    Attributes:
-        reason: what does not hold, one sentence.
-        suggestion: the nearest setting that works, or what to change.
-    """
-
-    def __init__(self, reason: str, suggestion: str) -> None:
-        super().__init__(f"{reason}; {suggestion}" if suggestion else reason)
-        self.reason = reason
-        self.suggestion = suggestion
+_KINDS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "Fraction": Fraction, "ClipRule": ClipRule}
 
 
 def assumed_colluders(adversarial: float, participants: int) -> int:
@@ -51,16 +43,21 @@ class Statement:
         TypeError: a field has another type than declared; nothing is converted.
     """
 
-    mechanism: str  # "ddgauss"
+    mechanism: str  # "ddgauss", "skellam", "gaussian" or "local-gaussian"
     clients: int  # N: the most inputs one sum can hold; the wrap bound uses it
+    population: int  # participants that those of a round are drawn from; N without sampling
+    sampling: str  # "none", "lottery", "poisson" or "fixed"
     dim: int  # values in an update
-    padded_dim: int  # the next power of two
+    clipping: ClipRule
+    sketch_rows: int  # of a count-mean sketch that is sent instead of the update; 0: none
+    sketch_width: int
+    rotation: str  # "hadamard" or "hadamard-blocks"
+    padded_dim: int  # values that travel
     bits: int  # B: sums are taken modulo 2^B
-    clip: float  # L2 norm of one update, data units
     epsilon: float  # target for all rounds, of `target`
     delta: float
     rounds: int  # planned rounds
-    target: str  # whose epsilon is bounded: "coordinator"
+    target: str  # whose epsilon is bounded: "coordinator", "released" or "conditional"
     max_dropout: float  # assumed share that leaves in a round, as stated
     adversarial: float  # assumed share that colludes, as stated
     colluders: int  # A: noise shares that the adversary knows
@@ -74,23 +71,27 @@ class Statement:
             kind = _KINDS[str(field.type)]
             if type(getattr(self, field.name)) is not kind:
                 raise TypeError(f"plan: {field.name} must be {kind.__name__}")
-        self._check_ranges()
+        for holds, reason, suggestion in (*self._ranges(), *self._sampling_rules(), *self._shape_rules()):
+            if not holds:
+                raise InfeasiblePlan(reason, suggestion)
+        self._check_counts()
 
-    def _check_ranges(self) -> None:
+    def _ranges(self) -> list[tuple[bool, str, str]]:
         finite = all(math.isfinite(getattr(self, f.name)) for f in fields(self) if f.type == "float")
-        rules = [
+        return [
             (
-                self.mechanism in MECHANISMS,
+                self.mechanism in VECTOR_MECHANISMS,
                 f"unknown mechanism {self.mechanism!r}",
-                f"use one of {MECHANISMS}",
+                f"use one of {VECTOR_MECHANISMS}",
             ),
             (self.target in TARGETS, f"unknown target {self.target!r}", f"use one of {TARGETS}"),
+            (self.sampling in SAMPLINGS, f"unknown sampling {self.sampling!r}", f"use one of {SAMPLINGS}"),
+            (self.rotation in ROTATIONS, f"unknown rotation {self.rotation!r}", f"use one of {ROTATIONS}"),
             (finite, "a number is infinite or not a number", "state finite numbers"),
-            (1 <= self.dim <= _LARGEST_DIM, f"dim {self.dim} is out of range", f"use 1 to {_LARGEST_DIM}"),
+            (1 <= self.dim <= LARGEST_DIM, f"dim {self.dim} is out of range", f"use 1 to {LARGEST_DIM}"),
             (1 <= self.bits <= LARGEST_BITS, f"bits {self.bits} is out of range", f"use 1 to {LARGEST_BITS}"),
             (2 <= self.clients < 1 << 32, f"clients {self.clients} is out of range", "use at least 2"),
             (1 <= self.rounds <= _LARGEST_COUNT, f"rounds {self.rounds} is out of range", "use at least 1"),
-            (1e-30 <= self.clip <= 1e30, f"clip {self.clip} is out of range", "use a clip in 1e-30 to 1e30"),
             (self.epsilon > 0, "epsilon must be positive", "use 0.1 to 10"),
             (0 < self.delta < 1, "delta must lie strictly between 0 and 1", "use less than 1 / clients"),
             (0 <= self.max_dropout < 1, "max_dropout must lie in [0, 1)", "use 0 to 0.5"),
@@ -102,11 +103,52 @@ class Statement:
             ),
             (self.k_stddevs >= 1, "k_stddevs below 1 lets ordinary sums wrap", "use 4"),
         ]
-        for holds, reason, suggestion in rules:
-            if not holds:
-                raise InfeasiblePlan(reason, suggestion)
-        if self.padded_dim != padded_dimension(self.dim):
-            raise InfeasiblePlan("padded_dim is not the next power of two", f"use {padded_dimension(self.dim)}")
+
+    def _sampling_rules(self) -> list[tuple[bool, str, str]]:
+        sampled = self.sampling != NO_SAMPLING
+        return [
+            (
+                self.clients <= self.population < 1 << 40,
+                f"{self.clients} clients a round cannot come from a population of {self.population}",
+                f"use a population of at least {self.clients}",
+            ),
+            (
+                sampled or self.population == self.clients,
+                "without sampling everybody of the population is invited",
+                f"use a population of {self.clients}, or lottery sampling",
+            ),
+            (
+                sampled or self.target != CONDITIONAL,
+                "a conditional target needs sampling",
+                "use poisson sampling and a population",
+            ),
+        ]
+
+    def _shape_rules(self) -> list[tuple[bool, str, str]]:
+        sketched = self.sketch_rows != 0 or self.sketch_width != 0
+        coded = self.coded_dim
+        expected = rotation_layout(coded, self.rotation)[1] if self.rotation in ROTATIONS and coded >= 1 else 0
+        return [
+            (
+                self.clipping.dim == (coded - self.clipping.bits),
+                f"the layers hold {self.clipping.dim} values, but {coded - self.clipping.bits} are clipped",
+                "the sizes of the layers must add up to dim; a sketch is clipped as one layer of rows x width",
+            ),
+            (
+                not sketched or (1 <= self.sketch_rows <= 1024 and self.sketch_width >= 1),
+                f"a sketch of {self.sketch_rows} rows and {self.sketch_width} columns",
+                "use 15 rows and dim / (15 x ratio) columns",
+            ),
+            (
+                not sketched or len(self.clipping.layers) == 1,
+                "a sketch mixes the layers",
+                "clip a sketch as one layer",
+            ),
+            (1 <= coded <= LARGEST_DIM, f"{coded} values are coded", f"use 1 to {LARGEST_DIM}"),
+            (self.padded_dim == expected, "padded_dim is not what the rotation makes of it", f"use {expected}"),
+        ]
+
+    def _check_counts(self) -> None:
         if not 0 <= self.colluders < self.min_survivors <= self.quorum <= self.clients:
             raise InfeasiblePlan(
                 f"0 <= colluders ({self.colluders}) < min_survivors ({self.min_survivors}) "
@@ -121,6 +163,31 @@ class Statement:
             )
 
     @property
+    def coded_dim(self) -> int:
+        """Values that are clipped and rotated: the update or its sketch, and the appended bits."""
+        return (self.sketch_rows * self.sketch_width or self.dim) + self.clipping.bits
+
+    @property
+    def block_dim(self) -> int:
+        """Values of one block of the rotation: what one coordinate's worst case is spread over."""
+        return rotation_layout(self.coded_dim, self.rotation)[0]
+
+    @property
+    def clip(self) -> float:
+        """S of the first round: L2 norm of an update after clipping and scaling, at most."""
+        return self.clipping.bound(self.clipping.clips)
+
+    @property
+    def encoder_clip(self) -> float:
+        """Like `clip`, the appended bits included."""
+        return self.clipping.encoder_bound(self.clipping.clips)
+
+    @property
     def h_min(self) -> int:
         """The fewest noise shares of a sum that the adversary does not know."""
         return self.min_survivors - self.colluders
+
+    @property
+    def sampling_rate(self) -> float:
+        """q: the prior rate at which a participant is in a round."""
+        return self.clients / self.population

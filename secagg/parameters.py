@@ -42,6 +42,51 @@ def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
     return colluders
 
 
+LOTTERY_FAILURE: Final = 2.0**-40
+"""Chance, over all draws of a study, that more colluders win than are assumed."""
+
+
+def colluders_in_cohort(population: int, cohort: int, adversarial: float, dropout: float, draws: int) -> int:
+    """A where each round's cohort is drawn from a population: what a draw holds more of with negligible chance.
+
+    The hypergeometric upper quantile at 2^-40 / draws, for floor(adversarial x population) colluders that were fixed
+    before the draws; the floor of two of `assumed_colluders` stays. With cohort = population it is `assumed_colluders`.
+
+    Args:
+        population: the roster.
+        cohort: participants drawn for one round.
+        draws: how many cohorts are drawn in all.
+    """
+    if not 1 <= cohort <= population or draws < 1:
+        raise InvalidParameters("a cohort is drawn from a population at least as large, at least once")
+    everywhere = assumed_colluders(population, adversarial, dropout)
+    if cohort == population:
+        return everywhere
+    floor = assumed_colluders(cohort, adversarial, dropout)
+    if everywhere <= floor:
+        return everywhere
+    # Pr[k + 1] / Pr[k] = (K - k)(C - k) / ((k + 1)(P - K - C + k + 1)), from the fewest there can be, at any scale.
+    honest = population - everywhere
+    first = max(0, cohort - honest)
+    logs = [0.0]
+    for k in range(first, min(cohort, everywhere)):
+        logs.append(
+            logs[-1]
+            + math.log(everywhere - k)
+            + math.log(cohort - k)
+            - math.log(k + 1)
+            - math.log(honest - cohort + k + 1)
+        )
+    top = max(logs)
+    weights = [math.exp(log - top) for log in logs]
+    allowed = LOTTERY_FAILURE / draws * math.fsum(weights) * (1 - 1e-9)
+    above, beyond = len(weights) - 1, weights[-1]
+    while beyond <= allowed:
+        above -= 1
+        beyond += weights[above]
+    return max(floor, first + above)
+
+
 def sharing_colluders(u1: int, colluders: int) -> int:
     """A as the threshold rule uses it: never below 2 where u1 is small, however large the cohort was."""
     return max(colluders, FEWEST_COLLUDERS) if u1 < SMALL_COHORT else colluders

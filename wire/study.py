@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mechanisms.clip_rule import ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan, verify_plan
 from secagg.errors import InvalidParameters
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
@@ -21,6 +22,7 @@ from secagg.packing import packed_size
 from secagg.parameters import (
     RoundParameters,
     assumed_colluders,
+    colluders_in_cohort,
     complete_graph_threshold,
     default_min_survivors,
     probability_below,
@@ -41,7 +43,8 @@ def plan_study(
     clients: int,
     dim: int,
     bits: int,
-    clip: float,
+    clip: float | None = None,
+    clipping: ClipRule | None = None,
     epsilon: float,
     delta: float,
     rounds: int,
@@ -49,24 +52,28 @@ def plan_study(
     adversarial: float,
     min_survivors: int | None = None,
     quorum: int | None = None,
-    beta: float = math.exp(-0.5),
-    k_stddevs: float = 4.0,
+    sampling: str = "none",
+    population: int | None = None,
+    **others: Any,
 ) -> Plan:
     """From what people mean to the public plan of a study.
 
     Args:
-        clients: participants invited to each round, here the whole roster.
+        clients: participants invited to each round: the whole roster without sampling.
         max_dropout, adversarial: shares in [0, 1) of the cohort that may leave and of the roster that may collude.
         min_survivors: fewest inputs in a sum; default: what independent dropouts at ``max_dropout`` miss in one of a
             thousand rounds.
         quorum: fewest participants of u1 and u2; default: ``min_survivors``.
-        The others: see `mechanisms.plan.make_plan`.
+        sampling, population: how the participants of a round are found, and from how many.
+        others: see `mechanisms.plan.make_plan`.
 
     Raises:
         InfeasiblePlan: no such plan holds; with the reason and the nearest feasible setting.
     """
     try:
         colluders = assumed_colluders(clients, adversarial, max_dropout)
+        if sampling != "none" and population is not None:
+            colluders = colluders_in_cohort(population, clients, adversarial, max_dropout, rounds)
         if min_survivors is None:
             min_survivors = default_min_survivors(clients, colluders, max_dropout)
         RoundParameters(
@@ -85,6 +92,7 @@ def plan_study(
         dim=dim,
         bits=bits,
         clip=clip,
+        clipping=clipping,
         epsilon=epsilon,
         delta=delta,
         rounds=rounds,
@@ -93,8 +101,9 @@ def plan_study(
         quorum=min_survivors if quorum is None else quorum,
         max_dropout=max_dropout,
         adversarial=adversarial,
-        beta=beta,
-        k_stddevs=k_stddevs,
+        sampling=sampling,
+        population=population,
+        **others,
     )
 
 
@@ -104,7 +113,8 @@ def round_parameters(plan: Plan) -> RoundParameters:
     Raises:
         InvalidParameters: the plan's numbers break a rule of the protocol.
     """
-    if plan.colluders < assumed_colluders(plan.clients, plan.adversarial, plan.max_dropout):
+    assumed = colluders_in_cohort(plan.population, plan.clients, plan.adversarial, plan.max_dropout, plan.rounds)
+    if plan.colluders < assumed:
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
     return RoundParameters(
         cohort=plan.clients,
@@ -177,10 +187,17 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
     return {
         "mechanism": plan.mechanism,
         "clients": plan.clients,
+        "population": plan.population,
+        "sampling": plan.sampling,
         "dim": plan.dim,
+        "coded_dim": plan.coded_dim,
         "padded_dim": plan.padded_dim,
+        "rotation": plan.rotation,
+        "block_dim": plan.block_dim,
         "bits": plan.bits,
         "clip": plan.clip,
+        "clipping": plan.clipping.to_json(),
+        "sketch": [plan.sketch_rows, plan.sketch_width] if plan.sketch_rows else None,
         "rounds": plan.rounds,
         "delta": plan.delta,
         "granularity": plan.granularity,
@@ -190,9 +207,10 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
         "noise_multiplier": plan.noise_multiplier,
         "inflated_clip": plan.inflated_clip,
         "effective_noise_multiplier": plan.effective_noise_multiplier,
-        "epsilon_coordinator": plan.planned_epsilon,
-        # Nobody is left out of a round, so there is no sampling that could amplify.
-        "epsilon_released": plan.planned_epsilon,
+        # None: beyond what the sampler's distance from the exact law lets anybody state, about 70.
+        "epsilon_coordinator": _stated(plan.epsilon_coordinator),
+        "epsilon_released": _stated(plan.epsilon_released),
+        "epsilon_conditional": None if plan.sampling == "none" else _stated(plan.epsilon_conditional),
         "target": plan.target,
         "adjacency": plan.adjacency,
         "A": plan.colluders,
@@ -204,6 +222,10 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
         "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
         "upload_bytes": upload_bytes(plan.clients, plan.padded_dim, plan.bits),
     }
+
+
+def _stated(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def upload_bytes(u1: int, dim: int, bits: int) -> int:

@@ -1,0 +1,91 @@
+"""The mechanisms by name: what each one proves, against whom, and whom one has to trust for it.
+
+Every mechanism answers the same four questions: how an update is encoded, how a sum is decoded, what a round reveals
+(its privacy curve) and how noise is planned. Those that send vectors share one encoder and one plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+ZERO_OUT: Final = "zero-out: one participant's update against zero, her noise share present"
+REPLACE: Final = "replace-one: one participant's update against any other"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a statistician asks first."""
+
+    name: str
+    title: str
+    theorem: str  # source of the privacy curve
+    adjacency: str
+    trusts: str  # who must behave for the stated epsilon to hold
+    composes: str  # "renyi" or "epsilon-delta"
+
+
+DESCRIPTIONS: Final = {
+    one.name: one
+    for one in (
+        Description(
+            "ddgauss",
+            "distributed discrete Gaussian",
+            "[KLS21] Theorem 1 with Proposition 14: the smallest of three Renyi bounds, all orders above 1",
+            ZERO_OUT,
+            "nobody alone: each of h_min honest participants adds its share before the secure sum",
+            "renyi",
+        ),
+        Description(
+            "skellam",
+            "distributed Skellam",
+            "[AKL21] main theorem, integer Renyi orders from 2",
+            ZERO_OUT,
+            "nobody alone: each of h_min honest participants adds its share before the secure sum",
+            "renyi",
+        ),
+        Description(
+            "gaussian",
+            "central Gaussian (DP-FedAvg)",
+            "[CKS20] Theorem 4 and Proposition 12; [BW18] Theorem 8 for the exact figure without sampling",
+            ZERO_OUT,
+            "the coordinator: it sees the exact sum and adds the noise",
+            "renyi",
+        ),
+        Description(
+            "local-gaussian",
+            "local discrete Gaussian",
+            "[CKS20] Theorem 4 with twice the sensitivity",
+            REPLACE,
+            "nobody: each report is private by itself, whatever happens to it",
+            "renyi",
+        ),
+    )
+}
+"""Of the mechanisms that send vectors; binomial noise and randomised response describe themselves."""
+
+
+def adjacency_of(mechanism: str) -> str:
+    """What two neighbouring inputs are, by the mechanism's name."""
+    return DESCRIPTIONS[mechanism].adjacency
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One mechanism behind the common interface.
+
+    Attributes:
+        description: theorem, adjacency, trust.
+        plan: keyword arguments -> the frozen plan, or `InfeasiblePlan`.
+        encoder: (plan, 32 public bytes) -> an object with ``encode(update, random_bytes)`` -> words below 2^bits, and
+            ``decode_sum(total, survivors, ...)`` -> the estimate.
+        curve: (plan, honest) -> Renyi cost of one round at given orders; refuses where there is none.
+        epsilon: plan -> epsilon of all planned rounds at the plan's delta.
+    """
+
+    description: Description
+    plan: Callable[..., Any]
+    encoder: Callable[[Any, bytes], Any]
+    curve: Callable[[Any, int], Callable[[Any], Any]]
+    epsilon: Callable[[Any], float]

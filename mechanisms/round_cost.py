@@ -1,0 +1,191 @@
+"""What one round of a stated plan costs, by mechanism, and what all planned rounds cost, by reader.
+
+Costs are Renyi divergences at given orders. Adjacency is that of the mechanism (`mechanisms.mechanism`); for the
+three that add noise to a sum it is one participant's update against zero, her noise share present.
+
+- coordinator: every round that holds the participant, unamplified.
+- released: readers of the released models only, who don't know who took part: amplified by the prior rate q with
+  `amplification.sampled_rdp`, which holds whatever decides who takes part and who leaves. With "fixed" sampling the
+  owner also states that leaving is independent of identity, and `amplification.fixed_size_rdp` may be the smaller one.
+- conditional: the published figure, `amplification.poisson_rdp`: it holds if everybody had been drawn independently,
+  which nobody can check from outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from mechanisms.amplification import fixed_size_rdp, poisson_rdp, sampled_rdp
+from mechanisms.privacy_curves import (
+    Floats,
+    ddgauss_rdp,
+    epsilon_with_sampler_error,
+    order_grid,
+    rounded_l1_bound,
+    rounded_l2_bound,
+    skellam_rdp,
+)
+from mechanisms.statement import (
+    CONDITIONAL,
+    COORDINATOR,
+    DDGAUSS,
+    FIXED_SIZE,
+    LOCAL,
+    NO_SAMPLING,
+    RELEASED,
+    SKELLAM,
+    Statement,
+)
+
+Curve = Callable[[Floats], Floats]
+
+_HAIR: Final = 1e-12  # as in `mechanisms.privacy_curves`
+LARGEST_SAMPLED_ORDER: Final = 1024
+"""The sums of the amplification theorems have as many terms as the order."""
+
+
+class Noise(NamedTuple):
+    """The calibrated part of a plan: granularity in data units, variance of one share in grid units squared."""
+
+    granularity: float
+    local_variance: Fraction
+
+
+def sensitivity(stated: Statement, granularity: float) -> tuple[float, float]:
+    """Rounded (L2, L1) bounds of one clipped update, grid units."""
+    l2_bound = rounded_l2_bound(stated.encoder_clip / granularity, stated.padded_dim, stated.beta)
+    return l2_bound, rounded_l1_bound(l2_bound, stated.padded_dim)
+
+
+def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) -> Curve:
+    """The Renyi curve of one unsampled sum with ``honest`` unknown noise shares.
+
+    Args:
+        honest: |u3| - A. More honest noise is post-processing, while tau may make the formula worse: the smaller of
+            the bounds at ``honest`` and at h_min. Noise of the coordinator or of oneself doesn't depend on it.
+        times: multiplies the sensitivity; 2 turns zero-out into replace-one.
+    """
+    l2_bound, l1_bound = (times * bound for bound in sensitivity(stated, noise.granularity))
+    variance = noise.local_variance
+    if stated.mechanism == DDGAUSS:
+
+        def at(orders: Floats) -> Floats:
+            bounds = [
+                ddgauss_rdp(
+                    orders,
+                    l2_bound=l2_bound,
+                    l1_bound=l1_bound,
+                    dim=stated.padded_dim,
+                    local_variance=variance,
+                    shares=shares,
+                )
+                for shares in {honest, stated.h_min}
+            ]
+            return np.minimum(bounds[0], bounds[-1])
+
+    elif stated.mechanism == SKELLAM:
+        central = variance * max(honest, stated.h_min)
+
+        def at(orders: Floats) -> Floats:
+            return skellam_rdp(orders, l2_bound=l2_bound, l1_bound=l1_bound, central_variance=central)
+
+    else:
+        # One discrete Gaussian: [CKS20] Theorem 4, summed over the coordinates. Against local noise the whole report is
+        # replaced, not removed: nobody else's noise hides that there is one.
+        alone = float(variance) if stated.mechanism == LOCAL else float(variance) * stated.h_min
+        slope = (2 if stated.mechanism == LOCAL else 1) * l2_bound
+        slope = slope * slope / (2 * alone) * (1 + _HAIR)
+
+        def at(orders: Floats) -> Floats:
+            return np.asarray(orders, dtype=np.float64) * slope
+
+    return at
+
+
+def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> Curve:
+    """The Renyi curve of one round for a reader: "coordinator", "released" or "conditional".
+
+    The amplified ones take the curve at h_min whatever ``honest`` is: how many left may depend on who was drawn.
+    """
+    if reader == COORDINATOR or stated.sampling == NO_SAMPLING:
+        return round_curve(stated, noise, honest)
+    base, rate = round_curve(stated, noise, stated.h_min), stated.sampling_rate
+    if reader == CONDITIONAL:
+        return lambda orders: np.asarray(poisson_rdp(orders, base, rate))
+    if stated.sampling != FIXED_SIZE:
+        return lambda orders: np.asarray(sampled_rdp(orders, base, rate))
+    replaced = round_curve(stated, noise, stated.h_min, times=2)
+
+    def at(orders: Floats) -> Floats:
+        given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+        found = np.array(sampled_rdp(given, base, rate))
+        whole = (given == np.floor(given)) & (given >= 2) & (given <= LARGEST_SAMPLED_ORDER)
+        if whole.any():
+            found[whole] = np.minimum(found[whole], fixed_size_rdp(given[whole], replaced, rate))
+        return found.reshape(np.shape(orders))
+
+    return at
+
+
+def planned_draws(stated: Statement) -> int:
+    """Noise coordinates in all planned sums, if everybody survives."""
+    return stated.rounds * stated.clients * stated.padded_dim
+
+
+def planned_epsilon(stated: Statement, noise: Noise, reader: str, orders: Floats | float) -> float:
+    """Epsilon of all planned rounds at h_min: the smallest over ``orders``, the sampler's error included."""
+    given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    rdp = stated.rounds * reader_curve(stated, noise, reader, stated.h_min)(given)
+    return epsilon_with_sampler_error(given, rdp, stated.delta, planned_draws(stated))
+
+
+def best_order(stated: Statement, noise: Noise, reader: str) -> float:
+    """The order at which all planned rounds convert to the smallest epsilon: first on a grid, then close around it."""
+    curve = reader_curve(stated, noise, reader, stated.h_min)
+
+    def best(orders: Floats) -> int:
+        converted = (
+            stated.rounds * curve(orders)
+            + np.log1p(-1 / orders)
+            - (math.log(stated.delta) + np.log(orders)) / (orders - 1)
+        )
+        return int(np.argmin(converted))
+
+    grid = coarse_orders(stated, reader)
+    at = best(grid)
+    if at in (0, grid.size - 1):
+        return float(grid[at])
+    low, high = grid[at - 1], grid[at + 1]
+    around = grid[at : at + 1]
+    if _takes_fractions(stated, reader):
+        around = np.append(around, 1 + np.geomspace(low - 1, high - 1, 401))
+    if _takes_whole_orders(stated, reader):
+        around = np.append(around, np.unique(np.ceil(np.linspace(low, high, min(int(high - low), 4096) + 1))))
+    return float(around[best(around)])
+
+
+def _takes_whole_orders(stated: Statement, reader: str) -> bool:
+    """Whether a bound that holds for integers only takes part."""
+    theorem = reader == CONDITIONAL or (reader == RELEASED and stated.sampling == FIXED_SIZE)
+    return stated.mechanism == SKELLAM or (theorem and stated.sampling != NO_SAMPLING)
+
+
+def _takes_fractions(stated: Statement, reader: str) -> bool:
+    """Whether a bound that holds for all orders takes part."""
+    return stated.mechanism != SKELLAM and (reader != CONDITIONAL or stated.sampling == NO_SAMPLING)
+
+
+def coarse_orders(stated: Statement, reader: str) -> Floats:
+    """Orders to begin a search with, ascending: all that the theorems of this reader's figure allow, thinned out."""
+    found = order_grid() if _takes_fractions(stated, reader) else np.empty(0)
+    if _takes_whole_orders(stated, reader):
+        sampled = stated.sampling != NO_SAMPLING and reader != COORDINATOR
+        last, steps = (LARGEST_SAMPLED_ORDER, 48) if sampled else (10**6, 400)
+        whole = np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
+        found = np.concatenate([found, whole])
+    return np.unique(found)
