@@ -4,7 +4,7 @@ A law supplies its weights as integers (`discrete_gaussian`, `skellam`); here th
 sums of scaled narrow ones. Law of a draw: *exactly* the integer weights, convolved over the levels of
 `convolution_levels`; within total variation 2^-140 of the true law (`SAMPLER_DISTANCE`). The distance has three
 parts, all far below: the tail cut where a weight falls under 2^-150 of the peak (at most 2^-149 a level), the
-weights' own error (below 2^-180), and for more than one level the smoothing error of the convolution (2^-157).
+weights' own error (below 2^-170), and for more than one level the smoothing error of the convolution (2^-157).
 The tests read the law off the tables and compare it with references of 500 bits.
 
 No floating point enters a probability, and no accept-reject loop runs over the vector, so the time does not

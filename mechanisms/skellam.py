@@ -16,8 +16,9 @@ from mechanisms.lattice_noise import FRACTION_BITS, TAIL_BITS, LatticeNoise, fix
 __all__ = ["Skellam", "skellam", "skellam_weights"]
 
 _ONE: Final = 1 << FRACTION_BITS
-# Terms of the trapezoid rule below 2^-190 of the first are left out; the weights are cut at 2^-150 of the peak.
-_SMALLEST_TERM: Final = _ONE >> (TAIL_BITS + 40)
+# Terms of the trapezoid rule below 2^-240 of the first are left out: the last weights, 2^-150 of the peak, are still
+# right to 80 bits.
+_SMALLEST_TERM: Final = _ONE >> (TAIL_BITS + 90)
 
 
 def _first_cosine(nodes: int) -> int:
@@ -45,9 +46,9 @@ def skellam_weights(variance: Fraction, step: int) -> list[int]:
 
     The characteristic function is exp(v (cos t - 1)), so P[x] is its mean times cos(x t) over N equidistant nodes
     t_m = 2 pi m / N, plus the probabilities of x + N, x - N, x + 2 N, ...: the trapezoid rule is exact but for this
-    wrap-around, which for N / 2 > 15 standard deviations lies below the cut. Only 60 to 130 nodes have terms above
-    2^-190, whatever the variance. Cosines by recurrence in integers of 256 fractional bits, the exponentials by
-    `decimal`, one Clenshaw sum a weight: absolute error below 2^-180 of the peak up to the largest variance.
+    wrap-around, which for N / 2 > 15 standard deviations lies below the cut. Only 60 to 150 nodes have terms above
+    2^-240, whatever the variance. Cosines by recurrence in integers of 256 fractional bits, the exponentials by
+    `decimal`, one Clenshaw sum a weight: absolute error below 2^-180 of the peak up to the largest variance, 2^54.
     """
     # A float chooses N, which the law does not depend on.
     nodes = 1 << math.ceil(math.log2(30 * math.sqrt(variance) + 90))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from mechanisms.discrete_gaussian import gaussian_weights
 from mechanisms.noise_table import CELLS, NoiseTable, Scratch
 from mechanisms.randomness import Keystream, RandomBytes, RandomnessFailed, fresh_keystream, uniform_below
+from mechanisms.skellam import skellam_weights
+from tests.mechanisms.lattice_laws import exact_law, law_of
 
 
 class Script:
@@ -27,25 +29,6 @@ class Script:
         self.left = self.left[out.size :]
 
 
-def law_of(table: NoiseTable) -> dict[int, Fraction]:
-    """The output law that the arrays imply, given uniform words."""
-    law: Counter[int] = Counter()
-    mass = Fraction(1)
-    for cells, full in table.lookups:
-        for value, count in Counter(cells[:full].tolist()).items():
-            law[value] += mass * Fraction(count, CELLS)
-        mass *= Fraction(CELLS - full, CELLS)
-    if mass:
-        for value, (before, after) in zip(table.values.tolist(), pairwise([0, *table.cumulative]), strict=True):
-            law[value] += mass * Fraction(after - before, table.cumulative[-1])
-    return {value: p for value, p in law.items() if p}
-
-
-def exact_law(half: list[int], step: int) -> dict[int, Fraction]:
-    total = 2 * sum(half) - half[0]
-    return {sign * y * step: Fraction(w, total) for y, w in enumerate(half) for sign in ((1, -1) if y else (1,)) if w}
-
-
 CASES = [
     ([5, 3, 1], 1),
     ([1], 3),
@@ -56,6 +39,9 @@ CASES = [
     (gaussian_weights(Fraction(314159, 65536), 1), 1),
     (gaussian_weights(Fraction(100**2), 1), 1),
     (gaussian_weights(Fraction(10**6), 7), 7),
+    (skellam_weights(Fraction(1, 4), 1), 1),
+    (skellam_weights(Fraction(7, 3), 1), 1),
+    (skellam_weights(Fraction(10**6), 14), 14),
 ]
 
 
@@ -173,6 +159,9 @@ def test_bad_tables_are_refused() -> None:
             NoiseTable(half, step)
     with pytest.raises(ValueError):
         NoiseTable([1, 1], 1, depth=0)
+    assert NoiseTable([1, 1], (1 << 15) - 1, np.int16).values.tolist() == [-(2**15) + 1, 0, 2**15 - 1]
+    with pytest.raises(ValueError, match="int16"):
+        NoiseTable([1, 1], 1 << 15, np.int16)
 
 
 def test_keystreams_need_a_whole_key_and_hide_it(keyed: Callable[[str], RandomBytes]) -> None:
