@@ -172,20 +172,19 @@ def _binomial_bound(
     # Every exponent is raised by what rounding may have cost it, so each term is at least the true one.
     magnitude = j * abs(math.log(q)) + log_factorial[2:] + np.abs(np.where(weights == -np.inf, 0.0, weights)) + 1
     column = weights + (j * math.log(q) - log_factorial[2:]) + _ULPS * magnitude
-    # Negative indices (j > a) reach the infinities at the end: such terms vanish.
-    log_factorial_or_none = np.concatenate([log_factorial, np.full(top_order, np.inf)])
     bound = np.empty(flat.size)
     rows = max(1, _BLOCK // j.size)
     for start in range(0, flat.size, rows):
         block = flat[start : start + rows]
         left = block[:, None] - j[None, :]
-        exponents = column[None, :] - log_factorial_or_none[left]
+        exponents = column[None, :] - log_factorial[np.maximum(left, 0)]
         if keeps:
             exponents += keeps * (1 - 2 * _ULPS) * left
         exponents += log_factorial[block][:, None] * (1 + 4 * _ULPS)
+        exponents[left < 0] = -np.inf  # no term beyond j = a
         largest = exponents.max(axis=1)
         shift = np.where(np.isfinite(largest), largest, 0.0)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore"):
             log_sum = shift + np.log(np.exp(exponents - shift[:, None]).sum(axis=1))
         bound[start : start + rows] = np.logaddexp(0.0, log_sum)
     return np.minimum(unsampled, bound * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
