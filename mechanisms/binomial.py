@@ -1,0 +1,144 @@
+"""cpSGD: distributed mean estimation under binomial noise on the integer grid, a share from each participant.
+
+Client: clip, rotate, scale, round conditionally, add Bin(m, 1/2) - m / 2 to each coordinate, wrap; coordinator:
+centre, scale back, rotate back, divide. With h honest shares the sum's noise is binomial again, of N = h m trials.
+
+Theorem: [ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round (`mechanisms.binomial_noise` says why). No Renyi
+curve is known for it, so rounds compose by `mechanisms.composition`, each charged at h_min, fixed in advance.
+
+Adjacency: zero-out, one participant's update against zero, her noise share present. Trusts: the secure sum, and
+that at least h_min = min_survivors - A honest participants added their shares; not the coordinator, who sees the
+sum alone.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.binomial_noise import binomial, binomial_epsilon
+from mechanisms.binomial_plan import ADJACENCY, BinomialPlan, plan_binomial
+from mechanisms.clipping import clip_l2
+from mechanisms.randomness import RandomBytes
+from mechanisms.rotation import Rotation
+from mechanisms.rounding import RoundingFailed, conditional_round
+
+__all__ = [
+    "ADJACENCY",
+    "NAME",
+    "THEOREM",
+    "TRUSTS",
+    "BinomialEncoder",
+    "BinomialPlan",
+    "NotRenyi",
+    "RoundingFailed",
+    "binomial_epsilon",
+    "plan_binomial",
+    "renyi_curve",
+]
+
+NAME: Final = "binomial"
+THEOREM: Final = "[ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round"
+TRUSTS: Final = "the secure sum, and that at most A of the survivors' noise shares are known or missing"
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+
+class NotRenyi(ValueError):
+    """A Renyi curve was asked of a mechanism that has none."""
+
+
+def renyi_curve(plan: BinomialPlan) -> NoReturn:
+    """There is none.
+
+    Raises:
+        NotRenyi: always, saying why.
+    """
+    raise NotRenyi(
+        f"binomial noise ({plan.trials_per_share} trials a share) is bounded as (epsilon, delta) only, [ASY+18] "
+        "Theorem 1: compose its rounds with basic or advanced composition, or use ddgauss or skellam for Renyi curves"
+    )
+
+
+class BinomialEncoder:
+    """Encode updates and decode sums of one attempt; both sides build it from the same plan and public seed.
+
+    Theorem, adjacency, trust: see the module.
+
+    Args:
+        plan: the public plan.
+        rotation_seed: 32 public bytes that nobody chose.
+
+    Raises:
+        ValueError: the seed has another length.
+    """
+
+    def __init__(self, plan: BinomialPlan, rotation_seed: bytes) -> None:
+        self.plan = plan
+        self._rotation = Rotation(rotation_seed, plan.dim, plan.rotation)
+        self._noise = binomial(plan.trials_per_share)
+        l2_bound, self._largest = plan.sensitivities[1:]
+        self._squared_limit = math.floor(Fraction(l2_bound) ** 2)
+        self._mask = np.int64((1 << plan.bits) - 1)
+        self._dtype = np.min_scalar_type((1 << plan.bits) - 1).newbyteorder("<")
+
+    def encode(self, update: NDArray[Any], random_bytes: RandomBytes) -> Words:
+        """Clip, rotate, round, add one share of noise, wrap. Once per attempt; never resend under other noise.
+
+        Args:
+            update: (dim,) float16, float32 or float64, data units, finite.
+            random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
+
+        Returns:
+            (padded_dim,) unsigned words, values in [0, 2^bits).
+
+        Raises:
+            ValueError: wrong length or dtype, NaN or infinity.
+            RoundingFailed: no rounding met the bounds; nothing may be sent.
+            RandomnessFailed: the source gave a wrong length.
+        """
+        plan = self.plan
+        if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
+            raise ValueError("an update is an array of float16, float32 or float64")
+        if update.shape != (plan.dim,):
+            raise ValueError(f"the update has shape {update.shape}, the plan needs ({plan.dim},)")
+        if not np.all(np.isfinite(update)):
+            raise ValueError("the update holds NaN or infinite values")
+        scaled = self._rotation.forward(clip_l2(update.astype(np.float64), plan.clip))
+        scaled *= 1 / plan.granularity
+        values = conditional_round(scaled, self._squared_limit, random_bytes)
+        if int(np.abs(values).max()) > self._largest:
+            raise RoundingFailed("a coordinate exceeds the clip; was the update clipped?")
+        self._noise.add(values, random_bytes)
+        values &= self._mask  # two's complement: the residue in [0, 2^bits)
+        return values.astype(self._dtype)
+
+    def decode_sum(self, total: Words, survivors: int) -> NDArray[np.float64]:
+        """The mean of the survivors' updates, with the noise of all their shares.
+
+        Args:
+            total: (padded_dim,) sum of encoded vectors, reduced mod 2^bits, unsigned integers.
+            survivors: |u3|, how many vectors the sum holds.
+
+        Returns:
+            (dim,) float64, data units.
+
+        Raises:
+            ValueError: wrong length or dtype, a value not reduced, or survivors outside min_survivors..clients.
+        """
+        plan = self.plan
+        if not plan.min_survivors <= survivors <= plan.clients:
+            raise ValueError(f"{survivors} survivors: the plan covers {plan.min_survivors} to {plan.clients}")
+        if total.shape != (plan.padded_dim,) or total.dtype.kind != "u":
+            raise ValueError(f"a sum is a vector of {plan.padded_dim} unsigned integers")
+        if int(total.max()) >> plan.bits:
+            raise ValueError(f"a sum holds values below 2^{plan.bits}")
+        centred = total.astype(np.int64)
+        centred[centred >= 1 << (plan.bits - 1)] -= 1 << plan.bits
+        mean = self._rotation.inverse(centred.astype(np.float64))
+        mean *= plan.granularity / survivors
+        return mean

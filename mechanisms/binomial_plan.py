@@ -1,0 +1,361 @@
+"""The plan of a study under binomial noise: what is stated, what has to hold, and the least noise that keeps it.
+
+Theorem and trust are those of `mechanisms.binomial`, whose plan this is; delta is split over the rounds as
+`composition.round_delta` says, and every round is charged at h_min, because both composition theorems want the
+rounds' epsilons fixed in advance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Final
+
+from mechanisms.binomial_noise import LARGEST_ROUND_EPSILON, LARGEST_TRIALS, binomial_epsilon, sensitivities
+from mechanisms.composition import (
+    COMPOSITIONS,
+    MOST_ADVANCED_ROUNDS,
+    Composition,
+    composed_epsilon,
+    round_delta,
+    round_epsilon,
+)
+from mechanisms.lattice_noise import SAMPLER_DISTANCE
+from mechanisms.refusals import InfeasiblePlan
+from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
+from mechanisms.rounding import LARGEST_NORM
+
+ADJACENCY: Final = "zero-out: one participant's update against zero, her noise share present"
+
+LARGEST_EPSILON: Final = 100.0
+LARGEST_BITS: Final = 62
+DEFAULT_BETA: Final = math.exp(-0.5)
+DEFAULT_K_STDDEVS: Final = 4.0
+
+_HAIR: Final = 1e-12
+# Planning stops this much before each limit, so that another machine's logarithms still find that they hold.
+_MARGIN: Final = 1e-9
+_BISECTIONS: Final = 100
+_KINDS: Final = {"int": int, "float": float, "str": str, "Composition": str}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialStatement:
+    """What a study owner states: the stated part of a `BinomialPlan`.
+
+    Raises:
+        InfeasiblePlan: the numbers contradict each other.
+        TypeError: a field has another type than declared; nothing is converted.
+    """
+
+    clients: int  # N: the most inputs one sum can hold
+    dim: int  # values in an update
+    rotation: str  # "hadamard" or "hadamard-blocks"
+    bits: int  # B: sums are taken modulo 2^B
+    clip: float  # L2 norm of one update, data units
+    epsilon: float  # target, all rounds
+    delta: float  # all rounds
+    rounds: int
+    colluders: int  # A: noise shares that the adversary knows
+    min_survivors: int  # the smallest |u3| that is opened
+    composition: Composition  # "basic" or "advanced"; delta is split by `composition.round_delta`
+    beta: float  # bias of conditional rounding, 0 = unconditional
+    k_stddevs: float  # standard deviations that fit before a coordinate wraps
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if type(getattr(self, field.name)) is not _KINDS[str(field.type)]:
+                raise TypeError(f"plan: {field.name} must be {_KINDS[str(field.type)].__name__}")
+        for holds, reason, suggestion in self._rules():
+            if not holds:
+                raise InfeasiblePlan(reason, suggestion)
+        if self.delta_budget <= 0:
+            raise InfeasiblePlan("the sampler's distance uses up delta", "use a larger delta or fewer coordinates")
+
+    def _rules(self) -> list[tuple[bool, str, str]]:
+        return [
+            (2 <= self.clients < 1 << 32, f"clients {self.clients} is out of range", "use at least 2"),
+            (1 <= self.dim <= 1 << 28, f"dim {self.dim} is out of range", f"use 1 to {1 << 28}"),
+            (self.rotation in ROTATIONS, f"unknown rotation {self.rotation!r}", f"use one of {ROTATIONS}"),
+            (1 <= self.bits <= LARGEST_BITS, f"bits {self.bits} is out of range", f"use 1 to {LARGEST_BITS}"),
+            (1e-30 <= self.clip <= 1e30, f"clip {self.clip} is out of range", "use a clip in 1e-30 to 1e30"),
+            (0 < self.epsilon <= LARGEST_EPSILON, f"epsilon {self.epsilon} is out of range", "use 0.1 to 10"),
+            (0 < self.delta < 1, "delta must lie strictly between 0 and 1", "use less than 1 / clients"),
+            (1 <= self.rounds < 1 << 40, f"rounds {self.rounds} is out of range", "use at least 1"),
+            (
+                0 <= self.colluders < self.min_survivors <= self.clients,
+                f"0 <= colluders ({self.colluders}) < min_survivors ({self.min_survivors}) <= clients "
+                f"({self.clients}) does not hold",
+                "some honest noise must always remain: raise min_survivors or state fewer colluders",
+            ),
+            (self.composition in COMPOSITIONS, f"unknown composition {self.composition!r}", f"one of {COMPOSITIONS}"),
+            (
+                self.composition != "advanced" or self.rounds <= MOST_ADVANCED_ROUNDS,
+                f"advanced composition takes at most {MOST_ADVANCED_ROUNDS} rounds",
+                "use basic",
+            ),
+            (0 <= self.beta <= 0.9, "beta must lie in [0, 0.9]", "use exp(-1/2) = 0.6065"),
+            (1 <= self.k_stddevs < math.inf, "k_stddevs below 1 lets ordinary sums wrap", "use 4"),
+        ]
+
+    @property
+    def h_min(self) -> int:
+        """The fewest noise shares of a sum that the adversary does not know."""
+        return self.min_survivors - self.colluders
+
+    @property
+    def padded_dim(self) -> int:
+        """Coordinates of an encoded vector."""
+        return rotation_layout(self.dim, self.rotation)[1]
+
+    @property
+    def delta_budget(self) -> float:
+        """delta less what the sampler's distance may cost, (1 + e^epsilon) for each coordinate drawn; 0 if that takes
+        half of it.
+        """
+        draws = self.clients * self.padded_dim * self.rounds
+        cost = (1 + math.exp(self.epsilon)) * draws * SAMPLER_DISTANCE * (1 + _HAIR)
+        return self.delta - cost if cost < self.delta / 2 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinomialPlan(BinomialStatement):
+    """Everything public about a study under binomial noise. One that exists keeps its promises.
+
+    Theorem, adjacency, trust: see the module.
+
+    Raises:
+        InfeasiblePlan: the numbers contradict each other, the theorem's condition fails, sums may wrap, or epsilon of
+            all rounds at h_min exceeds the target.
+        TypeError: a field has another type than declared; nothing is converted.
+    """
+
+    granularity: float  # data units per grid step
+    trials_per_share: int  # m, even
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.granularity <= self.clip or self.clip_grid + math.sqrt(self.padded_dim) >= LARGEST_NORM:
+            raise InfeasiblePlan("granularity must be positive, at most the clip, and norms fit 64 bits", "other bits")
+        if not 2 <= self.trials_per_share <= LARGEST_TRIALS or self.trials_per_share % 2:
+            raise InfeasiblePlan("trials_per_share must be even, 2 to 2^34", "use plan_binomial")
+        if self.wrap_load > 1:
+            raise InfeasiblePlan(f"sums may wrap within {self.k_stddevs:g} standard deviations", "use more bits")
+        try:
+            achieved = self.planned_epsilon
+        except ValueError as problem:
+            raise InfeasiblePlan(str(problem), "use plan_binomial") from None
+        if not achieved <= self.epsilon:
+            raise InfeasiblePlan(
+                f"epsilon {achieved:.6g} after {self.rounds} rounds exceeds the target {self.epsilon:g}",
+                "add noise, or plan fewer rounds",
+            )
+
+    @property
+    def adjacency(self) -> str:
+        """What two neighbouring inputs are."""
+        return ADJACENCY
+
+    @property
+    def clip_grid(self) -> float:
+        """The clip in grid units."""
+        return self.clip / self.granularity
+
+    @property
+    def sensitivities(self) -> tuple[float, float, int]:
+        """Bounds on the L1, L2 and largest coordinate of the rounded update, grid units; see `sensitivities`."""
+        return sensitivities(self.clip_grid, self.padded_dim, self.beta)
+
+    @property
+    def central_stddev(self) -> float:
+        """Of the unknown noise in the smallest sum that is opened, data units."""
+        return math.sqrt(self.h_min * self.trials_per_share) / 2 * self.granularity
+
+    @property
+    def wrap_load(self) -> Fraction:
+        """k_stddevs deviations of one coordinate of the sum over half the modulus, squared; must be <= 1.
+
+        As for the other noised sums ([KLS21] section 4): all n updates alike, spread within one rotation block.
+        """
+        n, block = self.clients, rotation_layout(self.dim, self.rotation)[0]
+        signal = (Fraction(self.clip) / Fraction(self.granularity)) ** 2 * n * n / block
+        noise = Fraction(n, 4) + Fraction(n * self.trials_per_share, 4)
+        return Fraction(self.k_stddevs) ** 2 * (signal + noise) / Fraction(2) ** (2 * self.bits - 2)
+
+    def round_cost(self, honest: int) -> tuple[float, float]:
+        """(epsilon, delta) of one round whose sum holds ``honest`` = |u3| - A unknown shares.
+
+        Raises:
+            ValueError: fewer than `h_min`, more than there can be, or the theorem does not hold.
+        """
+        if not self.h_min <= honest <= self.clients - self.colluders:
+            raise ValueError(f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}")
+        l1, l2, linf = self.sensitivities
+        delta = round_delta(self.delta_budget, self.rounds, self.composition)
+        epsilon = binomial_epsilon(
+            trials=honest * self.trials_per_share,
+            dim=self.padded_dim,
+            l1_bound=l1,
+            l2_bound=l2,
+            linf_bound=linf,
+            delta=delta,
+        )
+        return epsilon, delta
+
+    @property
+    def planned_epsilon(self) -> float:
+        """Epsilon at ``delta`` after all rounds, each at h_min: the composition theorem needs them fixed."""
+        epsilon, delta = self.round_cost(self.h_min)
+        return composed_epsilon(epsilon, delta, self.rounds, self.delta_budget, self.composition)
+
+
+class _Search:
+    """The least noise for one statement and one composition theorem.
+
+    The unknowns are m and the clip in grid units, r. For given m the wrap bound fixes the longest r that fits B bits;
+    more trials and the shorter r both lower epsilon, so the least m is found by bisection. Where not even the largest
+    share suffices because the grid is too fine, r is shortened instead.
+    """
+
+    def __init__(self, stated: BinomialStatement) -> None:
+        self.stated = stated
+        self.block, self.padded = rotation_layout(stated.dim, stated.rotation)
+        self.delta = round_delta(stated.delta_budget, stated.rounds, stated.composition)
+        share = round_epsilon(stated.epsilon, stated.delta_budget, stated.rounds, stated.composition)
+        self.target = min(share, LARGEST_ROUND_EPSILON) * (1 - _MARGIN)
+
+    def longest(self, bits: int, half: int) -> float:
+        """The longest clip, grid units, that 2 half trials a share leave room for; 0 if none."""
+        n = self.stated.clients
+        room = Fraction(4**bits, 4) / Fraction(self.stated.k_stddevs) ** 2 - Fraction(n, 4) - Fraction(n * half, 2)
+        if room <= 0:
+            return 0.0
+        return min(
+            math.sqrt(room * self.block) / n * (1 - _MARGIN), (LARGEST_NORM - math.sqrt(self.padded)) * (1 - _MARGIN)
+        )
+
+    def meets(self, half: int, clip_grid: float) -> bool:
+        l1, l2, linf = sensitivities(clip_grid, self.padded, self.stated.beta)
+        try:
+            epsilon = binomial_epsilon(
+                trials=2 * half * self.stated.h_min,
+                dim=self.padded,
+                l1_bound=l1,
+                l2_bound=l2,
+                linf_bound=linf,
+                delta=self.delta,
+            )
+        except ValueError:  # the theorem's condition fails or epsilon is beyond it: more trials are needed
+            return False
+        return epsilon <= self.target
+
+    def solve(self, bits: int) -> tuple[int, float] | None:
+        """(trials of a share, clip in grid units), or None if nothing fits."""
+        high = LARGEST_TRIALS // 2
+        if self.longest(bits, high) < 1:
+            low, high = 0, high
+            while low < high:  # the most noise that leaves room for one grid step of signal
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if self.longest(bits, middle) >= 1 else (low, middle - 1)
+        if high < 1:
+            return None
+        if not self.meets(high, self.longest(bits, high)):
+            return self._coarser(high, self.longest(bits, high)) if high == LARGEST_TRIALS // 2 else None
+        low = 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.meets(middle, self.longest(bits, middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return 2 * high, self.longest(bits, high)
+
+    def _coarser(self, half: int, too_long: float) -> tuple[int, float] | None:
+        low, high = 1.0, too_long
+        if not self.meets(half, low):
+            return None
+        for _ in range(_BISECTIONS):
+            middle = math.sqrt(low * high)
+            if not low < middle < high:
+                break
+            low, high = (middle, high) if self.meets(half, middle) else (low, middle)
+        return 2 * half, low
+
+    def suggestion(self) -> str:
+        """The nearest number of bits, else the lowest epsilon, that works."""
+        bits = self.stated.bits
+        for more in range(bits + 1, LARGEST_BITS + 1):
+            if self.solve(more) is not None:
+                return f"{more} bits work"
+        for step in range(1, 25):
+            epsilon = float(f"{self.stated.epsilon * 1.25**step:.3g}")
+            if epsilon > LARGEST_EPSILON:
+                break
+            other = _Search(replace(self.stated, epsilon=epsilon))
+            for more in range(bits, min(bits + 9, LARGEST_BITS + 1)):
+                if other.solve(more) is not None:
+                    return f"epsilon {epsilon:g} with {more} bits works"
+        return "use more clients, fewer rounds or a larger epsilon"
+
+
+def plan_binomial(
+    *,
+    clients: int,
+    dim: int,
+    bits: int,
+    clip: float,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    colluders: int,
+    min_survivors: int,
+    composition: Composition | None = None,
+    rotation: str | None = None,
+    beta: float = DEFAULT_BETA,
+    k_stddevs: float = DEFAULT_K_STDDEVS,
+) -> BinomialPlan:
+    """The least noise whose epsilon, over all rounds at h_min, is at most the target.
+
+    Args:
+        composition: the theorem that allows the less noise if None.
+        rotation: `rotation.default_rotation` if None.
+        The others: fields of `BinomialPlan`.
+
+    Raises:
+        InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
+        TypeError: a field of another type.
+    """
+    if rotation is None:
+        rotation = default_rotation(dim) if type(dim) is int and dim > 0 else "hadamard"  # refused below
+    kinds: tuple[Composition, ...] = COMPOSITIONS if composition is None else (composition,)
+    if composition is None and rounds > MOST_ADVANCED_ROUNDS:
+        kinds = ("basic",)
+    found: list[BinomialPlan] = []
+    for kind in kinds:
+        stated = BinomialStatement(
+            clients=clients,
+            dim=dim,
+            rotation=rotation,
+            bits=bits,
+            clip=float(clip),
+            epsilon=float(epsilon),
+            delta=float(delta),
+            rounds=rounds,
+            colluders=colluders,
+            min_survivors=min_survivors,
+            composition=kind,
+            beta=float(beta),
+            k_stddevs=float(k_stddevs),
+        )
+        solved = _Search(stated).solve(bits)
+        if solved is not None:
+            values = {field.name: getattr(stated, field.name) for field in fields(stated)}
+            found.append(BinomialPlan(**values, trials_per_share=solved[0], granularity=stated.clip / solved[1]))
+    if not found:
+        raise InfeasiblePlan(
+            f"no binomial noise that fits {bits} bits reaches epsilon {epsilon:g} over {rounds} rounds with "
+            f"{min_survivors - colluders} honest survivors",
+            _Search(stated).suggestion(),
+        )
+    return min(found, key=lambda plan: plan.central_stddev)
