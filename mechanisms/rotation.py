@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,10 @@ SEED_BYTES: Final = 32
 _LABEL: Final = b"sordino/v1/rotation signs\x00"
 # Radix of one pass. Dense +-1 blocks go through the matrix product, which beats butterflies by far in numpy.
 _RADIX_BITS: Final = 5
+# Coordinates that pass through the lower bits at a time, with as much scratch again: half a level-2 cache.
+_CACHED: Final = 1 << 15
+# Coordinates of one step through the upper bits.
+_STRIPE: Final = 1 << 16
 
 ROTATIONS: Final = ("hadamard", "hadamard-blocks")
 
@@ -91,12 +96,15 @@ def default_rotation(dim: int) -> str:
 
 def rotation_signs(seed: bytes, dim: int) -> NDArray[np.float64]:
     """The diagonal of D: (dim,) of +1.0 and -1.0, from a public 32-byte ``seed``."""
+    return np.where(np.unpackbits(_sign_bits(seed, dim), count=dim, bitorder="little"), -1.0, 1.0)
+
+
+def _sign_bits(seed: bytes, dim: int) -> NDArray[np.uint8]:
     if len(seed) != SEED_BYTES:
         raise ValueError(f"a rotation seed has {SEED_BYTES} bytes, not {len(seed)}")
-    raw = np.empty((dim + 7) // 8, np.uint8)
-    Keystream(hashlib.sha256(_LABEL + seed).digest()).fill(raw)
-    bits = np.unpackbits(raw, count=dim, bitorder="little")
-    return np.where(bits, -1.0, 1.0)
+    packed = np.empty((dim + 7) // 8, np.uint8)
+    Keystream(hashlib.sha256(_LABEL + seed).digest()).fill(packed)
+    return packed
 
 
 @lru_cache(maxsize=8)
@@ -120,23 +128,58 @@ def walsh_hadamard(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     dim = vector.shape[0]
     if vector.ndim != 1 or dim & (dim - 1) or not dim:
         raise ValueError("the length must be a power of two")
-    left = dim.bit_length() - 1
-    result = vector.astype(np.float64, copy=True)
-    inner = 1
-    while left:
-        bits = min(_RADIX_BITS, left)
-        block = _hadamard(bits)
-        if inner == 1:
-            result = (result.reshape(-1, 1 << bits) @ block).reshape(dim)
-        else:
-            result = np.matmul(block, result.reshape(-1, 1 << bits, inner)).reshape(dim)
-        inner <<= bits
-        left -= bits
+    result = np.empty(dim)
+
+    def load(start: int, out: NDArray[np.float64]) -> None:
+        out[:] = vector[start : start + out.size]
+
+    _transform(load, dim, result)
     return result
 
 
+def _transform(load: Callable[[int, NDArray[np.float64]], None], block_dim: int, result: NDArray[np.float64]) -> None:
+    """Transform every block of ``result``, whose coordinates ``load(start, out)`` delivers piece by piece.
+
+    Runs of 2^15 coordinates, of one block or of several short ones, go through the lower index bits while they are
+    in cache; a longer block then goes through the upper ones stripe by stripe, in place. The sums are those of one
+    pass after another over the whole, to the last bit.
+    """
+    low_bits = min(block_dim, _CACHED).bit_length() - 1
+    scratch = np.empty(min(result.size, _CACHED)), np.empty(min(result.size, _CACHED))
+    for start in range(0, result.size, _CACHED):
+        out = result[start : start + _CACHED]
+        source, spare = scratch[0][: out.size], scratch[1][: out.size]
+        load(start, source)
+        inner, left = 1, low_bits
+        while left:
+            bits = min(_RADIX_BITS, left)
+            left -= bits
+            source, spare = _one_pass(source, bits, inner, out if not left else spare), source
+            inner <<= bits
+        if not low_bits:
+            out[:] = source
+    inner = 1 << low_bits
+    while inner < block_dim:
+        bits = min(_RADIX_BITS, (block_dim // inner).bit_length() - 1)
+        width = _STRIPE >> bits
+        for rows in result.reshape(-1, 1 << bits, inner):
+            for column in range(0, inner, width):
+                stripe = rows[:, column : column + width]
+                stripe[:] = _hadamard(bits) @ stripe
+        inner <<= bits
+
+
+def _one_pass(source: NDArray[np.float64], bits: int, inner: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mix ``bits`` index bits above the ``inner`` ones that are done; from ``source`` to ``out``, which it returns."""
+    if inner == 1:
+        np.matmul(source.reshape(-1, 1 << bits), _hadamard(bits), out=out.reshape(-1, 1 << bits))
+    else:
+        np.matmul(_hadamard(bits), source.reshape(-1, 1 << bits, inner), out=out.reshape(-1, 1 << bits, inner))
+    return out
+
+
 class Rotation:
-    """One public rotation of R^dim into R^padded_dim and back.
+    """One public rotation of R^dim into R^padded_dim and back. Immutable; safe to share between threads.
 
     Args:
         seed: 32 public bytes.
@@ -153,24 +196,42 @@ class Rotation:
     def __init__(self, seed: bytes, dim: int, kind: str = "hadamard") -> None:
         self.dim = dim
         self.block_dim, self.padded_dim = rotation_layout(dim, kind)
-        self._signs = rotation_signs(seed, self.padded_dim) / math.sqrt(self.block_dim)
+        self._sign_bits = _sign_bits(seed, self.padded_dim)  # packed: a vector of doubles would be 64 times longer
 
-    def forward(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(dim,) -> (padded_dim,), norm unchanged."""
+    def forward(self, vector: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """(dim,) -> (padded_dim,) float64, norm unchanged."""
         if vector.shape != (self.dim,):
             raise ValueError(f"expected {self.dim} values")
-        padded = np.zeros(self.padded_dim)
-        np.multiply(vector, self._signs[: self.dim], out=padded[: self.dim])
-        for block in padded.reshape(-1, self.block_dim):
-            block[:] = walsh_hadamard(block)
-        return padded
+
+        def load(start: int, out: NDArray[np.float64]) -> None:
+            values = vector[start : start + out.size]
+            out[: values.size] = values
+            out[values.size :] = 0.0
+            self._apply_signs(start, out)
+
+        rotated = np.empty(self.padded_dim)
+        _transform(load, self.block_dim, rotated)
+        return rotated
 
     def inverse(self, rotated: NDArray[np.float64]) -> NDArray[np.float64]:
         """(padded_dim,) -> (dim,): undo `forward`, drop the padding."""
         if rotated.shape != (self.padded_dim,):
             raise ValueError(f"expected {self.padded_dim} values")
+
+        def load(start: int, out: NDArray[np.float64]) -> None:
+            out[:] = rotated[start : start + out.size]
+
         back = np.empty(self.padded_dim)
-        for block, source in zip(back.reshape(-1, self.block_dim), rotated.reshape(-1, self.block_dim), strict=True):
-            block[:] = walsh_hadamard(source)
-        back *= self._signs
+        _transform(load, self.block_dim, back)
+        for start in range(0, self.padded_dim, _CACHED):
+            self._apply_signs(start, back[start : start + _CACHED])
         return back[: self.dim]
+
+    def _apply_signs(self, start: int, values: NDArray[np.float64]) -> None:
+        """Multiply coordinates ``start``... in place by their sign and 1 / sqrt(block_dim)."""
+        packed = self._sign_bits[start // 8 :]
+        signs = np.unpackbits(packed[: (values.size + 7) // 8], count=values.size, bitorder="little").view(np.int8)
+        signs *= -2
+        signs += 1
+        values *= signs
+        values *= 1 / math.sqrt(self.block_dim)

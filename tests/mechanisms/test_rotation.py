@@ -39,6 +39,28 @@ def test_the_transform_is_exact_on_small_integers() -> None:
     assert np.array_equal(walsh_hadamard(walsh_hadamard(x)), x * (1 << 14))
 
 
+def butterflies(x: np.ndarray) -> np.ndarray:
+    """The textbook transform: sums and differences of halves."""
+    if x.size == 1:
+        return x
+    low, high = butterflies(x[: x.size // 2]), butterflies(x[x.size // 2 :])
+    return np.concatenate([low + high, low - high])
+
+
+@pytest.mark.parametrize("bits", [14, 15, 16, 17, 19])
+def test_long_transforms_go_through_every_index_bit_once(bits: int) -> None:
+    """From 2^16 on the lower and the upper bits are done separately. Integers: exact in any order."""
+    x = np.random.default_rng(bits).integers(-1000, 1000, 1 << bits).astype(float)
+    assert np.array_equal(walsh_hadamard(x), butterflies(x))
+
+
+def test_narrow_floats_are_rotated_as_doubles() -> None:
+    x = np.random.default_rng(8).normal(size=700).astype(np.float32)
+    for kind in ROTATIONS:
+        rotation = Rotation(bytes(32), 700, kind)
+        assert np.array_equal(rotation.forward(x), rotation.forward(x.astype(np.float64)))
+
+
 @pytest.mark.parametrize("dim", [1, 2, 3, 500, 512, 513, 5000, 100_000])
 def test_forward_keeps_norms_and_inverse_undoes_it(dim: int) -> None:
     rotation = Rotation(bytes(range(32)), dim)
