@@ -139,7 +139,7 @@ def poisson_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
         # The binomial weights add up to 1. Taking that 1 out of the sum, so that a tiny cost is not lost beside
         # it, leaves e^eps(2) - 1 and 3 e^((l-1) eps(l)) - 1.
         exponent = (j - 1) * cost
-        weights = exponent + np.log(3 - np.exp(-exponent))
+        weights: Floats = exponent + np.log(3 - np.exp(-exponent))
         weights[0] = _log_expm1(cost[0])
         return weights
 
