@@ -39,6 +39,42 @@ def _settle(excess: float, source: WordSource) -> bool:
     return excess > 0.0
 
 
+class _Scratch:
+    """What rounding one block needs beside its input and output. Made once: fresh pages cost more than the work."""
+
+    def __init__(self, size: int) -> None:
+        self.whole = np.empty(size)
+        self.excess = np.empty(size)
+        self.words = np.empty(size, np.uint64)
+        self.up = np.empty(size, np.bool_)
+        self.sure = np.empty(size, np.bool_)
+
+    def round(self, values: NDArray[np.float64], source: WordSource, out: NDArray[np.int64]) -> int:
+        """`stochastic_round_block` of ``values`` into ``out``; returns the exact squared norm of the result."""
+        size = values.size
+        whole, excess, words = self.whole[:size], self.excess[:size], self.words[:size]
+        up, sure = self.up[:size], self.sure[:size]
+        np.abs(values, out=excess)
+        np.floor(excess, out=whole)
+        excess -= whole
+        excess *= _WORD
+        source.fill(words.view(np.uint8))
+        words >>= np.uint64(11)
+        excess -= words.view(np.int64)  # below 2^53: exact as doubles
+        np.greater(excess, 0.0, out=up)
+        np.greater_equal(excess, 1.0, out=sure)
+        if np.count_nonzero(up) != np.count_nonzero(sure):
+            for i in np.flatnonzero(up & ~sure):
+                up[i] = _settle(float(excess[i]), source)
+        whole += up
+        np.copysign(whole, values, out=whole)
+        out[:] = whole  # integers below 2^31 and their neighbours: exact
+        # A sum of squares of integers that comes out below 2^53 was exact at each step, in any order: a step that
+        # was not had a result of 2^53 or more, and from there sums don't come down.
+        square = float(np.dot(whole, whole))
+        return int(square) if square < _WORD else squared_norm(out)
+
+
 def stochastic_round_block(values: NDArray[np.float64], source: WordSource) -> NDArray[np.int64]:
     """Round each coordinate to one of its two integer neighbours, so that the mean is exactly the value.
 
@@ -52,18 +88,9 @@ def stochastic_round_block(values: NDArray[np.float64], source: WordSource) -> N
     Returns:
         (m,) int64. Integer inputs are returned unchanged.
     """
-    magnitude = np.abs(values)
-    whole = np.floor(magnitude)
-    raw = np.empty(values.size, np.uint64)
-    source.fill(raw.view(np.uint8))
-    raw >>= np.uint64(11)
-    excess = (magnitude - whole) * _WORD
-    excess -= raw  # uint64 below 2^53: exact as a double
-    up = excess > 0.0
-    for i in np.flatnonzero(up & (excess < 1.0)):
-        up[i] = _settle(float(excess[i]), source)
-    whole += up
-    return np.copysign(whole, values).astype(np.int64)
+    rounded = np.empty(values.size, np.int64)
+    _Scratch(values.size).round(values, source, rounded)
+    return rounded
 
 
 def squared_norm(vector: NDArray[np.int64]) -> int:
@@ -88,17 +115,17 @@ def conditional_round(
     Raises:
         RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
     """
-    largest = float(np.max(np.abs(values), initial=0.0))
-    if not (largest < LARGEST_NORM and math.sqrt(np.dot(values, values)) + math.sqrt(values.size) < LARGEST_NORM):
+    with np.errstate(over="ignore"):
+        norm = math.sqrt(np.dot(values, values))  # infinite or NaN if any value is; never below the largest of them
+    if not norm + math.sqrt(values.size) < LARGEST_NORM:
         raise RoundingFailed("the vector is too long for exact 64-bit norms")
     source: Keystream = fresh_keystream(random_bytes)
     rounded = np.empty(values.size, np.int64)
+    scratch = _Scratch(min(values.size, _BLOCK))
     for _ in range(most_tries):
         total = 0
         for start in range(0, values.size, _BLOCK):
-            block = stochastic_round_block(values[start : start + _BLOCK], source)
-            rounded[start : start + _BLOCK] = block
-            total += squared_norm(block)
+            total += scratch.round(values[start : start + _BLOCK], source, rounded[start : start + _BLOCK])
         if total <= squared_limit:
             return rounded
     raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")

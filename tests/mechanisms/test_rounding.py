@@ -133,3 +133,35 @@ def test_thresholds_are_exact_to_the_last_bit(value: float, words: list[int], re
 
 def test_squared_norms_are_exact_beyond_doubles() -> None:
     assert squared_norm(np.array([2**31 - 1, 3], np.int64)) == (2**31 - 1) ** 2 + 9
+
+
+def naive_norm(values: np.ndarray) -> int:
+    """Squares added up in floating point, whatever their size."""
+    return int(np.dot(values.astype(float), values.astype(float)))
+
+
+# 94,906,265 is the largest integer whose square is below 2^53.
+AROUND_2_53 = [[94_906_265], [94_906_266], [94_906_267, 1], [94_906_265, 10_885, 133, 6, 3, 1, 1], [2**30, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("values", [*AROUND_2_53, [2**26] * 2, [*[2**25 + 1] * 8, 1], [-(2**26) - 1, 3]])
+def test_the_norm_that_is_checked_is_the_exact_one(values: list[int]) -> None:
+    vector, exact = np.array(values, np.float64), sum(v * v for v in values)
+    assert squared_norm(conditional_round(vector, exact, key_source(1))) == exact
+    with pytest.raises(RoundingFailed):
+        conditional_round(vector, exact - 1, key_source(1), most_tries=1)
+
+
+def test_norms_in_floating_point_would_not_be_exact() -> None:
+    assert any(naive_norm(np.array(values)) < sum(v * v for v in values) for values in AROUND_2_53)
+
+
+def test_blocks_add_up() -> None:
+    """Several blocks, the last one short: against one rounding of the whole from the same stream."""
+    values = np.random.default_rng(1).normal(0, 5, 100_003)
+    rounded = conditional_round(values, 10**9, key_source(5))
+    assert np.array_equal(rounded, stochastic_round_block(values, Keystream((5).to_bytes(32, "little"))))
+    exact = sum(int(v) ** 2 for v in rounded)
+    assert np.array_equal(conditional_round(values, exact, key_source(5), most_tries=1), rounded)
+    with pytest.raises(RoundingFailed):
+        conditional_round(values, exact - 1, key_source(5), most_tries=1)
