@@ -20,7 +20,9 @@ at most q: draw each round anew. It is linear in q, and cannot be better in gene
 looks nothing like the sum with zero in her place (others hold large updates, or she takes her noise share with
 her), nothing hides Z from B, and the bound is reached.
 
-The other two are quadratic in q, because they ask that A hides her, and take integer orders only.
+The other two are quadratic in q, because they ask for more: that the sum without her is one that a neighbour of
+hers in the data could have given too. They take integer orders only. At each order the smaller of `sampled_rdp`
+and `fixed_size_rdp` may be taken where the latter's conditions hold.
 """
 
 from __future__ import annotations
