@@ -6,14 +6,16 @@ import math
 import os
 import time
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from bench.timing import spread
-from mechanisms.discrete_gaussian import LARGEST_VARIANCE, DiscreteGaussian
+from mechanisms.discrete_gaussian import DiscreteGaussian
+from mechanisms.lattice_noise import LARGEST_VARIANCE, LatticeNoise
+from mechanisms.skellam import Skellam
 
-LAWS = ("gaussian",)
+LAWS: Final[dict[str, type[LatticeNoise]]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 LARGEST_DIM = 1 << 28  # 2 GB of integers
 NARROWEST = 0.1  # below, hardly any draw differs from 0
 
@@ -40,7 +42,7 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     if not NARROWEST <= stddev <= math.sqrt(LARGEST_VARIANCE):
         raise ValueError(f"--stddev must lie between {NARROWEST:g} and 2^27, not {stddev:g}")
     began = time.process_time()
-    sampler = DiscreteGaussian(Fraction(stddev) ** 2)
+    sampler = LAWS[law](Fraction(stddev) ** 2)
     setup_ms = 1e3 * (time.process_time() - began)
     vector = np.zeros(dim, dtype=np.int64)
 
@@ -51,7 +53,7 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     vector[:] = 0
     draw()
     variance = float(np.mean(np.square(vector.astype(np.float64))))
-    expected, kurtosis = _moments(stddev)
+    expected, kurtosis = _moments(law, stddev)
     mean_ok = abs(float(vector.mean())) <= 6 * math.sqrt(expected / dim)
     variance_ok = abs(variance / expected - 1) <= 6 * math.sqrt((kurtosis - 1) / dim)
     return {
@@ -66,8 +68,11 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     }
 
 
-def _moments(stddev: float) -> tuple[float, float]:
-    """Variance and kurtosis of the law: for narrow ones they differ from the parameter's square and from 3."""
+def _moments(law: str, stddev: float) -> tuple[float, float]:
+    """Variance and kurtosis of the law: for narrow ones the kurtosis isn't 3, nor, of the discrete Gaussian, the
+    variance the parameter's square."""
+    if law == "skellam":
+        return stddev**2, 3.0 + stddev**-2
     if stddev > 8:
         return stddev**2, 3.0
     values = np.arange(-12 * math.ceil(stddev), 12 * math.ceil(stddev) + 1, dtype=np.float64)

@@ -22,10 +22,14 @@ from nacl.bindings import crypto_sign_open
 from bench.secagg import Setting
 from bench.secagg import run as run_attempt
 from bench.timing import beside, seconds_each
-from mechanisms.discrete_gaussian import DiscreteGaussian
+from mechanisms.discrete_gaussian import discrete_gaussian
+from mechanisms.encoder import Encoder
+from mechanisms.lattice_noise import LatticeNoise
+from mechanisms.skellam import skellam
 from secagg import shamir
 from secagg.masking import CHUNK_BYTES, apply_masks, choose_keystream
 from secagg.packing import add_packed, pack
+from wire.study import plan_study
 
 BITS: Final = 20
 
@@ -80,8 +84,11 @@ def _paths() -> Iterator[Path]:
     yield _adding()
     yield _sharing()
     yield _rebuilding()
-    yield _noise(10)
-    yield _noise(1000)
+    for stddev in (10, 1000):
+        yield _noise(f"noise_{stddev}", "discrete Gaussian", stddev, discrete_gaussian(Fraction(stddev) ** 2))
+    for stddev in (10, 1000):
+        yield _noise(f"skellam_{stddev}", "Skellam", stddev, skellam(Fraction(stddev) ** 2))
+    yield _encoding()
     yield _client()
     yield _unmasking()
 
@@ -190,31 +197,98 @@ def _rebuilding() -> Path:
         "widening, one matrix product and one reduction",
         "us",
         lambda: 1e6 * seconds_each(lambda: shamir.combine(xs, shares, threshold)),
-        lambda: 1e6
-        * seconds_each(lambda: np.mod(weights @ np.multiply(as_floats, 1.0, out=as_floats), shamir.PRIME)),
+        lambda: 1e6 * seconds_each(lambda: np.mod(weights @ np.multiply(as_floats, 1.0, out=as_floats), shamir.PRIME)),
     )
 
 
-def _noise(stddev: int) -> Path:
-    dim = 1_000_000
-    sampler, vector = DiscreteGaussian(Fraction(stddev) ** 2), np.zeros(dim, np.int64)
-    block = 1 << 16
-    index, table = np.arange(block) % block, np.zeros(block, np.int16)
-    stream = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
-    zeros, scratch, some = bytes(2 * block), bytearray(2 * block + 16), np.zeros(block, np.int64)
+_NOISE_BLOCK: Final = 1 << 16
 
-    def level() -> None:
-        stream.update_into(zeros, scratch)
-        drawn = table.take(index, mode="wrap")
+
+def _bare_noise(levels: int) -> Callable[[], float]:
+    """Nanoseconds a value of 2 bytes of keystream and one lookup a level, and one add into int64, in cache."""
+    index = np.frombuffer(os.urandom(2 * _NOISE_BLOCK), np.uint16).astype(np.intp)
+    table, drawn = np.zeros(1 << 16, np.int16), np.empty(_NOISE_BLOCK, np.int16)
+    some = np.zeros(_NOISE_BLOCK, np.int64)
+    stream = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
+    zeros, scratch = bytes(2 * _NOISE_BLOCK), bytearray(2 * _NOISE_BLOCK + 16)
+
+    def work() -> None:
+        for _ in range(levels):
+            stream.update_into(zeros, scratch)
+            table.take(index, mode="wrap", out=drawn)
         np.add(some, drawn, out=some)
 
+    return lambda: seconds_each(work) / _NOISE_BLOCK * 1e9
+
+
+def _noise(key: str, law: str, stddev: int, sampler: LatticeNoise) -> Path:
+    dim = 1_000_000
+    vector = np.zeros(dim, np.int64)
+    levels = len(sampler.tables)
     return Path(
-        f"noise_{stddev}",
-        f"discrete Gaussian, standard deviation {stddev}, d = {dim:,}",
-        f"{len(sampler.tables)} x (2 bytes of keystream, one lookup, one add), in cache",
+        key,
+        f"{law}, standard deviation {stddev}, d = {dim:,}",
+        f"{levels} x (2 bytes of keystream, one lookup) and one add, in cache",
         "ns/value",
         lambda: seconds_each(lambda: sampler.add(vector, os.urandom)) / dim * 1e9,
-        lambda: len(sampler.tables) * seconds_each(level) / block * 1e9,
+        _bare_noise(levels),
+    )
+
+
+def _encoding() -> Path:
+    """The whole encoder, from an update to the words that are masked.
+
+    Its limit is what no implementation on numpy can leave out, each part on blocks in cache, so that no time goes to
+    memory: the norm that clips and the exact integer norm that is checked (a dot product each); the rotation as the
+    additions of the fast Hadamard transform, log2(d) a value, and its signs (a product); for the rounding 8 bytes of
+    keystream, a floor, a comparison with the fractional part (a subtraction and a comparison), and the conversion to
+    integers; the noise as in its own rows, 2 levels here; and for the wrap an and and the narrowing to the word.
+    """
+    dim = 1_000_000
+    plan = plan_study(
+        mechanism="skellam",
+        clients=100,
+        dim=dim,
+        bits=BITS,
+        clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        rounds=10,
+        max_dropout=0.3,
+        adversarial=0.05,
+    )
+    encoder = Encoder(plan, bytes(32))
+    # Longer than the clip, so that it is clipped.
+    update = (np.frombuffer(os.urandom(4 * dim), np.int32) / 2.0**31).astype(np.float32)
+    noise = _bare_noise(len(skellam(plan.local_variance).tables))
+    one, other, out = np.full(_PLANE, 0.3), np.ones(_PLANE), np.empty(_PLANE)
+    up, whole, word = np.empty(_PLANE, np.bool_), np.ones(_PLANE, np.int64), np.empty(_PLANE, "<u4")
+    mask = np.int64((1 << BITS) - 1)
+    stream = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
+    zeros, scratch = bytes(8 * _PLANE), bytearray(8 * _PLANE + 16)
+    additions = (plan.padded_dim - 1).bit_length()
+
+    def work() -> None:
+        np.dot(one, one)
+        np.multiply(one, other, out=out)
+        for _ in range(additions):
+            np.add(one, other, out=out)
+        stream.update_into(zeros, scratch)
+        np.floor(one, out=out)
+        np.subtract(one, out, out=out)
+        np.greater(out, one, out=up)
+        whole[:] = out
+        np.dot(whole, whole)
+        np.bitwise_and(whole, mask, out=whole)
+        word[:] = whole
+
+    return Path(
+        "encode",
+        f"encode d = {dim:,}: clip, rotate, round, Skellam noise, wrap",
+        f"its norms, {additions} additions, 8 bytes of keystream, rounding, noise and wrap, in cache",
+        "ns/value",
+        lambda: seconds_each(lambda: encoder.encode(update, os.urandom)) / dim * 1e9,
+        lambda: seconds_each(work) / _PLANE * 1e9 + noise(),
     )
 
 

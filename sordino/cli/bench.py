@@ -56,6 +56,7 @@ class _At(StrEnum):
 
 class _Law(StrEnum):
     GAUSSIAN = "gaussian"
+    SKELLAM = "skellam"
 
 
 @app.command(
@@ -109,7 +110,7 @@ def secagg(
     epilog="Example: [bold]sordino bench noise --stddev 10 --dim 1000000[/bold]\n\n" + _CODES,
 )
 def noise(
-    law: Annotated[_Law, typer.Option(help="gaussian: the discrete Gaussian.")] = _Law.GAUSSIAN,
+    law: Annotated[_Law, typer.Option(help="gaussian (the discrete one) or skellam.")] = _Law.GAUSSIAN,
     stddev: Annotated[float, typer.Option(help="Of one value, in grid steps.")] = 10.0,
     dim: Annotated[int, typer.Option(help="Values in one vector.")] = 1_000_000,
     runs: Runs = 15,

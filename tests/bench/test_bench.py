@@ -90,22 +90,24 @@ def test_a_cohort_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("stddev", [0.5, 1.0, 10.0, 1e5])
-def test_the_draws_are_of_the_law(stddev: float) -> None:
-    figures = noise.run("gaussian", stddev, 20_000, runs=1)
+@pytest.mark.parametrize("law", noise.LAWS)
+def test_the_draws_are_of_the_law(law: str, stddev: float) -> None:
+    figures = noise.run(law, stddev, 20_000, runs=1)
     assert figures["law_ok"]
     assert figures["ns_per_sample"] > 0
 
 
-def test_another_law_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = noise.DiscreteGaussian
+@pytest.mark.parametrize("law", noise.LAWS)
+def test_another_law_is_seen(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = noise.LAWS[law]
 
     class Wider(real):  # type: ignore[misc, valid-type]
         def add(self, x: Any, random_bytes: Any) -> None:
             super().add(x, random_bytes)
             np.multiply(x, 2, out=x)
 
-    monkeypatch.setattr(noise, "DiscreteGaussian", Wider)
-    assert not noise.run("gaussian", 3.0, 20_000, runs=1)["law_ok"]
+    monkeypatch.setitem(noise.LAWS, law, Wider)
+    assert not noise.run(law, 3.0, 20_000, runs=1)["law_ok"]
 
 
 @pytest.mark.parametrize("arguments", [("poisson", 1.0, 10), ("gaussian", 1e-3, 10), ("gaussian", 1.0, 0)])
@@ -169,8 +171,10 @@ def test_the_command_prints_the_figures_of_the_design() -> None:
     figures = json.loads(command("secagg", "--clients", "10", "--dim", "50", "--drop", "0.2", "--json").stdout)
     names = "sum_ok degree threshold survivors client_cpu_s server_cpu_s wall_s upload_bytes download_bytes"
     assert {*names.split(), "peak_rss_mb", "phases"} <= set(figures)
-    figures = json.loads(command("noise", "--dim", "1000", "--runs", "1", "--json").stdout)
-    assert {"ns_per_sample", "setup_ms"} <= set(figures)
+    for law in noise.LAWS:
+        figures = json.loads(command("noise", "--law", law, "--dim", "1000", "--runs", "1", "--json").stdout)
+        assert {"ns_per_sample", "setup_ms"} <= set(figures)
+        assert figures["law"] == law
     told = command("secagg", "--clients", "10", "--drop", "0.9", code=2).stderr
     assert "min_survivors" in told
     assert "sum of 8 of 10 participants is right" in command("secagg", "--clients", "10", "--drop", "0.2").stdout
