@@ -46,7 +46,12 @@ class HostTable(Table):
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The host's name in the roster."""
     journal: Path = Path("journal.sqlite")
-    """What must survive a restart: attempts joined, budgets spent. Never share it between processes."""
+    """What must survive a restart: attempts joined, sets signed. Never share it between processes."""
+    ledger: Path = Path("ledger.sqlite")
+    """What the participants have spent; the file ``ledger.sqlite.head`` beside it belongs to it.
+
+    Name the same ledger in the host.toml of every study over the same data, whoever coordinates it: then
+    `sordino budget show` tells what all of them cost together. One process at a time."""
 
 
 class StudyTable(Table):
@@ -160,7 +165,9 @@ def load(path: Path) -> HostConfiguration:
     check_files(file, readable, hint="Correct the path, or copy the host's folder again, whole.")
     return configuration.model_copy(
         update={
-            "host": configuration.host.model_copy(update={"journal": base / configuration.host.journal}),
+            "host": configuration.host.model_copy(
+                update={name: base / getattr(configuration.host, name) for name in ("journal", "ledger")}
+            ),
             "coordinator": configuration.coordinator.model_copy(update={"ca": base / configuration.coordinator.ca}),
             "participants": participants,
         }

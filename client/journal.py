@@ -1,27 +1,35 @@
 """What a participant must not forget, written before the message that depends on it is sent.
 
 One file serves all participants of a client process. It answers: which attempts were joined (a restarted process sits
-those out), what was charged, which survivor sets were signed, which unmasking request was answered.
+those out), which survivor sets were signed, which unmasking request was answered. What was charged is in the ledger,
+which may serve several studies over the same data; the journal notes its end, so that an older copy of it is found.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
 import time
 from pathlib import Path
 from typing import Final
 
-from wire.durable import DurableStore
+from wire.durable import DurableStore, StorageError, check_kind, open_to_read
+from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, read_ledger
+from wire.ledger_rows import LedgerEntry, Spent
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
+FORMAT: Final = 2
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS studies (
     study TEXT PRIMARY KEY, document BLOB NOT NULL, roster_version INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS attempts (
     study TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
-    charged_renyi REAL, charged_order REAL, signed BLOB, answered BLOB,
+    signed BLOB, answered BLOB,
     PRIMARY KEY (study, identity, round, attempt)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ledger (id INTEGER PRIMARY KEY CHECK (id = 1), rows INTEGER NOT NULL, hash BLOB NOT NULL);
 """
 
 
@@ -32,18 +40,39 @@ class AlreadyJoined(Exception):
 class ClientJournal:
     """The client process's durable memory."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises `wire.durable.StorageError`: the file can't be used."""
-        self._store = DurableStore(path, SCHEMA, APPLICATION_ID)
+    def __init__(self, path: Path, ledger: Path) -> None:
+        """
+        Args:
+            path: of the journal.
+            ledger: of the participants' charges; both are made if neither is there.
+
+        Raises:
+            wire.durable.StorageError: one of the two can't be used; nothing is written then.
+        """
         self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
-        self._charged: dict[tuple[str, bytes], tuple[float, int]] = {}
-        self._open: dict[tuple[str, bytes, int, int], float] = {}  # charges of this process at h_min
-        rows = self._store.read("SELECT study, identity, round, attempt, charged_renyi FROM attempts")
-        for study, identity, round_, attempt, renyi in rows:
-            key = (study, bytes(identity))
-            self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
-            if renyi is not None:
-                self._add_charge(key, renyi)
+
+        def open_ledger() -> None:
+            noted = check_ledger(path, ledger)
+            opened.append(Ledger(ledger, About(PARTICIPANT), create=noted is None))
+
+        opened: list[Ledger] = []
+        try:
+            self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, open_ledger)
+        except BaseException:
+            for ledger_ in opened:
+                ledger_.close()
+            raise
+        [self.ledger] = opened
+        try:
+            self._note(self.ledger.head)
+            for study, identity, round_, attempt in self._store.read(
+                "SELECT study, identity, max(round), max(attempt) FROM attempts GROUP BY study, identity, round"
+            ):
+                key = (study, bytes(identity))
+                self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
+        except BaseException:
+            self.close()
+            raise
 
     async def accept_study(self, study: str, document_sha256: bytes, roster_version: int) -> None:
         """Pin a study's document, and remember its newest roster version.
@@ -88,22 +117,30 @@ class ClientJournal:
             )
         )
 
-    def charged(self, study: str, identity: bytes) -> tuple[float, int]:
-        """Renyi cost charged so far in this study, at the order the study fixes, and the number of charges."""
-        return self._charged.get((study, identity), (0.0, 0))
+    def spent(self, study_sha256: bytes, identity: bytes) -> Spent:
+        """What a participant has been charged in a study."""
+        return self.ledger.totals.spent(study_sha256, identity)
 
-    def _add_charge(self, key: tuple[str, bytes], renyi: float) -> None:
-        total, count = self._charged.get(key, (0.0, 0))
-        self._charged[key] = (total + renyi, count + 1)
+    async def charge(self, entry: LedgerEntry) -> Row:
+        """Before the first byte of an upload: the unamplified cost at h_min.
 
-    async def charge(
-        self, study: str, identity: bytes, round_: int, attempt: int, order: float, renyi: float
-    ) -> None:
-        """Before the first byte of an upload: the unamplified cost at h_min."""
-        self._add_charge((study, identity), renyi)
-        self._open[study, identity, round_, attempt] = renyi
-        await self._update(
-            "charged_renyi = ?, charged_order = ?", (renyi, order), study, identity, round_, attempt
+        Raises:
+            wire.ledger_rows.InvalidRow: the attempt was charged before, or a later one.
+        """
+        return await self._append(entry)
+
+    async def _append(self, entry: LedgerEntry) -> Row:
+        row = await asyncio.wrap_future(self.ledger.append(entry))
+        self._note(row.head)  # nothing waits for it: an older note is still a place in the same chain
+        return row
+
+    def _note(self, head: Head) -> None:
+        self._store.submit(
+            (
+                "INSERT INTO ledger VALUES (1, ?, ?) ON CONFLICT (id) DO UPDATE "
+                "SET rows = excluded.rows, hash = excluded.hash WHERE excluded.rows > rows",
+                (head.rows, head.hash),
+            )
         )
 
     async def sign(self, study: str, identity: bytes, round_: int, attempt: int, statement: bytes) -> None:
@@ -111,16 +148,16 @@ class ClientJournal:
         await self._update("signed = ?", (statement,), study, identity, round_, attempt)
 
     async def answer(
-        self, study: str, identity: bytes, round_: int, attempt: int, request: bytes, renyi: float
+        self, study: str, identity: bytes, round_: int, attempt: int, request: bytes, exact: LedgerEntry
     ) -> None:
         """Before an unmasking request is answered: its digest, and the cost at the u3 that a quorum signed.
 
-        That cost takes the place of the one at h_min, of which it is at most equal.
+        That cost takes the place of the one at h_min, of which it is at most equal. If only one of the two reaches the
+        disk, the participant has been charged what the sum cost, or more.
         """
-        await self._update("answered = ?, charged_renyi = ?", (request, renyi), study, identity, round_, attempt)
-        total, count = self.charged(study, identity)
-        before = self._open.pop((study, identity, round_, attempt), renyi)
-        self._charged[study, identity] = (total - before + renyi, count)
+        await asyncio.gather(
+            self._update("answered = ?", (request,), study, identity, round_, attempt), self._append(exact)
+        )
 
     async def _update(
         self,
@@ -140,4 +177,54 @@ class ClientJournal:
 
     def close(self) -> None:
         """Flush and close."""
+        self.ledger.close()
         self._store.close()
+
+
+def check_ledger(journal: Path, ledger: Path) -> Head | None:
+    """Check a ledger against what the journal noted of it; writes nothing.
+
+    Returns:
+        The end of the ledger when it was last noted; None if the journal knows of none.
+
+    Raises:
+        wire.durable.StorageError: one of the files can't be read; of the ledger: `wire.ledger.LedgerError`, and
+            `wire.ledger.ChangedLedger` for one that isn't what the participants wrote.
+    """
+    noted = _noted(journal)
+    if noted is None and not ledger.exists():
+        return None
+    if noted is not None and not ledger.exists():
+        raise LedgerError(
+            ledger, f"is missing, although {journal.name} knows of {noted.rows} rows in it: restore it from a copy"
+        )
+    met: list[Head] = []
+
+    def visit(row: Row) -> None:
+        if noted is not None and row.number == noted.rows:
+            met[:] = [row.head]
+
+    about, head, _ = read_ledger(ledger, visit)
+    if noted is None:
+        return None
+    found = met[0] if met else about.beginning()
+    if head.rows < noted.rows:
+        missing = head.rows + 1
+        raise ChangedLedger(ledger, f"row {missing} is missing: {journal.name} knows of row {noted.rows}", missing)
+    if found != noted:
+        reason = f"row {noted.rows} isn't the one that {journal.name} knows: rows were written anew"
+        raise ChangedLedger(ledger, reason, noted.rows or None)
+    return noted
+
+
+def _noted(journal: Path) -> Head | None:
+    if not journal.exists():
+        return None
+    try:
+        with contextlib.closing(open_to_read(journal)) as connection:
+            if not check_kind(connection, journal, APPLICATION_ID, FORMAT):
+                return None
+            rows = connection.execute("SELECT rows, hash FROM ledger").fetchall()
+    except sqlite3.Error as error:
+        raise StorageError(f"{journal} can't be used as a database: {error}") from error
+    return Head(*rows[0]) if rows else None

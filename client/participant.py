@@ -26,7 +26,6 @@ from learning.parameters import Parameters, flatten, shapes_of, unflatten
 from learning.public_random import PublicRandom
 from learning.task import Task
 from mechanisms.encoder import Encoder, InvalidUpdate
-from mechanisms.privacy_curves import curve, epsilon_with_sampler_error
 from secagg.client_phases import (
     AdvertiseKeys,
     Answered,
@@ -44,6 +43,7 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.durable import StorageError
+from wire.ledger_rows import EXACT, LedgerEntry, epsilon, make_entry, price
 from wire.study import StudyDocument, round_parameters
 
 
@@ -238,8 +238,7 @@ class Participant:
         await attempt.model
         # Charged before anything that touches the data is waited for: whatever happens from here on costs a round.
         self._check_budget(terms)
-        order, renyi = self._round_cost(terms)
-        await self._journal.charge(*self._key(terms, attempt), order, renyi)
+        await self._journal.charge(self._entry(terms, attempt))
         vector = await self._vector(terms, attempt, masking)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
@@ -269,25 +268,29 @@ class Participant:
         else:
             phase = _expect(attempt.phase, Unmasking, "unmasking_request")
             attempt.phase, reply = await self._compute(phase.receive, request)
-            honest = len(phase.survivors) - terms.document.plan.colluders
-            _, renyi = self._round_cost(terms, honest)
-            await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest, renyi)
+            exact = self._entry(terms, attempt, kind=EXACT, survivors=len(phase.survivors))
+            await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest, exact)
         await self._send(session, attempt, unmasking=codec.write_unmasking_reply(reply))
 
     # ------------------------------------------------------------ helpers
 
-    def _round_cost(self, terms: StudyTerms, honest: int | None = None) -> tuple[float, float]:
-        """Order and Renyi cost, unamplified, of one round with so many honest survivors; at first of the fewest."""
-        plan = terms.document.plan
-        return plan.order, curve(plan, plan.h_min if honest is None else honest)(plan.order)
+    def _entry(self, terms: StudyTerms, attempt: _Attempt, **more: Any) -> LedgerEntry:
+        """A row of this participant's ledger about an attempt; unless ``more`` says otherwise a charge at h_min."""
+        return make_entry(
+            terms.document.plan,
+            study=terms.document.study,
+            study_sha256=terms.study_sha256,
+            round=attempt.round,
+            attempt=attempt.attempt,
+            identity=self.identity.public,
+            **more,
+        )
 
     def _check_budget(self, terms: StudyTerms) -> None:
-        order, renyi = self._round_cost(terms)
         plan = terms.document.plan
-        spent, charges = self._journal.charged(terms.document.study, self.identity.public)
-        draws = (charges + 1) * plan.clients * plan.padded_dim
-        epsilon = epsilon_with_sampler_error(order, spent + renyi, plan.delta, draws)
-        check_budget(self._configuration, epsilon)
+        spent, coming = self._journal.spent(terms.study_sha256, self.identity.public), price(plan, plan.h_min)
+        draws = spent.all_draws + plan.clients * plan.padded_dim
+        check_budget(self._configuration, epsilon(coming.order, spent.renyi + coming.cost, plan.delta, draws))
 
     def _key(self, terms: StudyTerms, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return terms.document.study, self.identity.public, attempt.round, attempt.attempt

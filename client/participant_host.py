@@ -63,7 +63,7 @@ def join(configuration: HostSettings) -> int:
     """
     choose_keystream(time.perf_counter)
     try:
-        journal = ClientJournal(configuration.host.journal)
+        journal = ClientJournal(configuration.host.journal, configuration.host.ledger)
     except StorageError as error:
         raise JoinError(str(error), BAD_INPUT) from error
     # Two threads: training and arithmetic of one participant beside those of another, and no more memory than that.

@@ -20,6 +20,7 @@ class Host:
 
     name: str
     journal: Path
+    ledger: Path
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class HostSettings:
         values: dict[str, Any] = json.loads(text)
         host, coordinator = values["host"], values["coordinator"]
         return cls(
-            host=Host(host["name"], Path(host["journal"])),
+            host=Host(host["name"], Path(host["journal"]), Path(host["ledger"])),
             study=Study(**values["study"]),
             coordinator=Coordinator(coordinator["address"], Path(coordinator["ca"]), coordinator["give_up_s"]),
             task=values["task"],

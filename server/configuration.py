@@ -126,7 +126,7 @@ class CoordinatorTable(Table):
     listen: str = "127.0.0.1:8443"
     """HOST:PORT; port 0 takes a free one."""
     state: Path = Path("coordinator/state.sqlite")
-    """Journal, ledger and events; checkpoints are written beside it."""
+    """Journal and events; the ledger and checkpoints are written beside it."""
     tls_certificate: Path = Path("coordinator/tls/server.pem")
     tls_key: Path = Path("coordinator/tls/server.key")
     roster: Path = Path("roster.json")

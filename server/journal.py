@@ -1,24 +1,44 @@
-"""The coordinator's memory: one SQLite file for events, attempts, charges and results.
+"""The coordinator's memory: one SQLite file for events, attempts and results, and beside it the ledger of charges.
 
 Order is the point: an attempt is written before its first message is sent; u2, u3 and the masked sum before u3 is
-told to anyone; the charge and the unmasking request before the request is sent. After a restart an attempt that was
-under way is closed as aborted, and a charge that was written stays.
+told to anyone; the charge, in the ledger, and then the unmasking request before the request is sent. After a restart an
+attempt that was under way is closed as aborted, and a charge that was written stays.
+
+The journal notes number and hash of each row of the ledger. So a ledger that was put back to an older copy, or written
+anew with all its hashes, is found when the study is served again, and by `sordino budget verify`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
 import json
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from wire.durable import DurableStore, Statement
+from wire.durable import DurableStore, Statement, StorageError, check_kind, open_to_read
+from wire.ledger import (
+    COORDINATOR,
+    LEDGER_FILE,
+    About,
+    ChangedLedger,
+    Ledger,
+    LedgerError,
+    Row,
+    head_file,
+    read_ledger,
+)
+from wire.ledger_rows import LedgerEntry
 
 APPLICATION_ID: Final = 0x536F7264  # "Sord"
+FORMAT: Final = 2
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS study (
     id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, document BLOB NOT NULL
@@ -29,10 +49,7 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE TABLE IF NOT EXISTS attempts (
     round INTEGER NOT NULL, attempt INTEGER NOT NULL, started REAL NOT NULL,
     outcome TEXT, u2 TEXT, u3 TEXT, masked_sum BLOB, unmasking_request BLOB,
-    PRIMARY KEY (round, attempt)
-);
-CREATE TABLE IF NOT EXISTS charges (
-    round INTEGER NOT NULL, attempt INTEGER NOT NULL, survivors TEXT NOT NULL, at REAL NOT NULL,
+    ledger_row INTEGER, ledger_hash BLOB,
     PRIMARY KEY (round, attempt)
 );
 CREATE TABLE IF NOT EXISTS excluded (participant INTEGER PRIMARY KEY, reason TEXT NOT NULL);
@@ -42,22 +59,31 @@ CREATE TABLE IF NOT EXISTS rounds (
 """
 
 
-@dataclass(frozen=True)
-class Charge:
-    """u3 of an attempt that went on to unmasking."""
-
-    round: int
-    attempt: int
-    survivors: frozenset[int]
-
-
 class Journal:
     """What the coordinator writes down, and reads again after a restart."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `wire.durable.StorageError`: the file can't be used."""
-        self._store = DurableStore(path, SCHEMA, APPLICATION_ID)
+        """The ledger is ``ledger.sqlite`` beside the file.
+
+        Raises:
+            wire.durable.StorageError: one of the two can't be used; nothing is written then.
+        """
         self.path = path
+        self.ledger_path = path.with_name(LEDGER_FILE)
+        self._ledger: Ledger | None = None
+
+        def check() -> None:
+            if path.exists() or self.ledger_path.exists():
+                check_ledger(path)
+
+        self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, check)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The charges, once `open_study` has bound the files to a study."""
+        if self._ledger is None:
+            raise LedgerError(self.ledger_path, "is not open yet")
+        return self._ledger
 
     # -- events: ordered, durable soon; nothing waits for them
 
@@ -72,21 +98,25 @@ class Journal:
     # -- facts: durable when the call returns
 
     async def open_study(self, name: str, document: bytes) -> None:
-        """Bind the file to a study on first use.
+        """Bind both files to a study on first use; open the ledger.
 
         Raises:
             ValueError: the file belongs to a study with another name or document.
+            wire.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
         """
         rows = self._store.read("SELECT name, document FROM study")
         if rows:
             if rows[0][0] != name:
-                raise ValueError(f"{self.path} belongs to the study {rows[0][0]!r}: name another state file")
+                raise ValueError(f"{self.path} belongs to the study {rows[0][0]!r}: name one in another folder")
             if rows[0][1] != document:
                 raise ValueError(
-                    f"{self.path} was begun with another plan or task: restore study.toml, or name another state file"
+                    f"{self.path} was begun with another plan or task: restore study.toml, or name a state file in "
+                    "another folder"
                 )
-            return
-        await self._store.write(("INSERT INTO study VALUES (1, ?, ?)", (name, document)))
+        about = About(COORDINATOR, name, hashlib.sha256(document).hexdigest())
+        self._ledger = await asyncio.to_thread(Ledger, self.ledger_path, about, create=not rows)
+        if not rows:
+            await self._store.write(("INSERT INTO study VALUES (1, ?, ?)", (name, document)))
 
     async def begin_attempt(self, round_: int, attempt: int) -> None:
         """Before the attempt's first message."""
@@ -105,18 +135,21 @@ class Journal:
             )
         )
 
-    async def charge(self, charge: Charge, unmasking_request: bytes) -> None:
-        """Before the first unmasking request is sent: the cost, and the request that alone may be sent."""
+    async def charge(self, entry: LedgerEntry, unmasking_request: bytes) -> Row:
+        """Before the first unmasking request is sent: the cost, and then the request that alone may be sent.
+
+        A crash between the two leaves a charge for a request that was never sent; it stays.
+        """
+        row = await asyncio.wrap_future(self.ledger.append(entry))
+        sql, values = _note(row)
         await self._store.write(
-            (
-                "INSERT INTO charges VALUES (?, ?, ?, ?)",
-                (charge.round, charge.attempt, json.dumps(sorted(charge.survivors)), time.time()),
-            ),
+            (sql, values),
             (
                 "UPDATE attempts SET unmasking_request = ? WHERE round = ? AND attempt = ?",
-                (unmasking_request, charge.round, charge.attempt),
+                (unmasking_request, entry.round, entry.attempt),
             ),
         )
+        return row
 
     async def end_attempt(self, round_: int, attempt: int, outcome: str) -> None:
         """The masked sum is no longer needed; the sets stay."""
@@ -142,16 +175,18 @@ class Journal:
     # -- after a restart
 
     async def close_open_attempts(self) -> list[tuple[int, int]]:
-        """Mark attempts that a crash cut off; their charges, if any, stay."""
+        """Mark attempts that a crash cut off; their charges, if any, stay, and are noted now if they weren't."""
+        await self._store.write(*(_note(row) for row in self.charges()[-1:]))
         rows = self._store.read("SELECT round, attempt FROM attempts WHERE outcome IS NULL")
         for round_, attempt in rows:
             await self._store.write(_end(round_, attempt, "the coordinator stopped during the attempt"))
         return [(round_, attempt) for round_, attempt in rows]
 
-    def charges(self) -> list[Charge]:
+    def charges(self) -> list[Row]:
         """All charges in order."""
-        rows = self._store.read("SELECT round, attempt, survivors FROM charges ORDER BY round, attempt")
-        return [Charge(round_, attempt, frozenset(json.loads(survivors))) for round_, attempt, survivors in rows]
+        rows: list[Row] = []
+        read_ledger(self.ledger_path, _collect(rows))
+        return rows
 
     def last_round(self) -> tuple[int, str, dict[str, Any]] | None:
         """Number, checkpoint and figures of the last completed round."""
@@ -165,7 +200,116 @@ class Journal:
 
     def close(self) -> None:
         """Flush and close."""
+        if self._ledger is not None:
+            self._ledger.close()
         self._store.close()
+
+
+def _note(row: Row) -> Statement:
+    return (
+        "UPDATE attempts SET ledger_row = ?, ledger_hash = ? WHERE round = ? AND attempt = ?",
+        (row.number, row.hash, row.entry.round, row.entry.attempt),
+    )
+
+
+def _collect(rows: list[Row]) -> Callable[[Row], None]:
+    """Keeps what one reading gives, also when it has to begin anew."""
+
+    def visit(row: Row) -> None:
+        del rows[row.number - 1 :]
+        rows.append(row)
+
+    return visit
+
+
+def check_ledger(state: Path) -> list[Row]:
+    """Check the ledger beside a state file against what the journal there noted; writes nothing.
+
+    Returns:
+        All charges.
+
+    Raises:
+        wire.durable.StorageError: one of the files can't be read; of the ledger: `wire.ledger.LedgerError`, and
+            `wire.ledger.ChangedLedger` for one that isn't what the coordinator wrote.
+    """
+    path = state.with_name(LEDGER_FILE)
+    while True:
+        noted = _noted(state)
+        if noted is None and not path.exists():
+            return []
+        rows: list[Row] = []
+        try:
+            _compare(state, path, noted, rows)
+        except ChangedLedger:
+            if _noted(state) == noted:
+                raise
+            continue  # a coordinator that runs has moved on between the two files
+        return rows
+
+
+def _compare(state: Path, path: Path, noted: _Noted | None, rows: list[Row]) -> None:
+    """Fill ``rows`` from the ledger and hold them against what the journal noted."""
+    if noted is not None and not path.exists():
+        count = sum(number is not None for number, *_ in noted.attempts)
+        raise LedgerError(
+            path, f"is missing, although {state.name} knows of {count} charges: restore it with {head_file(path).name}"
+        )
+    about, _, _ = read_ledger(path, _collect(rows))
+    if noted is None:
+        if rows:
+            raise ChangedLedger(path, f"has {len(rows)} charges of which {state.name} knows nothing: restore that file")
+        return
+    if (about.side, about.study, about.study_sha256) != (COORDINATOR, noted.study, noted.document_sha256):
+        raise LedgerError(
+            path, f"is a ledger of {about.study or 'a participant'!r} with another plan or task than {state.name}"
+        )
+    for number, hash_, _, _, _ in noted.attempts:
+        if number is None:
+            continue
+        if number > len(rows):
+            missing = len(rows) + 1
+            raise ChangedLedger(path, f"row {missing} is missing: {state.name} knows of row {number}", missing)
+        if rows[number - 1].hash != hash_:
+            reason = f"row {number} isn't the one that {state.name} knows: rows were written anew"
+            raise ChangedLedger(path, reason, number)
+    known = {number for number, *_ in noted.attempts}
+    frozen = {(round_, attempt): u3 for number, _, round_, attempt, u3 in noted.attempts if number is None}
+    for row in rows:
+        if row.number in known:
+            continue
+        # Written, and then the coordinator stopped before it noted the row: its last one, for sets it had frozen.
+        u3 = frozen.get((row.entry.round, row.entry.attempt))
+        if row.number < len(rows) or u3 is None or json.loads(u3) != list(row.entry.participants or ()):
+            raise ChangedLedger(path, f"row {row.number} was added: {state.name} knows nothing of it", row.number)
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """What a journal knows of its ledger."""
+
+    study: str
+    document_sha256: str
+    attempts: list[tuple[Any, ...]]  # row or None, its hash, round, attempt, u3
+
+
+def _noted(state: Path) -> _Noted | None:
+    """None before the first study."""
+    if not state.exists():
+        return None
+    try:
+        with contextlib.closing(open_to_read(state)) as connection:
+            connection.execute("BEGIN")
+            if not check_kind(connection, state, APPLICATION_ID, FORMAT):
+                return None
+            study = connection.execute("SELECT name, document FROM study").fetchall()
+            attempts = connection.execute(
+                "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    if not study:
+        return None
+    return _Noted(study[0][0], hashlib.sha256(study[0][1]).hexdigest(), attempts)
 
 
 def _end(round_: int, attempt: int, outcome: str) -> Statement:

@@ -21,7 +21,7 @@ from learning.datasets import Dataset
 from learning.parameters import flatten, shapes_of, unflatten
 from learning.server_optimizers import FedAvg
 from learning.task import Task
-from mechanisms.accounting import Account, RoundCharge
+from mechanisms.accounting import Account, RoundCharge, UnknownEvent
 from mechanisms.encoder import Encoder
 from secagg.context import RoundConfig
 from secagg.messages import (
@@ -36,7 +36,7 @@ from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
-from server.journal import Charge, Journal
+from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.outgoing import Outgoing
 from server.process_memory import RefusedCalls, resident_mb
@@ -46,11 +46,14 @@ from server.uploads import UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
+from wire.ledger import ChangedLedger, Row
+from wire.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument, round_parameters, upload_bytes
 
 log = structlog.get_logger()
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
+_ROUNDING = 1e-9  # by how much two machines may disagree on a Renyi cost
 ARRIVAL_S, RETURN_S = 10.0, 2.0  # longest wait for stragglers when the quorum is there
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
@@ -204,12 +207,13 @@ class Study:
 
         Raises:
             ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
+            wire.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
         await self._journal.open_study(self._document.study, self._study_bytes)
+        for row in self._journal.charges():
+            self._count(row)
         for round_, attempt in await self._journal.close_open_attempts():
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
-        for charge in self._journal.charges():
-            self._account.charge(self._priced(charge))
         self._excluded = self._journal.excluded()
         last = self._journal.last_round()
         if last is not None:
@@ -392,9 +396,8 @@ class Study:
         await self._journal.freeze_survivors(round_, attempt, u2, u3, masked_sum)
 
     async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
-        charge = Charge(round_, attempt, unmasking.u3)
-        await self._journal.charge(charge, request)
-        await self._compute(self._account.charge, self._priced(charge))
+        row = await self._journal.charge(await self._compute(self._entry, round_, attempt, unmasking.u3), request)
+        await self._compute(self._account.charge, _event(row.entry))
         epsilons = await self._compute(self._epsilons)
         self._emit(
             "survivors_frozen",
@@ -405,6 +408,8 @@ class Study:
             u3=len(unmasking.u3),
             h=len(unmasking.u3) - self._plan.colluders,
             **epsilons,
+            ledger_rows=row.number,
+            ledger_head=row.hash.hex(),
         )
 
     async def _finish(
@@ -445,6 +450,8 @@ class Study:
             "survivors": sorted(completed.u3),
             "sum_sha256": sum_sha256,
             "loop_lag_ms": self._loop_lag.figures(),
+            "ledger_rows": self._journal.ledger.head.rows,
+            "ledger_head": self._journal.ledger.head.hash.hex(),
         }
         name = f"round-{round_:06d}.npz"
         checkpoint = Checkpoint(
@@ -478,8 +485,34 @@ class Study:
         outgoing = Outgoing(self.sessions, set(cohort), self._compute)
         await outgoing.broadcast(cohort, end)
 
-    def _priced(self, charge: Charge) -> RoundCharge:
-        return RoundCharge(charge.round, charge.attempt, charge.survivors, self._plan.identity)
+    def _entry(self, round_: int, attempt: int, survivors: frozenset[int]) -> LedgerEntry:
+        """What the ledger will say of an attempt."""
+        return make_entry(
+            self._plan,
+            study=self._document.study,
+            study_sha256=self._study_sha256,
+            round=round_,
+            attempt=attempt,
+            participants=survivors,
+        )
+
+    def _count(self, row: Row) -> None:
+        """A charge of an earlier run.
+
+        Raises:
+            ChangedLedger: it is not a charge of this plan, or a lower one than the plan asks for.
+        """
+        try:
+            self._account.charge(_event(row.entry))
+        except UnknownEvent as error:
+            raise ChangedLedger(self._journal.ledger_path, f"row {row.number}: {error}", row.number) from error
+        least = self._account.cost_of_round(len(row.entry.participants or ()))
+        if row.entry.cost < least * (1 - _ROUNDING):
+            raise ChangedLedger(
+                self._journal.ledger_path,
+                f"row {row.number} charges {row.entry.cost:.6g}, the plan asks for {least:.6g}",
+                row.number,
+            )
 
     def _epsilons(self) -> dict[str, float]:
         return {
@@ -521,6 +554,10 @@ def _serialised(model: NDArray[np.float32]) -> tuple[bytes, bytes]:
     """The model as participants fetch it, and its SHA-256."""
     data = model.astype("<f4").tobytes()
     return data, hashlib.sha256(data).digest()
+
+
+def _event(entry: LedgerEntry) -> RoundCharge:
+    return RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan)
 
 
 def _number(attempt: Attempt) -> tuple[int, int]:

@@ -40,18 +40,69 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _open(path: Path, schema: str, application: int) -> sqlite3.Connection:
+def check_kind(connection: sqlite3.Connection, path: Path, application: int, version: int) -> bool:
+    """Whether a database holds anything yet; writes nothing.
+
+    Raises:
+        StorageError: it is a database of another kind, or of another version of this kind.
+    """
+    found = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if found != application and (found or tables):
+        raise StorageError(f"{path} is a database of another kind: name another file")
+    format_ = connection.execute("PRAGMA user_version").fetchone()[0]
+    if tables and format_ > version:
+        raise StorageError(
+            f"{path} has format {format_}, this release reads {version}: a newer one wrote it, use that one"
+        )
+    if tables and format_ < version:
+        raise StorageError(
+            f"{path} has format {format_}, this release reads {version}: an older one wrote it and keeps its charges "
+            "there; finish the study with that one, or begin a new study in another folder"
+        )
+    return bool(tables)
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that can't write; beside a running writer, or on a medium that takes no writes."""
+    with_log = path.with_name(path.name + "-wal").exists()
+    # Without a log nobody writes, and SQLite needs no files of its own beside this one.
+    mode = "mode=ro" if with_log else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=10, isolation_level=None)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Give a small file new content that is whole after any crash, the old or the new.
+
+    Raises:
+        OSError: the folder takes no writes.
+    """
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _open(path: Path, schema: str, application: int, version: int) -> sqlite3.Connection:
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        found = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if found != application and (found or tables):
-            raise StorageError(f"{path} is a database of another kind: name another file")
+        filled = check_kind(connection, path, application, version)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA application_id={application}")
-        connection.executescript(schema)
+        if not filled:
+            # The version comes with the tables: a crash leaves both or neither.
+            connection.execute(f"PRAGMA application_id={application}")
+            connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
     except (sqlite3.Error, StorageError) as error:
         if connection is not None:
             connection.close()
@@ -68,15 +119,25 @@ class DurableStore:
     nobody else writes. The lock is on a file of its own, since closing any handle on the database would drop SQLite's.
     """
 
-    def __init__(self, path: Path, schema: str, application: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: str,
+        application: int,
+        version: int = 0,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         """
         Args:
             path: the file; its folder is made if need be.
-            schema: ``CREATE TABLE IF NOT EXISTS`` statements.
+            schema: SQL statements that make the tables of a new file.
             application: SQLite application_id that tells this kind of file from others.
+            version: of the tables; a file with another one is refused and left as it is.
+            check: called when nobody else can write, before the file is made or touched; may raise.
 
         Raises:
-            StorageError: not a database, one of another kind, not writable, or another process writes to it.
+            StorageError: not a database, one of another kind or version, not writable, or another process writes to
+                it.
         """
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
@@ -87,7 +148,9 @@ class DurableStore:
         except OSError as error:
             raise StorageError(f"{path} can't be used as a database: {error}") from error
         try:
-            self._connection = _open(path, schema, application)
+            if check is not None:
+                check()
+            self._connection = _open(path, schema, application, version)
         except BaseException:
             os.close(self._lock)
             raise

@@ -196,7 +196,7 @@ def run(home: Path, load_options: LoadOptions) -> int:
         # counted on for noise that isn't there.
         task = settings.study.task
         raise JoinError(f"{home} is of a study with the task {task!r}: a load test makes a study of its own", BAD_INPUT)
-    journal = ClientJournal(settings.host.journal)
+    journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor = ThreadPoolExecutor(min(2, os.cpu_count() or 1), thread_name_prefix="participant")
     try:
         hosts = [

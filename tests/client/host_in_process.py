@@ -23,6 +23,8 @@ from client.journal import ClientJournal
 from client.participant_host import JoinError, ParticipantHost
 from client.settings import HostSettings
 from wire import coordinator_pb2 as pb
+from wire.ledger import read_ledger
+from wire.ledger_rows import LedgerEntry
 
 Lie = Callable[[int, pb.CoordinatorMessage], Iterable[pb.CoordinatorMessage]]
 PATIENCE_S = 60.0
@@ -55,10 +57,23 @@ class Story:
         return "\n".join(str(entry) for entry in self.logs)
 
 
+def ledger_of(journal: Path) -> Path:
+    """The host's ledger; the coordinator's may be in the same folder."""
+    return journal.with_name("spent.sqlite")
+
+
+def rows_of(ledger: Path) -> list[LedgerEntry]:
+    """All rows, of a ledger that somebody may be writing to."""
+    rows: dict[int, LedgerEntry] = {}
+    read_ledger(ledger, lambda row: rows.update({row.number: row.entry}))
+    return [rows[number] for number in sorted(rows)]
+
+
 def settings_of(folder: Path, journal: Path, address: str = "localhost:1", **changes: dict[str, Any]) -> HostSettings:
     """host.toml of the only host, with tables changed by keyword."""
     settings = load(folder / "hosts" / "host-01").settings()
-    tables: dict[str, dict[str, Any]] = {"host": {"journal": journal}, "coordinator": {"address": address}}
+    files = {"journal": journal, "ledger": ledger_of(journal)}
+    tables: dict[str, dict[str, Any]] = {"host": files, "coordinator": {"address": address}}
     for name, change in changes.items():
         tables.setdefault(name, {}).update(change)
     changed = {
@@ -71,7 +86,7 @@ def settings_of(folder: Path, journal: Path, address: str = "localhost:1", **cha
 @contextlib.asynccontextmanager
 async def host(settings: HostSettings) -> AsyncIterator[asyncio.Task[int]]:
     """Run a client process's inside until the block ends."""
-    journal = ClientJournal(settings.host.journal)
+    journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor = ThreadPoolExecutor(2)
     try:
         task = asyncio.create_task(ParticipantHost(settings, journal, executor).run())

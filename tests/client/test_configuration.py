@@ -51,6 +51,7 @@ def test_least_file_and_absolute_paths(home: Path) -> None:
     assert read.coordinator.address == "localhost:8443"
     assert read.coordinator.ca == home / "ca.pem"
     assert read.host.journal == home / "journal.sqlite"
+    assert read.host.ledger == home / "ledger.sqlite"
     assert [entry.key for entry in read.participants] == [home / "keys/a.key", home / "keys/b.key"]
     assert [entry.part for entry in read.participants] == [0, 9]
     assert read.study.authority_public_key_bytes == bytes.fromhex("ab" * 32)

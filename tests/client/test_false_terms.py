@@ -9,13 +9,14 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from host_in_process import Story, host, play, record, settings_of
+from host_in_process import Story, host, ledger_of, play, record, settings_of
 from structlog.testing import capture_logs
 from study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 
@@ -27,6 +28,7 @@ from secagg.roster import Roster, RosterEntry, sign_roster
 from server.sessions import Sessions
 from wire import assembled
 from wire import coordinator_pb2 as pb
+from wire.ledger_rows import make_entry
 from wire.study import StudyDocument
 
 
@@ -197,7 +199,8 @@ def test_a_study_that_changes(study_folder: Path, tmp_path: Path, monkeypatch: p
     other = make_folder(tmp_path / "other", rounds=3)
     plan = StudyDocument.from_bytes(study_bytes(other, tmp_path)).plan
     # Same authority and roster, another plan.
-    (tmp_path / "state.sqlite").unlink()
+    for name in ("state.sqlite", "ledger.sqlite", "ledger.sqlite.head"):
+        (tmp_path / name).unlink()
     second = play(
         study_folder,
         tmp_path,
@@ -209,7 +212,7 @@ def test_a_study_that_changes(study_folder: Path, tmp_path: Path, monkeypatch: p
 
 def study_bytes(folder: Path, work: Path) -> bytes:
     async def scenario() -> bytes:
-        async with coordinator(folder, work / "other.sqlite") as where:
+        async with coordinator(folder, work / "other" / "state.sqlite") as where:
             return where.study._study_bytes
 
     return asyncio.run(scenario())
@@ -244,19 +247,23 @@ def test_the_budget_of_a_participant_ends_before_the_study(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was spent before, in attempts that never came to a sum, counts: the participant refuses, and says why."""
-    story = Story(journal=tmp_path / "journal.sqlite")
-    settings = settings_of(study_folder, story.journal)
-    identities = [json.loads((study_folder / "roster.json").read_text())["participants"][0]["identity"]]
-    journal = ClientJournal(story.journal)
-    poor = bytes.fromhex(identities[0])
 
-    async def spend() -> None:
-        await journal.join(settings.study.name, poor, 0, 1)
-        await journal.charge(settings.study.name, poor, 0, 1, 2.0, 1e6)
+    def spend(where: Coordinator) -> None:
+        journal = tmp_path / "journal.sqlite"
+        opened = ClientJournal(journal, ledger_of(journal))
+        document = StudyDocument.from_bytes(where.study._study_bytes)
+        entry = make_entry(
+            document.plan,
+            study=document.study,
+            study_sha256=hashlib.sha256(where.study._study_bytes).digest(),
+            round=0,
+            attempt=1,
+            identity=where.study._roster.entries[0].identity,
+        )
+        opened.ledger.append(replace(entry, cost=1e6)).result()
+        opened.close()
 
-    asyncio.run(spend())
-    journal.close()
-    story = play(study_folder, tmp_path, monkeypatch)
+    story = play(study_folder, tmp_path, monkeypatch, prepare=spend)
     assert story.ended == 0
     assert set(story.refusals) == {(0, pb.REFUSAL_CODE_POLICY)}
     assert {kind for who, kind in story.sent if who == 0} == set()

@@ -4,7 +4,6 @@ data, logs why, and never sends what the lie was after.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_in_process import Story, play
+from host_in_process import Story, ledger_of, play, rows_of
 from study_in_process import PARTICIPANTS, Coordinator
 
 from wire import coordinator_pb2 as pb
+from wire.ledger_rows import CHARGE
 
 MISBEHAVED, LOCAL_FAILURE = pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED, pb.REFUSAL_CODE_LOCAL_FAILURE
 ALL = ["advertise_keys", "share_keys", "masked_input", "upload", "consistency", "unmasking"]
@@ -265,8 +265,7 @@ def test_refused(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def charged(story: Story) -> list[Any]:
-    with sqlite3.connect(story.journal) as connection:
-        return connection.execute("SELECT * FROM attempts WHERE charged_renyi IS NOT NULL").fetchall()
+    return [row for row in rows_of(ledger_of(story.journal)) if row.kind == CHARGE]
 
 
 def test_a_second_different_request_gets_no_answer(

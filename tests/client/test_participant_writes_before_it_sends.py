@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import play
+from host_in_process import ledger_of, play, rows_of
 from study_in_process import PARTICIPANTS, Coordinator
 
 import client.connection
@@ -21,17 +21,20 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument
 
-COLUMNS = "charged_renyi, signed IS NOT NULL, answered"
-
 
 def on_disk(journal: Path, identity: bytes, number: tuple[int, int]) -> tuple[Any, ...] | None:
+    """What was charged last, whether sets were signed, which request was answered; None before it was joined."""
     connection = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
     try:
-        return connection.execute(
-            f"SELECT {COLUMNS} FROM attempts WHERE identity = ? AND round = ? AND attempt = ?", (identity, *number)
+        row = connection.execute(
+            "SELECT signed IS NOT NULL, answered FROM attempts WHERE identity = ? AND round = ? AND attempt = ?",
+            (identity, *number),
         ).fetchone()
     finally:
         connection.close()
+    about = (identity.hex(), *number)
+    costs = [one.cost for one in rows_of(ledger_of(journal)) if (one.identity, one.round, one.attempt) == about]
+    return row and (costs[-1] if costs else None, *row)
 
 
 def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +119,8 @@ def test_a_disk_that_takes_no_more(
     opened = ClientJournal.__init__
     identities: list[bytes] = []
 
-    def remember(self: ClientJournal, path: Path) -> None:
-        opened(self, path)
+    def remember(self: ClientJournal, path: Path, ledger: Path) -> None:
+        opened(self, path, ledger)
         journals.append(self)
 
     def prepare(where: Coordinator) -> None:
@@ -137,7 +140,8 @@ def test_a_disk_that_takes_no_more(
     async def send(session: Any, message: pb.ParticipantMessage) -> None:
         kind = message.WhichOneof("message")
         if full_at == (message.phase.WhichOneof("message") if kind == "phase" else kind):
-            journals[0]._store._connection.execute("PRAGMA query_only = 1")
+            for store in (journals[0]._store, journals[0].ledger._store):
+                store._connection.execute("PRAGMA query_only = 1")
         await honest(session, message)
 
     monkeypatch.setattr(ClientJournal, "__init__", remember)
@@ -155,8 +159,8 @@ def test_a_journal_that_cannot_take_the_study(
 ) -> None:
     opened = ClientJournal.__init__
 
-    def full(self: ClientJournal, path: Path) -> None:
-        opened(self, path)
+    def full(self: ClientJournal, path: Path, ledger: Path) -> None:
+        opened(self, path, ledger)
         self._store._connection.execute("PRAGMA query_only = 1")
 
     monkeypatch.setattr(ClientJournal, "__init__", full)

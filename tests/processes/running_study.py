@@ -29,6 +29,8 @@ from server.journal import read_events
 from sordino.child_process import child_environment
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
 from sordino.processes import free_port
+from wire.ledger import head_file, read_ledger
+from wire.ledger_rows import LedgerEntry
 
 HERE = Path(__file__).parent
 PATIENCE_S = 30.0  # generous: the machine may be busy with something else
@@ -154,9 +156,24 @@ class RunningStudy:
         """Of the coordinator's journal."""
         return query(self.state, sql)
 
+    def charges(self) -> list[LedgerEntry]:
+        """Rows of the coordinator's ledger, checked whole; also while it runs."""
+        return ledger_rows(self.state.with_name("ledger.sqlite"))
+
+    def host_charges(self, home: int) -> list[LedgerEntry]:
+        """Rows of a client process's ledger."""
+        return ledger_rows(self.study.hosts[home] / "ledger.sqlite")
+
     def host_rows(self, home: int, sql: str) -> list[tuple[Any, ...]]:
         """Of a client process's journal."""
         return query(self.study.hosts[home] / "journal.sqlite", sql)
+
+
+def ledger_rows(path: Path) -> list[LedgerEntry]:
+    rows: dict[int, LedgerEntry] = {}
+    if head_file(path).exists():
+        read_ledger(path, lambda row: rows.update({row.number: row.entry}))
+    return [rows[number] for number in sorted(rows)]
 
 
 def query(path: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ import pytest
 from running_study import RunningStudy, line, running_study
 
 from mechanisms.accounting import Account, RoundCharge
+from wire.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ CUT_OFF = "the coordinator stopped during the attempt"
 
 
 def charges(study: RunningStudy) -> list[tuple[int, int]]:
-    return [(round_, attempt) for round_, attempt in study.rows("SELECT round, attempt FROM charges ORDER BY 1, 2")]
+    return [(row.round, row.attempt) for row in study.charges()]
 
 
 def outcomes(study: RunningStudy) -> list[tuple[int, int, str]]:
@@ -29,7 +30,7 @@ def outcomes(study: RunningStudy) -> list[tuple[int, int, str]]:
 
 
 def epsilon_of(study: RunningStudy) -> float:
-    """What the charges in the journal cost, computed anew: everybody was in each."""
+    """What the charges in the ledger cost, computed anew: everybody was in each."""
     account = Account(study.study.plan)
     for round_, attempt in charges(study):
         account.charge(RoundCharge(round_, attempt, frozenset(EVERYBODY), study.study.plan.identity))
@@ -102,10 +103,8 @@ def test_killed_within_and_between_rounds(tmp_path: Path) -> None:
         assert all(study.survivors(round_) == set(EVERYBODY) for round_ in range(1, ROUNDS + 1))
         last = study.events("round_completed")[-1]
         assert last["epsilon_coordinator"] == pytest.approx(epsilon_of(study))
-        joined = study.host_rows(
-            0, "SELECT DISTINCT round, attempt, charged_renyi IS NOT NULL FROM attempts ORDER BY 1, 2"
-        )
-        assert [row[:2] for row in joined if row[2]] == charges(study)
+        paid = {(row.round, row.attempt) for row in study.host_charges(0) if row.kind == CHARGE}
+        assert sorted(paid) == charges(study)
         assert "Traceback" not in study.logs()
 
 

@@ -14,6 +14,7 @@ import pytest
 from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
 import server.sessions
+from server.journal import check_ledger
 from wire import coordinator_pb2 as pb
 from wire.durable import StorageError
 
@@ -38,7 +39,7 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
         if kind in ("round_start", "survivor_sets", "unmasking_request", "round_end"):
             number = (content.round, content.attempt)
             row = on_disk(state, "SELECT u2, u3, length(masked_sum), unmasking_request, outcome FROM attempts", number)
-            charge = on_disk(state, "SELECT survivors FROM charges", number)
+            charges = [row for row in check_ledger(state) if (row.entry.round, row.entry.attempt) == number]
             assert row is not None
             u2, u3, size, request, outcome = row
             seen[kind] = seen.get(kind, 0) + 1
@@ -47,10 +48,9 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
             if kind == "survivor_sets":
                 assert json.loads(u2) == json.loads(u3) == list(range(PARTICIPANTS))
                 assert size == 2 * 512  # the whole sum, in words of 16 bits
-                assert charge is None
+                assert charges == []
             if kind == "unmasking_request":
-                assert charge is not None
-                assert json.loads(charge[0]) == list(range(PARTICIPANTS))
+                assert [row.entry.participants for row in charges] == [tuple(range(PARTICIPANTS))]
                 assert request == content.SerializeToString()
             if kind == "round_end":
                 assert outcome == "completed"
@@ -70,11 +70,16 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("full_at", "never"),
-    [("round_start", "survivor_sets"), ("survivor_sets", "unmasking_request"), ("welcome", "round_start")],
+    ("full_at", "never", "file"),
+    [
+        ("round_start", "survivor_sets", "state"),
+        ("survivor_sets", "unmasking_request", "state"),
+        ("survivor_sets", "unmasking_request", "ledger"),
+        ("welcome", "round_start", "state"),
+    ],
 )
 def test_a_disk_that_takes_no_more(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str, never: str
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str, never: str, file: str
 ) -> None:
     """The study stops with the file's name before it says anything that it couldn't write down."""
     state = tmp_path / "state.sqlite"
@@ -83,22 +88,23 @@ def test_a_disk_that_takes_no_more(
 
     async def scenario() -> None:
         async with coordinator(study_folder, state) as where:
+            store = where.journal._store if file == "state" else where.journal.ledger._store
 
             def send(session: server.sessions.Session, data: bytes) -> None:
                 kind = pb.CoordinatorMessage.FromString(data).WhichOneof("message")
                 sent.add(kind)
                 if kind == full_at:
                     # As a full disk does: what there is can be read, every write fails.
-                    where.journal._store._connection.execute("PRAGMA query_only = 1")
+                    store._connection.execute("PRAGMA query_only = 1")
                 honest(session, data)
 
             monkeypatch.setattr(server.sessions.Session, "send", send)
             peers = [Peer(where, key) for key in identities(study_folder)]
             async with playing(peers):
                 where.start()
-                with pytest.raises(StorageError, match=r"state\.sqlite"):
+                with pytest.raises(StorageError, match=rf"{file}\.sqlite"):
                     await where.finish()
-            where.journal._store._connection.execute("PRAGMA query_only = 0")
+            store._connection.execute("PRAGMA query_only = 0")
 
     asyncio.run(scenario())
     assert full_at in sent
