@@ -46,5 +46,5 @@ class DiscreteGaussian(LatticeNoise):
 
 @lru_cache(maxsize=4)
 def discrete_gaussian(variance: Fraction) -> DiscreteGaussian:
-    """The sampler for ``variance``, built once per process (a few milliseconds, about 1 MB)."""
+    """The sampler for ``variance``, built once per process (up to some 20 milliseconds, 1 to 4 MB)."""
     return DiscreteGaussian(variance)

@@ -85,5 +85,5 @@ class Skellam(LatticeNoise):
 
 @lru_cache(maxsize=4)
 def skellam(variance: Fraction) -> Skellam:
-    """The sampler for ``variance``, built once per process (up to a few tenths of a second, about 1 MB)."""
+    """The sampler for ``variance``, built once per process (up to a few tenths of a second, 1 to 4 MB)."""
     return Skellam(variance)
