@@ -170,12 +170,14 @@ class Encoder:
         if int(total.max()) >> plan.bits:
             raise ValueError(f"a sum holds values below 2^{plan.bits}")
         centred = total.astype(np.int64)
-        centred[centred >= 1 << (plan.bits - 1)] -= 1 << plan.bits
+        unused = 64 - plan.bits
+        centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
+        centred >>= unused
         wrapping = estimate_wrapping(centred, plan.bits)
         step = self._granularity
         if plan.mechanism == GAUSSIAN:
             step /= self._add_central_noise(centred, random_bytes)
-        values = self._rotation.inverse(centred.astype(np.float64))
+        values = self._rotation.inverse(centred)
         values *= step / survivors
         below: tuple[float, ...] = ()
         if rule.adaptive:
@@ -200,14 +202,14 @@ class Encoder:
         discrete_gaussian(variance).add(centred, random_bytes)
         return 1 << halvings
 
-    def _checked(self, update: NDArray[Any]) -> NDArray[np.float64]:
+    def _checked(self, update: NDArray[Any]) -> NDArray[np.floating[Any]]:
         if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
             raise InvalidUpdate("an update is an array of float16, float32 or float64")
         if update.shape != (self.plan.dim,):
             raise InvalidUpdate(f"the update has shape {update.shape}, the plan needs ({self.plan.dim},)")
         if not np.all(np.isfinite(update)):
             raise InvalidUpdate("the update holds NaN or infinite values")
-        return update.astype(np.float64)
+        return update  # widened piece by piece where it is read
 
 
 def _noise_of_a_share(plan: Plan) -> LatticeNoise | None:

@@ -213,8 +213,8 @@ class Rotation:
         _transform(load, self.block_dim, rotated)
         return rotated
 
-    def inverse(self, rotated: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(padded_dim,) -> (dim,): undo `forward`, drop the padding."""
+    def inverse(self, rotated: NDArray[np.floating[Any] | np.int64]) -> NDArray[np.float64]:
+        """(padded_dim,) -> (dim,) float64: undo `forward`, drop the padding."""
         if rotated.shape != (self.padded_dim,):
             raise ValueError(f"expected {self.padded_dim} values")
 

@@ -80,11 +80,17 @@ def _missing_length(centred: NDArray[np.int64], bits: int) -> float:
     the expectation of R^2 is short of the truth by 1 / d of what is missing.
     """
     squares = products = 0.0
+    buffers = np.empty((2, min(centred.size, _CHUNK)))
     for start in range(0, centred.size, _CHUNK):
-        angle = centred[start : start + _CHUNK] * (math.pi / 2.0**bits)  # theta / 2
-        sine = np.sin(angle)
+        values = centred[start : start + _CHUNK]
+        sine, cosine = buffers[:, : values.size]
+        np.multiply(values, math.pi / 2.0**bits, out=sine)  # theta / 2, within a quarter turn: its cosine is a root
+        np.sin(sine, out=sine)
+        np.multiply(sine, sine, out=cosine)
+        np.subtract(1.0, cosine, out=cosine)
+        np.sqrt(cosine, out=cosine)
         squares += float(np.dot(sine, sine))
-        products += float(np.dot(sine, np.cos(angle)))
+        products += float(np.dot(sine, cosine))
     half_sine, mean_sine = squares / centred.size, 2 * products / centred.size
     missing = max(0.0, 4 * half_sine * (1 - half_sine) - mean_sine**2)
     return missing * centred.size / max(1, centred.size - 1)
