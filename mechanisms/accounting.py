@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mechanisms.plan import Plan
 from mechanisms.privacy_curves import epsilon_with_sampler_error
+from mechanisms.statement import NO_SAMPLING
 
 
 class UnknownEvent(ValueError):
@@ -106,7 +107,12 @@ class Account:
         return self._epsilon(max(self._rdp.values()), self._draws) if self._rdp else 0.0
 
     def epsilon_released(self) -> float:
-        """Against readers of released models who don't know the cohorts: every charge at the plan's sampling rate."""
+        """Against readers of released models who don't know the cohorts: every charge at the plan's sampling rate.
+
+        Without sampling everybody is known to be invited, and it is `epsilon_coordinator`.
+        """
+        if self.plan.sampling == NO_SAMPLING:
+            return self.epsilon_coordinator()
         return self._epsilon_released(len(self._events), self._draws) if self._events else 0.0
 
     def would_exceed(self, survivors_at_most: int | None = None) -> bool:
@@ -127,8 +133,10 @@ class Account:
         plan = self.plan
         rdp = max(self._rdp.values(), default=0.0) + self._worst_round
         draws = self._draws + survivors_at_most * plan.padded_dim
-        fits = self._epsilon(rdp, draws) <= plan.budget_coordinator
-        return not (fits and self._epsilon_released(len(self._events) + 1, draws) <= plan.budget_released)
+        coordinator = self._epsilon(rdp, draws)
+        sampled = plan.sampling != NO_SAMPLING
+        released = self._epsilon_released(len(self._events) + 1, draws) if sampled else coordinator
+        return not (coordinator <= plan.budget_coordinator and released <= plan.budget_released)
 
     def _epsilon(self, rdp: float, draws: int) -> float:
         return epsilon_with_sampler_error(self.plan.order, rdp, self.plan.delta, draws)

@@ -65,6 +65,8 @@ class ClipRule:
         self._check_ranges()
 
     def _check_ranges(self) -> None:
+        if not all(math.isfinite(value) for value in (*self.clips, self.quantile, self.rate, self.bit_weight)):
+            raise InfeasiblePlan("clipping: a number is infinite or not a number", "state finite numbers")
         adaptive = self.update != FIXED
         rules = [
             (1 <= len(self.layers) <= MOST_LAYERS, f"clipping: {len(self.layers)} layers", f"use 1 to {MOST_LAYERS}"),

@@ -37,6 +37,7 @@ from mechanisms.statement import (
     COORDINATOR,
     DDGAUSS,
     GAUSSIAN,
+    LARGEST_DIM,
     NO_SAMPLING,
     RELEASED,
     VECTOR_MECHANISMS,
@@ -340,12 +341,14 @@ def make_plan(
     Raises:
         InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
     """
+    if type(dim) is int and not 1 <= dim <= LARGEST_DIM:
+        raise InfeasiblePlan(f"dim {dim} is out of range", f"use 1 to {LARGEST_DIM}")
     coded = sketch[0] * sketch[1] or dim
     if clipping is None:
         if clip is None:
             raise InfeasiblePlan("neither clip nor clipping is stated", "state the largest L2 norm of an update")
-        clipping = ClipRule.flat(coded, clip) if type(coded) is int else ClipRule.flat(1, clip)
-    if type(coded) is int and 0 < coded <= 1 << 40:
+        clipping = ClipRule.flat(coded if type(coded) is int and coded > 0 else 1, clip)
+    if type(coded) is int and coded > 0:
         coded += clipping.bits
         rotation = default_rotation(coded) if rotation is None else rotation
         padded_dim = rotation_layout(coded, rotation)[1] if rotation in ROTATIONS else 0  # refused by Statement
@@ -376,6 +379,9 @@ def make_plan(
         k_stddevs=float(k_stddevs),
     )
     found = calibrate(stated)
+    if sampling == NO_SAMPLING:  # both epsilons are the same, and so are the budgets
+        budget_coordinator = budget_coordinator or stated.epsilon
+        budget_released = budget_released or stated.epsilon
     budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}
     for reader, order in ((COORDINATOR, found.order), (RELEASED, found.order_released)):
         if reader == target:

@@ -96,7 +96,7 @@ def test_a_restart_gives_the_same_account(demo_plan: Plan) -> None:
 def test_unknown_events_are_refused_and_change_nothing(demo_plan: Plan) -> None:
     account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
     before = account.epsilon_coordinator(), account.events
-    other = replace(demo_plan, epsilon=9.0)
+    other = replace(demo_plan, epsilon=9.0, budget_coordinator=9.0, budget_released=9.0)
     bad = [
         charge(demo_plan, 0, EVERYBODY),
         charge(demo_plan, 0, FEWEST),
