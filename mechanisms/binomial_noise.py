@@ -6,7 +6,7 @@ Source of the privacy bound: [ASY+18] Theorem 1 at p = 1/2, which gives (epsilon
 Deviation: the theorem's text has no upper limit on epsilon, but its first term is the classical calibration of
 Gaussian noise, which fails for large ones: with N = 4,000,000 and a shift of 4,000 the theorem says 22.0 at delta
 1e-6, where the exact divergence leaves delta = 1e-4. We use it up to epsilon 1 a round, where that calibration is
-proved ([DR14] Theorem A.1), and refuse above.
+proved ([DR14] appendix A), and refuse above.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Both theorems hold for rounds chosen adaptively, as long as each one's epsilon a
 advance. They compose what each round guarantees, whatever the mechanism, so the adjacency is the rounds'.
 
 - ``basic``: epsilons and deltas add up [DMNS06].
-- ``advanced``: the optimal bound for equal rounds, never worse at the same deltas [KOV15] Theorem 3.3. It says
+- ``advanced``: the optimal bound for equal rounds, never worse at the same deltas [KOV15]. It says
   that T rounds of any (epsilon, delta) mechanism are post-processing of T copies of one pair of laws: with
   chance delta the pair gives itself away, else it is randomised response at epsilon. The divergence of T such
   copies is a sum over T + 1 counts, and that sum is what is computed here, so it bounds every total epsilon
@@ -54,7 +54,7 @@ def _check(epsilon: float, delta: float, rounds: int, composition: str) -> None:
 def responses_delta(epsilon: float, rounds: int, total_epsilon: float) -> float:
     """Hockey-stick divergence at ``total_epsilon`` of ``rounds`` randomised responses, 0 against 1; rounded up.
 
-    sum_l C(T, l) max(0, e^((T - l) eps) - e^(total + l eps)) / (1 + e^eps)^T. Source: [KOV15] section 3.
+    sum_l C(T, l) max(0, e^((T - l) eps) - e^(total + l eps)) / (1 + e^eps)^T. Source: [KOV15].
     """
     if epsilon <= 0 or total_epsilon >= rounds * epsilon:
         return 0.0

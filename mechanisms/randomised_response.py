@@ -31,7 +31,7 @@ from mechanisms.refusals import InfeasiblePlan
 from mechanisms.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 
 NAME: Final = "randomised-response"
-THEOREM: Final = "[KBR16] section 2 (eps0 of one report); [FMT21] Theorem 3.1 (their secure sum)"
+THEOREM: Final = "[KBR16] k-ary randomised response (eps0 of one report); [FMT21] Theorem 3.1 (their secure sum)"
 ADJACENCY: Final = "replace-one: one participant's category replaced by another, everybody reports in both cases"
 TRUSTS: Final = (
     "local epsilon: nobody but her own machine; central epsilon: the secure sum, and that at most A colluders' "
@@ -254,7 +254,7 @@ class ResponseEncoder:
         return report
 
     def decode_sum(self, total: Words, survivors: int) -> FrequencyEstimate:
-        """(counts / n - q) / (p - q): unbiased over the reports' randomness ([KBR16] section 4).
+        """(counts / n - q) / (p - q): unbiased over the reports' randomness ([KBR16]).
 
         Args:
             total: (k,) sum of reports, reduced mod 2^bits, unsigned integers.
