@@ -104,7 +104,7 @@ def composed_epsilon(epsilon: float, delta: float, rounds: int, total_delta: flo
     high = rounds * epsilon * (1 + _HAIR)
     if composed_delta(epsilon, delta, rounds, high, composition) > total_delta:
         return math.inf
-    if composition == "basic" or (rounds == 1 and delta >= total_delta):
+    if composition == "basic":
         return high
     if composed_delta(epsilon, delta, rounds, 0.0, composition) <= total_delta:
         return 0.0
