@@ -31,7 +31,7 @@ def test_advanced_agrees_with_the_privacy_loss_distribution(epsilon: float, delt
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(math.log(2), 7), (math.log(1.25), 40), (math.log(9), 3)])
 def test_the_displayed_formula_of_the_theorem(epsilon: float, rounds: int) -> None:
-    """The bound as [KOV15] display it, at its lattice (T - 2 i) epsilon, in exact fractions; ours is above by a hair."""
+    """As [KOV15] display it, at its lattice (T - 2 i) epsilon, in exact fractions; ours is above by a hair."""
     ratio = Fraction(round(math.exp(epsilon) * 4), 4)
     for i in range(rounds // 2 + 1):
         shown = (
@@ -46,7 +46,7 @@ def test_the_displayed_formula_of_the_theorem(epsilon: float, rounds: int) -> No
 
 
 def test_the_usual_closed_form_is_never_smaller() -> None:
-    """[DR14], advanced composition: epsilon sqrt(2 T ln(1 / delta')) + T epsilon (e^epsilon - 1) at T delta + delta'."""
+    """[DR14]: epsilon sqrt(2 T ln(1 / delta')) + T epsilon (e^epsilon - 1) at T delta + delta'."""
     for epsilon, rounds in [(0.01, 1000), (0.1, 50), (0.3, 400)]:
         slack = 1e-6
         usual = epsilon * math.sqrt(2 * rounds * math.log(1 / slack)) + rounds * epsilon * math.expm1(epsilon)
