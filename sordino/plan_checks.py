@@ -10,6 +10,8 @@ from sordino.exit_codes import ExitCode, Failure
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
+    Again = Callable[[dict[str, Any]], Plan | Mapping[str, Any]]
+
 MOSTLY: Final = 0.5
 OFTEN: Final = 0.05
 
@@ -20,13 +22,13 @@ def check_share(max_dropout: float) -> None:
         raise Failure(ExitCode.INPUT, "--max-dropout is a share between 0 and 1; for 20 % write 0.2.")
 
 
-def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Callable[[dict[str, Any]], Plan]) -> None:
+def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Again) -> None:
     """Refuse a plan whose attempts would mostly end without a sum, with a setting that was tried.
 
     Args:
         figures: of the plan.
         max_dropout: share assumed to leave.
-        again: makes the plan with some options changed.
+        again: makes the plan with some options changed, or its figures.
 
     Raises:
         Failure: the probability is above one half.
@@ -42,12 +44,14 @@ def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Callable
     )
 
 
-def _suggestion(figures: Mapping[str, Any], max_dropout: float, again: Callable[[dict[str, Any]], Plan]) -> str | None:
+def _suggestion(figures: Mapping[str, Any], max_dropout: float, again: Again) -> str | None:
     from sordino.plan_text import figures_of
 
     def works(**changed: Any) -> bool:
         try:
-            return bool(figures_of(again(changed))["abort_probability"] <= MOSTLY)
+            made = again(changed)
+            found = made if isinstance(made, Mapping) else figures_of(made)
+            return bool(found["abort_probability"] <= MOSTLY)
         except ValueError:  # InfeasiblePlan
             return False
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sordino.plan_checks import percent
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
+WIDTH: Final = 80
+"""Columns of everything that ``plan`` and ``init`` print about a plan."""
+
 
 def figures_of(plan: Plan) -> dict[str, Any]:
-    """The plan's numbers under their stable JSON names.
-
-    Nobody is sampled: every participant is invited to every round, so whoever reads the released models only
-    learns as much as the coordinator does, and both epsilons are the same. There is no conditional figure
-    either.
-    """
+    """The plan's numbers under their stable JSON names, its warnings, and whom its mechanism trusts."""
+    from mechanisms.mechanism import DESCRIPTIONS
     from wire.study import plan_figures
 
     figures = plan_figures(plan)
-    figures.setdefault("epsilon_conditional", None)
-    figures.setdefault("max_dropout", plan.max_dropout)
+    figures["max_dropout"] = plan.max_dropout
+    figures["adversarial"] = plan.adversarial
+    figures["epsilon"] = plan.epsilon
+    figures["trusts"] = DESCRIPTIONS[plan.mechanism].trusts
+    figures["theorem"] = DESCRIPTIONS[plan.mechanism].theorem
     figures["warnings"] = list(plan.warnings)
     return figures
 
@@ -34,52 +37,105 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         figures: as ``figures_of`` gives them.
     """
     clients, dim = figures["clients"], figures["dim"]
-    of_all = figures["full_stddev"] / figures["clip"]
-    return [
+    rows = [
         (
             "epsilon_coordinator",
-            f"{figures['epsilon_coordinator']:.3f}",
-            f"after {figures['rounds']} rounds, each with the fewest survivors; delta {figures['delta']:g}",
+            _epsilon(figures["epsilon_coordinator"]),
+            _target(figures, "coordinator")
+            + f"{_count(figures['rounds'], 'round')} with fewest survivors, delta {figures['delta']:g}",
         ),
-        (
-            "epsilon_released",
-            f"{figures['epsilon_released']:.3f}",
-            "for readers of the models; without sampling the same",
-        ),
+        ("epsilon_released", _epsilon(figures["epsilon_released"]), _target(figures, "released") + _released(figures)),
+    ]
+    if figures["epsilon_conditional"] is not None or figures["target"] == "conditional":
+        rows.append(
+            (
+                "epsilon_conditional",
+                _epsilon(figures["epsilon_conditional"]),
+                _target(figures, "conditional") + "published figure, if each were drawn by an independent coin",
+            )
+        )
+    of_all = figures["full_stddev"] / figures["clip"]
+    central = figures["mechanism"] == "gaussian"
+    rows += [
         (
             "noise multiplier",
             f"{figures['noise_multiplier']:.3f}",
-            f"smallest sum's noise over the clip; {of_all:.3f} if all {clients} survive",
+            "noise of a sum over the clip"
+            if central
+            else f"smallest sum's noise over the clip; {of_all:.3f} if all {clients} survive",
         ),
-        ("noise of one share", f"{figures['local_stddev']:.4g}", "standard deviation, in the units of the update"),
-        ("min_survivors", f"{figures['min_survivors']} of {clients}", "fewest in a sum; below it nothing is revealed"),
+        (
+            "noise of one share",
+            "none" if central else f"{figures['local_stddev']:.4g}",
+            "the coordinator adds all of it" if central else "standard deviation, units of the update",
+        ),
+        ("min_survivors", f"{figures['min_survivors']} of {clients}", "fewest in a sum; below, nothing is revealed"),
         ("quorum", f"{figures['quorum']}", "fewest that may begin a round"),
-        ("A", f"{figures['A']}", "assumed to collude; their noise doesn't count"),
-        ("h_min", f"{figures['h_min']}", "honest participants in the smallest sum; sizes the noise"),
-        ("threshold", f"{figures['threshold']}", "shares that open a secret when everybody takes part"),
+        ("A", f"{figures['A']}", "assumed to collude; their noise is ignored"),
+        ("h_min", f"{figures['h_min']}", "honest in the smallest sum; sizes the noise"),
+        ("threshold", f"{figures['threshold']}", "shares that open a secret if all take part"),
         (
             "aborted rounds",
             percent(figures["abort_probability"]),
-            f"if everybody left independently{_with_probability(figures)}",
+            f"if each left independently{_with_probability(figures)}",
         ),
         (
             "upload",
-            f"{figures['upload_bytes']:,} bytes".replace(",", "\u00a0"),
-            f"a participant a round, of it {figures['padded_dim']} x {figures['bits']} bits for the {dim} values",
+            _bytes(figures["upload_bytes"]),
+            f"each round: {figures['padded_dim']} x {figures['bits']} bits for {dim} values",
         ),
-        ("grid step", f"{figures['granularity']:.4g}", f"rounding inflates the clip to {figures['inflated_clip']:.6g}"),
+        ("rotation", f"{figures['rotation']}", f"{figures['coded_dim']} values in blocks of {figures['block_dim']}"),
+        ("grid step", f"{figures['granularity']:.4g}", f"rounding lifts the clip to {figures['inflated_clip']:.6g}"),
     ]
+    return rows
+
+
+def _epsilon(value: float | None) -> str:
+    return "above 70" if value is None else f"{value:.3f}"
+
+
+def _target(figures: Mapping[str, Any], reader: str) -> str:
+    if figures["sampling"] == "none" or figures["target"] != reader:
+        return ""
+    return f"the target, at most {figures['epsilon']:g}: " if "epsilon" in figures else "the target: "
+
+
+def _released(figures: Mapping[str, Any]) -> str:
+    if figures["sampling"] == "none":
+        return "for readers of the models: here the same"
+    share = figures["clients"] / figures["population"]
+    return f"for readers of released models alone, each in {percent(share)} of the rounds"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _bytes(number: int) -> str:
+    return f"{number:,} bytes".replace(",", "\u00a0")
 
 
 def _with_probability(figures: Mapping[str, Any]) -> str:
     share = figures.get("max_dropout")
-    return f" with probability {share:g}" if share is not None else ""
+    return f", probability {share:g}" if share is not None else ""
 
 
-def plan_lines(figures: Mapping[str, Any]) -> list[str]:
-    """``plan_table`` as aligned text, warnings last."""
-    rows = plan_table(figures)
+def plan_lines(figures: Mapping[str, Any], width: int = WIDTH - 2) -> list[str]:
+    """``plan_table`` as aligned text that is folded at ``width`` columns, warnings last."""
+    lines = aligned(plan_table(figures), width)
+    for warning in figures.get("warnings", ()):
+        lines += textwrap.wrap(f"Note: {warning}.", width)
+    return lines
+
+
+def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
+    """Three columns of which the last is folded under itself."""
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
-    lines = [f"{what:<{first}}  {much:<{second}}  {meaning}" for what, much, meaning in rows]
-    return [*lines, *(f"Note: {warning}." for warning in figures.get("warnings", ()))]
+    margin = first + second + 4
+    lines: list[str] = []
+    for what, much, meaning in rows:
+        folded = textwrap.wrap(meaning, max(20, width - margin)) or [""]
+        lines.append(f"{what:<{first}}  {much:<{second}}  {folded[0]}".rstrip())
+        lines += [" " * margin + more for more in folded[1:]]
+    return lines

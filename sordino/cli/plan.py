@@ -5,87 +5,256 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sordino.exit_codes import ExitCode, Failure, listing
+from sordino.exit_codes import ExitCode, listing
 
 NAME = "plan"
 HELP = (
     "Go from a privacy budget to noise, thresholds and bytes, and refuse what no plan can keep.\n\nThe noise is "
     "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
     "so the budget holds whoever drops out. Figures are in the units of the update, not grid steps. The epsilon "
-    "is never above the one asked for."
+    "is never above the one asked for.\n\n"
+    "Mechanisms: ddgauss and skellam, every participant adds a share; gaussian, the coordinator is trusted and adds "
+    "all of it; local-gaussian, each report is private by itself; binomial, like ddgauss but composed in epsilon and "
+    "delta only, for comparison.\n\n"
+    "Readers: epsilon_coordinator is for whoever knows who took part; epsilon_released for readers of released models "
+    "alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
+    "everybody was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
+    "JSON: some figures may be null. An epsilon is null above 70, which the sampler's distance from its law can't "
+    "state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, epsilon_pld "
+    "without Poisson sampling. 'accountant' names the smallest valid bound on the target. 'alternatives' is there "
+    "with --alternatives."
 )
 EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
+_PRIVACY, _PROTOCOL, _SHAPE, _CLIPPING, _OUTPUT = "Privacy", "Protocol", "Encoding", "Clipping", "Output"
+QUICK_S = 2.0
+"""Alternatives are shown unasked if they are expected to take less."""
 
 
 def run(
-    clients: Annotated[int, typer.Option(help="Participants invited to each round.")] = 100,
-    dim: Annotated[int, typer.Option(help="Values in one update.")] = 500,
-    rounds: Annotated[int, typer.Option(help="Rounds that share the budget.")] = 15,
-    epsilon: Annotated[float, typer.Option(help="Budget of all rounds.")] = 8.0,
-    delta: Annotated[float, typer.Option(help="Chance that the guarantee fails.")] = 1e-5,
-    clip: Annotated[float, typer.Option(help="Largest L2 norm of one update.")] = 1.0,
-    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.")] = 16,
-    max_dropout: Annotated[float, typer.Option(help="Share that may leave in a round.")] = 0.3,
-    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="ddgauss, skellam, gaussian, local-gaussian or binomial.",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = "ddgauss",
+    epsilon: Annotated[float, typer.Option(help="Budget of all rounds.", rich_help_panel=_PRIVACY)] = 8.0,
+    delta: Annotated[float, typer.Option(help="Chance that the guarantee fails.", rich_help_panel=_PRIVACY)] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="Rounds that share the budget.", rich_help_panel=_PRIVACY)] = 15,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="READER",
+            help="Whose epsilon the budget bounds: coordinator, released or conditional.",
+            show_default="coordinator; conditional with poisson and neither dropout nor collusion",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = None,
+    sampling: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="How the clients of a round are drawn: none, lottery, poisson, or fixed (leaving is then stated to be "
+            "independent of identity).",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = "none",
+    population: Annotated[
+        int | None,
+        typer.Option(
+            help="Participants that those of a round are drawn from.",
+            show_default="clients",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = None,
+    budget_coordinator: Annotated[
+        float | None,
+        typer.Option(
+            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=_PRIVACY
+        ),
+    ] = None,
+    budget_released: Annotated[
+        float | None,
+        typer.Option(
+            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=_PRIVACY
+        ),
+    ] = None,
+    clients: Annotated[int, typer.Option(help="Participants invited to each round.", rich_help_panel=_PROTOCOL)] = 100,
+    max_dropout: Annotated[
+        float, typer.Option(help="Share that may leave in a round.", rich_help_panel=_PROTOCOL)
+    ] = 0.3,
+    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PROTOCOL)] = 0.05,
     min_survivors: Annotated[
         int | None,
         typer.Option(
             help="Fewest participants in a sum.",
             show_default="what independent dropouts rarely miss",
+            rich_help_panel=_PROTOCOL,
         ),
     ] = None,
     quorum: Annotated[
         int | None,
-        typer.Option(help="Fewest that begin a round.", show_default="min-survivors"),
+        typer.Option(help="Fewest that begin a round.", show_default="min-survivors", rich_help_panel=_PROTOCOL),
     ] = None,
-    beta: Annotated[float, typer.Option(help="Level of the conditional rounding.", show_default="e^-0.5")] = math.exp(
-        -0.5
-    ),
-    k_stddevs: Annotated[
-        float, typer.Option("--k-stddevs", help="Standard deviations before a sum could wrap around.")
-    ] = 4.0,
-    mechanism: Annotated[str, typer.Option(help="ddgauss: the distributed discrete Gaussian.")] = "ddgauss",
-    sampling: Annotated[str, typer.Option(help="none: everyone is invited to every round.")] = "none",
-    target: Annotated[str, typer.Option(help="coordinator: whose epsilon the budget bounds.")] = "coordinator",
-    population: Annotated[
+    dim: Annotated[
         int | None,
-        typer.Option(help="Size of the roster; without sampling the same as --clients.", show_default=False),
+        typer.Option(help="Values in one update.", show_default="500, or of all layers", rich_help_panel=_SHAPE),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_SHAPE)] = 16,
+    rotation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="hadamard or hadamard-blocks.",
+            show_default="hadamard unless it pads by more than 5 %",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None,
+    beta: Annotated[
+        float,
+        typer.Option(help="Level of the conditional rounding.", show_default="e^-0.5", rich_help_panel=_SHAPE),
+    ] = math.exp(-0.5),
+    k_stddevs: Annotated[
+        float,
+        typer.Option("--k-stddevs", help="Standard deviations before a sum could wrap around.", rich_help_panel=_SHAPE),
+    ] = 4.0,
+    sketch_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Send a count-mean sketch of so many rows; the clip is then the sketch's.",
+            show_default="no sketch, 15 with a ratio",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None,
+    sketch_ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="Values of the update for each of its sketch.",
+            show_default="10 with rows",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="Largest L2 norm of one update.", show_default="1", rich_help_panel=_CLIPPING)
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=_CLIPPING),
+    ] = None,
+    clips: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C,C,...",
+            help="Largest L2 norm of each layer.",
+            show_default="clip / sqrt(number of layers) each",
+            rich_help_panel=_CLIPPING,
+        ),
+    ] = None,
+    scaling: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How noise is spread over layers: uniform, proportional (to their clips) or least-noise.",
+            rich_help_panel=_CLIPPING,
+        ),
+    ] = "uniform",
+    clip_update: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="fixed, or geometric or linear: clips then follow a quantile of the norms.",
+            rich_help_panel=_CLIPPING,
+        ),
+    ] = "fixed",
+    quantile: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of norms that adaptive clips keep below them.", show_default="0.5", rich_help_panel=_CLIPPING
+        ),
+    ] = None,
+    clip_rate: Annotated[
+        float | None,
+        typer.Option(help="Step of adaptive clips.", show_default="0.2", rich_help_panel=_CLIPPING),
+    ] = None,
+    bit_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Size of the bit that adaptive clips add, over the clip.",
+            show_default="0.2",
+            rich_help_panel=_CLIPPING,
+        ),
+    ] = None,
+    with_alternatives: Annotated[
+        bool | None,
+        typer.Option(
+            "--alternatives/--no-alternatives",
+            help="What 10 to 20 bits and the other distributed mechanism would cost.",
+            show_default="if quick; not in JSON",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw error against epsilon for four mechanisms; .png or .svg.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
 ) -> int:
-    for option, given, only, why in (
-        ("--mechanism", mechanism, "ddgauss", "the only mechanism of this version is"),
-        ("--sampling", sampling, "none", "every participant is invited to every round in this version:"),
-        ("--target", target, "coordinator", "without sampling all budgets bound the coordinator's epsilon:"),
-    ):
-        if given != only:
-            raise Failure(ExitCode.INPUT, f"{option} {given} isn't available; {why} {option} {only}.")
-    if population is not None and population != clients:
-        raise Failure(
-            ExitCode.INPUT,
-            f"--population {population} needs sampling, which isn't available; leave it out or set it to {clients}.",
-        )
-    from sordino.plan_checks import check_aborts, check_share, notes
-    from sordino.plan_text import figures_of, plan_lines
-    from wire.study import plan_study
+    from sordino.plan_checks import check_aborts, check_share
+    from sordino.plan_options import (
+        check_names,
+        check_picture,
+        check_population,
+        clip_rule,
+        default_target,
+        shape,
+    )
 
+    check_names(mechanism=mechanism, target=target, sampling=sampling, rotation=rotation)
     check_share(max_dropout)
+    check_population(clients, population, sampling)
+    if plot is not None:
+        check_picture("--plot", plot)
+    dim, sizes, sketch = shape(dim=dim, layers=layers, sketch_rows=sketch_rows, sketch_ratio=sketch_ratio)
     chosen: dict[str, Any] = {
         "mechanism": mechanism,
         "clients": clients,
+        "population": population,
+        "sampling": sampling,
         "dim": dim,
         "bits": bits,
-        "clip": clip,
+        "clipping": clip_rule(
+            coded=sketch[0] * sketch[1] or dim,
+            sizes=sizes,
+            clip=clip,
+            clips=clips,
+            scaling=scaling,
+            clip_update=clip_update,
+            quantile=quantile,
+            clip_rate=clip_rate,
+            bit_weight=bit_weight,
+        ),
+        "sketch": sketch,
+        "rotation": rotation,
         "epsilon": epsilon,
         "delta": delta,
         "rounds": rounds,
+        "target": target if target is not None else default_target(sampling, max_dropout, adversarial),
+        "budget_coordinator": budget_coordinator,
+        "budget_released": budget_released,
         "max_dropout": max_dropout,
         "adversarial": adversarial,
         "min_survivors": min_survivors,
@@ -93,18 +262,97 @@ def run(
         "beta": beta,
         "k_stddevs": k_stddevs,
     }
-    figures = figures_of(plan_study(**chosen))
-    check_aborts(figures, max_dropout, lambda changed: plan_study(**(chosen | changed)))
+    import wire.study  # noqa: F401  # its time is not the plan's
+
+    started = time.monotonic()
+    figures = _figures(chosen)
+    expected_s = 14 * (time.monotonic() - started)
+    check_aborts(figures, max_dropout, lambda changed: _figures(chosen | changed, bounds=False))
+    if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
+        from sordino.plan_alternatives import alternatives
+
+        figures["alternatives"] = alternatives(chosen)
+    if plot is not None:
+        from sordino.plan_figure import draw_plan
+
+        draw_plan(chosen, plot)
     if as_json:
         typer.echo(json.dumps(figures))
-        return int(ExitCode.OK)
+    else:
+        _print(chosen, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
+        if plot is not None:
+            typer.echo(f"\nDrawn: {plot}")
+    return int(ExitCode.OK)
+
+
+def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> dict[str, Any]:
+    if chosen["mechanism"] == "binomial":
+        from sordino.binomial_figures import binomial_figures, plan_binomial_study
+
+        return binomial_figures(plan_binomial_study(chosen), chosen)
+    from sordino.plan_bounds import tighter_bounds
+    from sordino.plan_text import figures_of
+    from wire.study import plan_study
+
+    plan = plan_study(**chosen)
+    return figures_of(plan) | (tighter_bounds(plan) if bounds else {})
+
+
+def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
+    from sordino.plan_checks import notes
+    from sordino.plan_text import WIDTH, aligned, plan_lines
+
+    def paragraph(text: str) -> None:
+        typer.echo("\n" + textwrap.fill(text, WIDTH, break_on_hyphens=False))
+
+    drawn = "" if figures["sampling"] == "none" else f" of {figures['population']}, drawn by {figures['sampling']}"
     typer.echo(
-        f"{clients} participants, {dim} values of {bits} bits, {rounds} rounds, "
-        f"epsilon at most {epsilon:g} at delta {delta:g}\n"
+        textwrap.fill(
+            f"{figures['clients']} participants{drawn}, {figures['dim']} values of {figures['bits']} bits, "
+            f"{chosen['rounds']} {'round' if chosen['rounds'] == 1 else 'rounds'}, "
+            f"epsilon at most {figures['epsilon']:g} at delta {figures['delta']:g}",
+            WIDTH,
+        )
+        + "\n"
     )
     for line in plan_lines(figures):
         typer.echo(f"  {line}")
-    for note in notes(figures, max_dropout):
-        typer.echo("\n" + textwrap.fill(note, 98))
-    typer.echo(f"\nAdjacency: {figures['adjacency']}.")
-    return int(ExitCode.OK)
+    for note in notes(figures, chosen["max_dropout"]):
+        paragraph(note)
+    typer.echo("")
+    for line in aligned(_about(figures), WIDTH):
+        typer.echo(line)
+    if figures["target"] == "conditional":
+        paragraph("For comparison only: nobody outside can check how participants were drawn, so no study is served.")
+    if "alternatives" in figures:
+        from sordino.plan_alternatives import alternatives_lines
+
+        central = figures["alternatives"]["central"]
+        paragraph(
+            "Alternatives at the same target. Noise cost: variance of the mean's error if everybody survives, as a "
+            f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
+            f"{central['accountant']} bound)."
+        )
+        typer.echo("")
+        for line in alternatives_lines(figures["alternatives"], chosen):
+            typer.echo(line)
+    elif left_out:
+        paragraph("Alternatives would take a while here: --alternatives shows them.")
+
+
+def _about(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """What a statistician asks: whom one trusts, what neighbours are, which theorem, which bound."""
+    rows = [
+        ("Mechanism:", "", f"{figures['mechanism']}, {figures['theorem']}"),
+        ("Adjacency:", "", figures["adjacency"]),
+        ("Trusts:", "", figures["trusts"]),
+    ]
+    bounds = [
+        f"{name} {figures[key]:.3f}"
+        for name, key in (("exact", "epsilon_exact"), ("PLD", "epsilon_pld"))
+        if figures[key]
+    ]
+    if bounds:
+        told = f"tightest for the target: {figures['accountant']} ({', '.join(bounds)}); the study spends the Renyi one"
+        rows.append(("Bounds:", "", told))
+    return rows

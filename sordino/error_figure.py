@@ -1,0 +1,156 @@
+"""Error against epsilon as a file, PNG or SVG by its ending: for ``plan --plot`` and ``experiment dme``.
+
+matplotlib is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+INK, MUTED, GRID = "#22303c", "#66737f", "#e3e8ec"
+BLUE, RED, OCHRE = "#3b7a9e", "#b3452c", "#b98a2c"
+_GAP: Final = 0.048  # between the names at the ends of lines, of the panel's height
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve.
+
+    Attributes:
+        name: written at its right end, in its colour.
+        points: (epsilon, error), ascending; errors positive.
+        dashes: of the line, () for a full one.
+        dots: measured points (epsilon, error) that are drawn as circles on it.
+    """
+
+    name: str
+    colour: str
+    points: Sequence[tuple[float, float]]
+    dashes: tuple[float, ...] = ()
+    width: float = 2.0
+    dots: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes and its heading."""
+
+    title: str
+    lines: Sequence[Line]
+
+
+def draw_errors(panels: Sequence[Panel], *, ylabel: str, note: str, file: Path, room: float = 0.3) -> None:
+    """Panels side by side with the same axes, both logarithmic, and a note below.
+
+    Args:
+        room: share of each panel's width that is kept for the names of its lines.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    style: Any = {
+        "font.size": 10,
+        "font.family": "DejaVu Sans",
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "svg.hashsalt": "sordino",  # the same figures give the same file
+    }
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(max(7.2, 5.9 * len(panels)), 4.9), layout=ConstrainedLayoutEngine(wspace=0.05))
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for place, (panel, one) in enumerate(zip(panels, axes, strict=True)):
+            _draw(panel, one)
+            if place == 0:
+                one.set_ylabel(ylabel)
+        for panel, one in zip(panels, axes, strict=True):  # when the shared axis is known
+            _name_ends(panel, one, room)
+        figure.text(0.012, -0.012, note, fontsize=8, color=MUTED, va="top", wrap=True)
+        figure.savefig(file, dpi=130, bbox_inches="tight", metadata=_metadata(file), facecolor="white")
+
+
+def _metadata(file: Path) -> dict[str, Any]:
+    return {"Date": None} if file.suffix.lower() == ".svg" else {}
+
+
+def _draw(panel: Panel, axes: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ticks: set[float] = set()
+    for line in panel.lines:
+        xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
+        ticks.update(xs)
+        axes.plot(xs, ys, color=line.colour, linewidth=line.width, **({"dashes": line.dashes} if line.dashes else {}))
+        axes.plot(
+            [x for x, _ in line.dots],
+            [y for _, y in line.dots],
+            linestyle="",
+            marker="o",
+            markersize=4.5,
+            markerfacecolor="white",
+            markeredgecolor=line.colour,
+            markeredgewidth=1.2,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_title(panel.title, fontsize=10.5, loc="left", color=INK)
+    axes.set_xlabel("epsilon")
+    axes.set_xticks(_thinned(sorted(ticks)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(which="minor", length=0)
+    axes.grid(True, which="major", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _thinned(ticks: list[float]) -> list[float]:
+    kept: list[float] = []
+    for tick in ticks:
+        if not kept or tick >= kept[-1] * 1.18:
+            kept.append(tick)
+    return kept
+
+
+def _name_ends(panel: Panel, axes: Any, room: float) -> None:
+    """Names at the right ends of the lines, moved apart where they would overlap."""
+    lines = [line for line in panel.lines if line.points]
+    if not lines:
+        axes.text(0.5, 0.5, "no setting is feasible", transform=axes.transAxes, ha="center", color=MUTED)
+        return
+    left = min(line.points[0][0] for line in lines)
+    right = max(line.points[-1][0] for line in lines)
+    span = math.log(max(right / left, 1.5))
+    axes.set_xlim(left * math.exp(-0.04 * span), right * math.exp(span * room / (1 - room)))
+    low, high = (math.log(bound) for bound in axes.get_ylim())
+    ends = [((math.log(line.points[-1][1]) - low) / (high - low), line) for line in lines]
+    ends.sort(key=lambda end: end[0])
+    placed: list[float] = []
+    for at, _ in ends:
+        placed.append(at if not placed else max(at, placed[-1] + _GAP))
+    excess = placed[-1] - 0.99
+    if excess > 0:
+        placed = [at - excess for at in placed]
+    for at, (_, line) in zip(placed, ends, strict=True):
+        axes.annotate(
+            line.name,
+            xy=(line.points[-1][0], line.points[-1][1]),
+            xytext=(right * math.exp(0.05 * span), math.exp(low + at * (high - low))),
+            color=line.colour,
+            fontsize=9,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": line.colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2},
+        )

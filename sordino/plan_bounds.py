@@ -1,0 +1,78 @@
+"""The tightest of the valid bounds on what a plan costs, by name, where there is more than the Renyi one.
+
+Only the central Gaussian has others: its unsampled rounds compose exactly ([BW18] Theorem 8), and for rounds that are
+sampled by independent coins there are privacy loss distributions, a *conditional* figure. Both are for schedules that
+are fixed in advance: what a study spends is always its Renyi filter's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+# Shares of delta that are set aside for what the grid adds to the continuous law, smallest first.
+_SET_ASIDE: Final = (2.0**-20, 1e-3, 0.1, 0.5)
+
+
+def tighter_bounds(plan: Plan) -> dict[str, Any]:
+    """JSON names ``accountant``, ``epsilon_exact`` and ``epsilon_pld`` of a plan.
+
+    Returns:
+        accountant: whose figure is the smallest for the plan's target: "renyi", "exact" or "pld".
+        epsilon_exact: of all rounds, unsampled, for the coordinator; None but for the central Gaussian, or if the grid
+            is too coarse to claim the continuous law.
+        epsilon_pld: of all rounds if every participant were drawn by an independent coin; None but for the central
+            Gaussian with Poisson sampling.
+    """
+    found: dict[str, Any] = {"accountant": "renyi", "epsilon_exact": None, "epsilon_pld": None}
+    if plan.mechanism != "gaussian":
+        return found
+    from mechanisms.gaussian_exact import gaussian_epsilon
+
+    multiplier = plan.effective_noise_multiplier / math.sqrt(plan.rounds)
+    found["epsilon_exact"] = _on_the_grid(plan, lambda delta: gaussian_epsilon(multiplier, delta))
+    if plan.sampling == "poisson":
+        from mechanisms.pld import poisson_gaussian_epsilon
+
+        rate = plan.sampling_rate
+        found["epsilon_pld"] = _on_the_grid(
+            plan, lambda delta: poisson_gaussian_epsilon(plan.effective_noise_multiplier, rate, plan.rounds, delta)
+        )
+    # Sampling never adds to a cost, so the exact figure of the unsampled rounds holds for every reader.
+    bounds = [(plan.planned_epsilon, "renyi"), (found["epsilon_exact"], "exact")]
+    if plan.target == "conditional":
+        bounds.append((found["epsilon_pld"], "pld"))
+    found["accountant"] = min((value, name) for value, name in bounds if value is not None)[1]
+    return found
+
+
+def _on_the_grid(plan: Plan, epsilon_at: Any) -> float | None:
+    """A bound for the continuous law, stated for what is drawn: delta pays for the distance between the two."""
+    from mechanisms.encoder import refinement
+    from mechanisms.gaussian_exact import discretisation_distance
+    from mechanisms.lattice_noise import SAMPLER_DISTANCE
+
+    draws = plan.rounds * plan.padded_dim
+    distance = discretisation_distance(math.sqrt(refinement(plan)[1]), draws) + draws * SAMPLER_DISTANCE
+    for share in _SET_ASIDE:
+        epsilon = epsilon_at(plan.delta * (1 - share))
+        if epsilon < 700 and (1 + math.exp(epsilon)) * distance <= plan.delta * share:
+            return float(epsilon)
+    return None
+
+
+def exact_gaussian_multiplier(epsilon: float, delta: float, rounds: int = 1) -> float:
+    """The least noise multiplier at which unsampled central Gaussian rounds keep (epsilon, delta).
+
+    Source: [BW18] Theorem 8, by bisection; rounded up.
+    """
+    from mechanisms.gaussian_exact import gaussian_epsilon
+
+    low, high = 1e-6, 1e6
+    while high > low * (1 + 2**-40):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if gaussian_epsilon(middle, delta) <= epsilon else (middle, high)
+    return high * math.sqrt(rounds)
