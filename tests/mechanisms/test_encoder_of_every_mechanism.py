@@ -1,0 +1,145 @@
+"""The pipeline under each mechanism: the law of what the decoder returns, and who adds which noise."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.clip_rule import ClipRule
+from mechanisms.encoder import Encoder, refinement
+from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.plan import VECTOR_MECHANISMS, Plan, make_plan
+from mechanisms.randomness import RandomBytes
+
+Keyed = Callable[[str], RandomBytes]
+SEED = bytes(range(32))
+
+
+def plan_of(mechanism: str, **changes: Any) -> Plan:
+    wanted: dict[str, Any] = {
+        "mechanism": mechanism,
+        "clients": 20,
+        "dim": 2048,
+        "bits": 24,
+        "clip": 1.0,
+        "epsilon": 6.0,
+        "delta": 1e-6,
+        "rounds": 2,
+        "colluders": 2,
+        "min_survivors": 14,
+        "quorum": 16,
+        "max_dropout": 0.2,
+        "adversarial": 0.05,
+    }
+    return make_plan(**wanted | changes)
+
+
+def summed(plan: Plan, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
+    total = np.zeros(plan.padded_dim, np.uint64)
+    encoder = Encoder(plan, SEED)
+    for update in updates:
+        total += encoder.encode(update, source)
+    return total & np.uint64(2**plan.bits - 1)
+
+
+@pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
+def test_the_sum_has_the_planned_noise(mechanism: str, keyed: Keyed) -> None:
+    """15 of 20 survive; 2,048 errors: deviation within 4.9 standard errors (false alarm 1e-6), fixed key."""
+    plan = plan_of(mechanism)
+    updates = np.random.default_rng(3).normal(size=(15, 2048))
+    updates *= 0.99 / np.linalg.norm(updates, axis=1, keepdims=True)
+    total = summed(plan, updates, keyed(mechanism))
+    decoded = Encoder(plan, SEED).decode(total, 15, keyed("coordinator") if mechanism == "gaussian" else None)
+    error = (decoded.mean - updates.mean(axis=0)) * 15
+    # The central Gaussian is sized for the sum itself: the same whoever survives.
+    noise = plan.central_stddev if mechanism == "gaussian" else plan.local_stddev * math.sqrt(15)
+    expected = math.sqrt(noise**2 + 15 * plan.granularity**2 / 6)
+    assert float(error.std()) == pytest.approx(expected, rel=4.9 / math.sqrt(2 * error.size) + 0.01)
+    assert abs(float(error.mean())) < 4.9 * expected / math.sqrt(error.size)
+    assert decoded.below == ()
+    assert decoded.wrapping.share < 1e-4  # planned with four standard deviations
+
+
+def test_mechanisms_differ_in_whom_they_trust() -> None:
+    """At one target: a trusted coordinator needs the least noise in a sum, no trust at all the most."""
+    noise = {name: plan_of(name).full_stddev for name in VECTOR_MECHANISMS}
+    assert noise["gaussian"] < noise["ddgauss"] <= noise["skellam"] * 1.001 < noise["local-gaussian"]
+    # Two colluders and five dropouts of twenty: 20 / 12 of the noise that everybody's survival would need.
+    assert noise["ddgauss"] / noise["gaussian"] == pytest.approx(math.sqrt(20 / 12), rel=0.01)
+    # Each report hides by itself what the others would hide together, and hides it from any other update.
+    assert noise["local-gaussian"] / noise["gaussian"] == pytest.approx(2 * math.sqrt(20), rel=0.01)
+    assert {DESCRIPTIONS[name].adjacency.split(":")[0] for name in VECTOR_MECHANISMS} == {"zero-out", "replace-one"}
+
+
+def test_participants_of_the_central_mechanism_add_nothing(keyed: Keyed) -> None:
+    plan = plan_of("gaussian")
+    total = summed(plan, np.zeros((15, 2048)), keyed("none"))
+    assert not total.any()
+    with pytest.raises(ValueError, match="randomness"):
+        Encoder(plan, SEED).decode(total, 15)
+    first, second = (Encoder(plan, SEED).decode_sum(total, 15, os.urandom) for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("bits", [10, 24, 30])
+def test_the_central_noise_lies_on_a_fine_grid(bits: int) -> None:
+    """What makes it as good as a continuous Gaussian: a deviation of about 2^25 steps, within 64 bits."""
+    plan = plan_of("gaussian", bits=bits, dim=16)
+    halvings, variance = refinement(plan)
+    assert math.sqrt(variance) < 2**27
+    assert bits + halvings <= 62
+    if bits < 30:
+        assert math.sqrt(variance) >= 2**24
+
+
+def test_blocks_cost_no_padding_and_keep_the_mean(keyed: Keyed) -> None:
+    plan = plan_of("skellam", dim=11_000, rotation="hadamard-blocks", epsilon=50.0)
+    assert plan.padded_dim <= 11_110
+    assert plan_of("skellam", dim=11_000, rotation="hadamard", epsilon=50.0).padded_dim == 16_384
+    updates = np.zeros((15, 11_000))
+    updates[:, -1] = 0.9  # all mass in one block, the worst case of the wrap bound
+    decoded = Encoder(plan, SEED).decode(summed(plan, updates, keyed("blocks")), 15)
+    error = (decoded.mean - updates[0]) * 15
+    noise = math.sqrt(15 * (plan.local_stddev**2 + plan.granularity**2 / 6))
+    assert float(error.std()) == pytest.approx(noise, rel=4.9 / math.sqrt(2 * error.size) + 0.01)
+
+
+def test_the_wrap_bound_uses_one_block() -> None:
+    """The naive bound, with the whole length, would leave the worst case too little room."""
+    blocks = plan_of("ddgauss", dim=1 << 18, rotation="hadamard-blocks", bits=16, epsilon=60.0)
+    assert blocks.block_dim == 1 << 17
+    n = blocks.clients
+
+    def deviation(spread_over: int) -> float:
+        largest = (blocks.clip / blocks.granularity) ** 2 * n**2 / spread_over
+        return math.sqrt(largest + n / 4 + n * float(blocks.local_variance))
+
+    assert 2 * blocks.k_stddevs * deviation(blocks.block_dim) == pytest.approx(2**16, rel=1e-6)
+    assert 2 * blocks.k_stddevs * deviation(blocks.padded_dim) < 2**16 * 0.99
+
+
+def test_a_sketch_is_clipped_summed_and_decoded(keyed: Keyed) -> None:
+    """Compression by 4: what comes back is the mean plus the sketch's own error and the noise."""
+    rows, width = 15, 4096 // 60
+    rule = ClipRule.flat(rows * width, 0.4)
+    plan = plan_of("ddgauss", dim=4096, clip=None, clipping=rule, sketch=(rows, width), epsilon=60.0)
+    assert plan.coded_dim == rows * width
+    assert plan.padded_dim <= 1024
+    sparse = np.zeros(4096)
+    sparse[17] = 1.0  # one heavy coordinate: what a sketch keeps
+    decoded = Encoder(plan, SEED).decode_sum(summed(plan, np.tile(sparse, (15, 1)), keyed("sketch")), 15)
+    assert int(np.argmax(decoded)) == 17
+    assert decoded[17] == pytest.approx(1.0, abs=0.35)
+
+
+def test_a_wrapped_sum_is_noticed(keyed: Keyed) -> None:
+    """The plan allows 1.5 standard deviations: 13 % of the coordinates wrap, and the monitor says about so."""
+    plan = plan_of("ddgauss", k_stddevs=1.5, bits=12)
+    total = summed(plan, np.zeros((20, 2048)), keyed("wrap"))
+    decoded = Encoder(plan, SEED).decode(total, 20)
+    assert 0.08 < decoded.wrapping.share < 0.2

@@ -1,0 +1,152 @@
+"""What a round costs for each reader, and the account that adds it up under sampling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.amplification import fixed_size_rdp, poisson_rdp, sampled_rdp
+from mechanisms.plan import VECTOR_MECHANISMS, InfeasiblePlan, Plan, make_plan
+from mechanisms.privacy_curves import rdp_to_epsilon
+from mechanisms.round_cost import reader_curve, round_curve
+
+WANTED: dict[str, Any] = {
+    "clients": 50,
+    "dim": 300,
+    "bits": 18,
+    "clip": 1.0,
+    "epsilon": 4.0,
+    "delta": 1e-6,
+    "rounds": 100,
+    "colluders": 5,
+    "min_survivors": 35,
+    "quorum": 40,
+    "max_dropout": 0.2,
+    "adversarial": 0.05,
+    "sampling": "lottery",
+    "population": 1000,
+    "target": "released",
+}
+
+
+@pytest.fixture(scope="module")
+def sampled() -> Plan:
+    return make_plan(**WANTED)
+
+
+def test_a_lottery_amplifies_for_readers_only(sampled: Plan) -> None:
+    assert 3.999 < sampled.epsilon_released <= 4.0
+    assert sampled.epsilon_coordinator > 3 * sampled.epsilon_released
+    assert sampled.epsilon_conditional < sampled.epsilon_released  # which is why nobody may take it for a guarantee
+    assert sampled.planned_epsilon == sampled.epsilon_released
+    assert sampled.budget_coordinator == pytest.approx(sampled.epsilon_coordinator)
+    base = sampled.round_curve(sampled.h_min)
+    orders = np.array([sampled.order_released])
+    assert sampled.released_cost == pytest.approx(float(sampled_rdp(orders, base, 0.05)[0]))
+
+
+def test_released_rounds_cost_the_same_whoever_survives(sampled: Plan) -> None:
+    """The number of survivors may depend on who was drawn: amplification takes the curve at h_min, always."""
+    curves = [reader_curve(sampled, sampled.noise, "released", honest)(np.array([3.0])) for honest in (30, 45)]
+    assert curves[0] == curves[1]
+    assert sampled.round_cost(45) < sampled.round_cost(30)
+
+
+def test_fixed_size_takes_the_smaller_bound_and_twice_the_sensitivity() -> None:
+    plan = make_plan(**WANTED | {"sampling": "fixed"})
+    orders = np.arange(2.0, 40.0)
+    released = reader_curve(plan, plan.noise, "released", plan.h_min)(orders)
+    once, twice = (round_curve(plan, plan.noise, plan.h_min, times=times) for times in (1, 2))
+    fixed, any_ = fixed_size_rdp(orders, twice, 0.05), sampled_rdp(orders, once, 0.05)
+    assert np.array_equal(released, np.minimum(fixed, any_))
+    assert (fixed < any_).any()
+    assert (twice(orders) > 3.9 * once(orders)).all()  # replaced, not removed: naive accounting takes `once` here
+    lottery = make_plan(**WANTED)
+    assert plan.noise_multiplier <= lottery.noise_multiplier * (1 + 1e-9)
+
+
+def test_the_published_figure_is_conditional() -> None:
+    plan = make_plan(**WANTED | {"sampling": "poisson", "target": "conditional"})
+    assert 3.999 < plan.epsilon_conditional <= 4.0 < plan.epsilon_released
+    orders = np.arange(2.0, 200.0)
+    rdp = plan.rounds * poisson_rdp(orders, plan.round_curve(plan.h_min), 0.05)
+    assert rdp_to_epsilon(orders, rdp, plan.delta) == pytest.approx(plan.epsilon_conditional, rel=1e-6)
+    assert plan.budget_coordinator == plan.budget_released == 0.0  # it is never served
+
+
+@pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
+def test_more_honest_noise_never_costs_more(mechanism: str) -> None:
+    plan = make_plan(**WANTED | {"mechanism": mechanism, "sampling": "none", "population": 50, "target": "coordinator"})
+    costs = [plan.round_cost(honest) for honest in range(plan.h_min, 46)]
+    assert all(later <= earlier for earlier, later in pairwise(costs))
+    if mechanism in ("gaussian", "local-gaussian"):
+        assert len(set(costs)) == 1
+    for honest in (plan.h_min - 1, 46):
+        with pytest.raises(ValueError, match="honest"):
+            plan.round_curve(honest)
+
+
+def charges(plan: Plan, rounds: int, survivors: int = 50) -> list[RoundCharge]:
+    return [
+        RoundCharge(number, 1, frozenset((number * 50 + at) % 1000 for at in range(survivors)), plan.identity)
+        for number in range(rounds)
+    ]
+
+
+def test_both_epsilons_run_and_either_budget_stops(sampled: Plan) -> None:
+    account = Account(sampled, charges(sampled, 20))  # everybody of the 1,000 once
+    assert account.epsilon_of(0) == account.epsilon_coordinator()
+    once = Account(sampled, charges(sampled, 1))
+    assert account.epsilon_coordinator() == pytest.approx(once.epsilon_coordinator())  # nobody took part twice
+    assert account.epsilon_released() > once.epsilon_released()
+    assert account.epsilon_released() < 4.0
+    released = Account(sampled, charges(sampled, 100, 35))
+    assert not Account(sampled, charges(sampled, 99, 35)).would_exceed()
+    assert released.epsilon_released() == pytest.approx(sampled.epsilon_released, rel=1e-9)
+    assert released.would_exceed()
+    # The same participants drawn every time: the coordinator's budget, that of all rounds, ends with the rounds.
+    same = [RoundCharge(number, 1, frozenset(range(35)), sampled.identity) for number in range(99)]
+    assert not Account(sampled, same).would_exceed()
+    tight = replace(sampled, budget_coordinator=sampled.epsilon_coordinator)
+    again = [RoundCharge(number, 1, frozenset(range(35)), tight.identity) for number in range(100)]
+    assert Account(tight, again).would_exceed()
+
+
+def test_budgets_below_the_plan_are_refused(sampled: Plan) -> None:
+    with pytest.raises(InfeasiblePlan, match="budget"):
+        replace(sampled, budget_coordinator=sampled.epsilon_coordinator * 0.99)
+    with pytest.raises(InfeasiblePlan, match="not the target"):
+        replace(sampled, budget_released=5.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sampling": "none"}, "without sampling"),
+        ({"population": 49}, "population"),
+        ({"sampling": "none", "population": 50, "target": "conditional"}, "conditional"),
+        ({"sampling": "often"}, "sampling"),
+        ({"rounds": 10**9, "epsilon": 1e-3}, "no noise|bits"),
+    ],
+)
+def test_infeasible_sampling_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=reason) as caught:
+        make_plan(**WANTED | change)
+    assert caught.value.suggestion
+
+
+def test_a_coordinators_epsilon_that_nobody_can_state_is_refused() -> None:
+    with pytest.raises(InfeasiblePlan, match="epsilon_coordinator"):
+        make_plan(**WANTED | {"population": 10**7, "rounds": 10**5, "epsilon": 8.0})
+
+
+def test_a_larger_population_needs_less_noise() -> None:
+    noise = [make_plan(**WANTED | {"population": p}).noise_multiplier for p in (100, 300, 1000)]
+    assert noise[0] > noise[1] > noise[2]
+    assert all(math.isfinite(one) for one in noise)
