@@ -1,0 +1,689 @@
+"""The ledger: every change is found, by name of the row; a crash at any moment leaves one that opens again; nothing is
+written where something is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import wire.ledger
+from wire.durable import StorageError
+from wire.ledger import (
+    COORDINATOR,
+    PARTICIPANT,
+    About,
+    ChangedLedger,
+    Head,
+    Ledger,
+    LedgerError,
+    Row,
+    head_file,
+    read_ledger,
+    row_hash,
+)
+from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, Spent, Totals
+
+STUDY, OTHER = "aa" * 32, "bb" * 32
+ABOUT = About(COORDINATOR, "seven", STUDY)
+ROWS = 5
+
+
+def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
+    """A coordinator's row."""
+    values: dict[str, Any] = {
+        "at": 1_700_000_000.25 + round_,
+        "study": "seven",
+        "study_sha256": STUDY,
+        "plan": "cc" * 32,
+        "round": round_,
+        "attempt": attempt,
+        "kind": CHARGE,
+        "participants": (0, 1, 3, 4, 6),
+        "identity": None,
+        "adjacency": "zero-out",
+        "mechanism": "ddgauss",
+        "colluders": 2,
+        "honest": 3,
+        "sampling": "none",
+        "rate": 1.0,
+        "order": 7.25,
+        "cost": 0.1 * round_,
+        "curve": ((2.0, 0.03), (4.0, 0.1 / 3)),
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "draws": 5 * 1024,
+    }
+    return LedgerEntry(**values | changes)
+
+
+def hers(round_: int, who: str = "11" * 32, attempt: int = 1, **changes: Any) -> LedgerEntry:
+    """A participant's row."""
+    return entry(round_, attempt, participants=None, identity=who, **changes)
+
+
+def open_(path: Path, about: About = ABOUT, *, create: bool = True) -> Ledger:
+    return Ledger(path, about, create=create)
+
+
+def fill(path: Path, rounds: range = range(1, ROWS + 1)) -> None:
+    ledger = open_(path)
+    for round_ in rounds:
+        ledger.append(entry(round_)).result()
+    ledger.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger of five rows in a folder of its own."""
+    place = tmp_path / "ledgers" / "ledger.sqlite"
+    fill(place)
+    return place
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """All files of a folder but locks."""
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file() and one.suffix != ".lock"}
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def test_rows_are_read_as_they_were_written(path: Path) -> None:
+    rows: list[Row] = []
+    about, head, totals = read_ledger(path, rows.append)
+    assert (about.side, about.study, about.study_sha256) == (COORDINATOR, "seven", STUDY)
+    assert [row.entry for row in rows] == [entry(round_) for round_ in range(1, ROWS + 1)]
+    assert head == rows[-1].head
+    study = totals.studies[STUDY]
+    assert study.renyi(3) == 0.1 + 0.2 + 0.1 * 3 + 0.4 + 0.5
+    assert study.renyi(2) == 0.0
+    assert study.draws == ROWS * 5 * 1024
+    assert json.loads(head_file(path).read_text()) == {"ledger": about.mark, "rows": ROWS, "head": head.hash.hex()}
+
+
+def test_it_goes_on_where_it_ended(path: Path) -> None:
+    ledger = open_(path, create=False)
+    assert ledger.head.rows == ROWS
+    assert ledger.append(entry(ROWS + 1)).result().number == ROWS + 1
+    ledger.close()
+    assert read_ledger(path)[1].rows == ROWS + 1
+
+
+def test_rows_of_many_callers_keep_their_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ledger = open_(tmp_path / "ledger.sqlite")
+        found = await asyncio.gather(*(asyncio.wrap_future(ledger.append(entry(r))) for r in range(1, 60)))
+        assert [row.number for row in found] == list(range(1, 60))
+        waiting = asyncio.ensure_future(asyncio.wrap_future(ledger.append(entry(60))))
+        await asyncio.sleep(0)
+        waiting.cancel()  # a stream that ends while its charge is being written: the charge stays
+        assert (await asyncio.wrap_future(ledger.append(entry(61)))).number == 61
+        ledger.close()
+
+    asyncio.run(scenario())
+    assert read_ledger(tmp_path / "ledger.sqlite")[1].rows == 61
+
+
+def test_a_reader_beside_the_writer_sees_whole_ledgers(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger, seen, done = open_(path), [0], threading.Event()
+
+    def write() -> None:
+        for round_ in range(1, 41):
+            ledger.append(entry(round_)).result()
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        seen.append(read_ledger(path)[1].rows)
+    writer.join()
+    ledger.close()
+    assert seen == sorted(seen)
+    assert read_ledger(path)[1].rows == 40
+
+
+def test_reading_needs_no_write(path: Path) -> None:
+    before = everything(path.parent)
+    read_ledger(path)
+    assert everything(path.parent) == before
+    assert {one.name for one in path.parent.iterdir()} - {path.name + ".lock"} == set(before)
+
+
+def test_sql_itself_refuses_to_change_rows(path: Path) -> None:
+    for sql in ("UPDATE rows SET body = x'00'", "DELETE FROM rows"):
+        with sqlite3.connect(path) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended to"):
+            connection.execute(sql)
+
+
+# ---------------------------------------------------------------- tampering
+
+
+def tamper(path: Path, *statements: tuple[str, tuple[Any, ...]] | str) -> None:
+    """As somebody would who has the file."""
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER IF EXISTS rows_stay")
+    connection.execute("DROP TRIGGER IF EXISTS rows_are_kept")
+    for one in statements:
+        connection.execute(*((one,) if isinstance(one, str) else one))
+    connection.commit()
+    connection.close()
+
+
+def stored(path: Path) -> list[tuple[int, bytes, bytes, bytes]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("SELECT number, previous, hash, body FROM rows ORDER BY number").fetchall()
+    finally:
+        connection.close()
+
+
+def write_anew(path: Path, bodies: list[bytes]) -> Head:
+    """All rows with these contents, every hash and the table of the head right."""
+    head = read_beginning(path)
+    statements: list[Any] = ["DELETE FROM rows"]
+    for number, body in enumerate(bodies, 1):
+        hash_ = row_hash(head.hash, number, body)
+        statements.append(("INSERT INTO rows VALUES (?, ?, ?, ?)", (number, head.hash, hash_, body)))
+        head = Head(number, hash_)
+    tamper(path, *statements, ("UPDATE head SET rows = ?, hash = ?", (head.rows, head.hash)))
+    return head
+
+
+def read_beginning(path: Path) -> Head:
+    connection = sqlite3.connect(path)
+    try:
+        return About.from_bytes(connection.execute("SELECT body FROM about").fetchone()[0]).beginning()
+    finally:
+        connection.close()
+
+
+def cheaper(body: bytes) -> bytes:
+    one = LedgerEntry.from_bytes(body)
+    return replace(one, cost=one.cost / 2).to_bytes()
+
+
+def changed_cost(path: Path) -> None:
+    tamper(path, ("UPDATE rows SET body = ? WHERE number = 3", (cheaper(stored(path)[2][3]),)))
+
+
+def changed_cost_and_its_hash(path: Path) -> None:
+    _, previous, _, body = stored(path)[2]
+    body = cheaper(body)
+    tamper(path, ("UPDATE rows SET body = ?, hash = ? WHERE number = 3", (body, row_hash(previous, 3, body))))
+
+
+def all_hashes_anew(path: Path) -> None:
+    bodies = [row[3] for row in stored(path)]
+    write_anew(path, [*bodies[:2], cheaper(bodies[2]), *bodies[3:]])
+
+
+def removed_middle(path: Path) -> None:
+    tamper(path, "DELETE FROM rows WHERE number = 3")
+
+
+def removed_middle_and_renumbered(path: Path) -> None:
+    tamper(
+        path,
+        "DELETE FROM rows WHERE number = 3",
+        "UPDATE rows SET number = 3 WHERE number = 4",
+        "UPDATE rows SET number = 4 WHERE number = 5",
+    )
+
+
+def removed_middle_and_all_hashes_anew(path: Path) -> None:
+    bodies = [row[3] for row in stored(path)]
+    write_anew(path, bodies[:2] + bodies[3:])
+
+
+def removed_first(path: Path) -> None:
+    tamper(path, "DELETE FROM rows WHERE number = 1")
+
+
+def removed_last(path: Path) -> None:
+    tamper(path, "DELETE FROM rows WHERE number = 5")
+
+
+def cut_short(path: Path) -> None:
+    write_anew(path, [row[3] for row in stored(path)][:3])
+
+
+def emptied(path: Path) -> None:
+    write_anew(path, [])
+
+
+def bodies_swapped(path: Path) -> None:
+    rows = stored(path)
+    tamper(
+        path,
+        ("UPDATE rows SET body = ? WHERE number = 2", (rows[2][3],)),
+        ("UPDATE rows SET body = ? WHERE number = 3", (rows[1][3],)),
+    )
+
+
+def rows_swapped(path: Path) -> None:
+    tamper(
+        path,
+        "UPDATE rows SET number = 99 WHERE number = 2",
+        "UPDATE rows SET number = 2 WHERE number = 3",
+        "UPDATE rows SET number = 3 WHERE number = 99",
+    )
+
+
+def inserted(path: Path) -> None:
+    tamper(
+        path,
+        *(f"UPDATE rows SET number = {number + 1} WHERE number = {number}" for number in (5, 4, 3)),
+        "INSERT INTO rows SELECT 3, previous, hash, body FROM rows WHERE number = 2",
+    )
+
+
+def inserted_in_front(path: Path) -> None:
+    tamper(path, "INSERT INTO rows SELECT 0, previous, hash, body FROM rows WHERE number = 1")
+
+
+def appended(path: Path) -> None:
+    """As the writer itself would, but for the file beside it."""
+    write_anew(path, [row[3] for row in stored(path)] + [entry(6).to_bytes()])
+
+
+def older_copy(path: Path) -> None:
+    older = path.parent.parent / "older" / "ledger.sqlite"
+    shutil.copytree(path.parent, older.parent)
+    ledger = open_(path)
+    ledger.append(entry(6)).result()
+    ledger.close()
+    shutil.copy(older, path)
+
+
+def head_table(path: Path) -> None:
+    tamper(path, "UPDATE head SET rows = 4")
+
+
+def beginning(path: Path) -> None:
+    tamper(path, ("UPDATE about SET body = ?", (About(COORDINATOR, "seven", OTHER, "0" * 32).to_bytes(),)))
+
+
+def beginning_removed(path: Path) -> None:
+    tamper(path, "DELETE FROM about")
+
+
+def head_file_removed(path: Path) -> None:
+    head_file(path).unlink()
+
+
+def head_file_garbage(path: Path) -> None:
+    head_file(path).write_bytes(b"{}")
+
+
+def head_file_of_another(path: Path) -> None:
+    values = json.loads(head_file(path).read_text())
+    head_file(path).write_text(json.dumps(values | {"ledger": "0" * 32}))
+
+
+TAMPERINGS: dict[Callable[[Path], None], tuple[int | None, str]] = {
+    changed_cost: (3, "row 3 was changed"),
+    changed_cost_and_its_hash: (4, "row 4 doesn't follow row 3"),
+    all_hashes_anew: (None, "ends with another row 5 than ledger.sqlite.head says"),
+    removed_middle: (3, "row 3 is missing: the next one has number 4"),
+    removed_middle_and_renumbered: (3, "row 3 was changed"),
+    removed_middle_and_all_hashes_anew: (5, "row 5 is missing: ledger.sqlite.head says that there were 5"),
+    removed_first: (1, "row 1 is missing"),
+    removed_last: (5, "row 5 is missing: its table head says that there were 5"),
+    cut_short: (4, "row 4 is missing and those behind it: ledger.sqlite.head says that there were 5"),
+    emptied: (1, "row 1 is missing and those behind it"),
+    bodies_swapped: (2, "row 2 was changed"),
+    rows_swapped: (2, "row 2 was changed"),
+    inserted: (3, "row 3 was changed"),
+    inserted_in_front: (1, "row 1 is missing: the next one has number 0"),
+    appended: (6, "row 6 was added: ledger.sqlite.head ends with row 5"),
+    older_copy: (6, "row 6 is missing: ledger.sqlite.head says that there were 6"),
+    head_table: (5, "row 5 was added: its table head ends with row 4"),
+    beginning: (1, "row 1 doesn't follow the beginning"),
+    beginning_removed: (None, "its beginning is missing"),
+    head_file_removed: (None, "ledger.sqlite.head: is missing"),
+    head_file_garbage: (None, "ledger.sqlite.head: is not what stands beside a ledger"),
+    head_file_of_another: (None, "belongs to another ledger"),
+}
+
+
+@pytest.mark.parametrize("change", TAMPERINGS, ids=lambda change: change.__name__)
+def test_a_change_is_found_and_nothing_is_written(path: Path, change: Callable[[Path], None]) -> None:
+    row, told = TAMPERINGS[change]
+    change(path)
+    before = everything(path.parent)
+    with pytest.raises(ChangedLedger, match=r"ledger\.sqlite") as error:
+        read_ledger(path)
+    assert told in str(error.value)
+    assert error.value.row == row
+    with pytest.raises(ChangedLedger) as error:
+        open_(path)
+    assert told in str(error.value)
+    assert everything(path.parent) == before
+
+
+def naive(path: Path) -> bool:
+    """What a chain alone shows: each row has its hash and follows the one before it."""
+    previous = read_beginning(path).hash
+    for number, before, hash_, body in stored(path):
+        if before != previous or row_hash(before, number, body) != hash_:
+            return False
+        previous = hash_
+    return True
+
+
+@pytest.mark.parametrize("change", [cut_short, emptied, older_copy, removed_last, all_hashes_anew, appended])
+def test_a_chain_without_its_head_would_miss_it(path: Path, change: Callable[[Path], None]) -> None:
+    """The naive verifier, which checks the chain and keeps no head elsewhere, passes every one of these."""
+    change(path)
+    assert naive(path)
+    with pytest.raises(ChangedLedger):
+        read_ledger(path)
+
+
+def test_the_chain_without_the_rest_finds_changes_in_the_middle(path: Path) -> None:
+    assert naive(path)
+    for change in (changed_cost, rows_swapped):
+        change(path)
+        assert not naive(path)
+
+
+def test_an_older_copy_with_the_file_beside_it_shows_nothing(path: Path) -> None:
+    """Why the journals note the head as well, and why it is worth publishing."""
+    older = path.parent.parent / "older"
+    shutil.copytree(path.parent, older)
+    fill(path, range(ROWS + 1, ROWS + 3))
+    for name in (path.name, head_file(path).name):
+        shutil.copy(older / name, path.parent / name)
+    assert read_ledger(path)[1].rows == ROWS
+
+
+@pytest.fixture(scope="module")
+def three_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("ledgers") / "ledger.sqlite"
+    fill(place, range(1, 4))
+    tamper(place)
+    return place
+
+
+@settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(row=st.integers(1, 3), place=st.integers(0, 2**16), flip=st.integers(1, 255))
+def test_any_changed_byte_of_a_row_is_found(three_rows: Path, row: int, place: int, flip: int) -> None:
+    body = stored(three_rows)[row - 1][3]
+    changed = bytearray(body)
+    changed[place % len(body)] ^= flip
+    update = "UPDATE rows SET body = ? WHERE number = ?"
+    tamper(three_rows, (update, (bytes(changed), row)))
+    try:
+        with pytest.raises(ChangedLedger, match=f"row {row} was changed") as error:
+            read_ledger(three_rows)
+        assert error.value.row == row
+    finally:
+        tamper(three_rows, (update, (body, row)))
+    assert read_ledger(three_rows)[1].rows == 3
+
+
+# ---------------------------------------------------------------- files that can't be used
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (lambda path: path.unlink(), "is missing, although ledger.sqlite.head says that it had 5 rows"),
+    "garbage": (lambda path: path.write_bytes(b"no database " * 100), "can't be read as a ledger"),
+    "another kind": (foreign, "is a database of another kind"),
+    "empty": (lambda path: path.write_bytes(b""), "its beginning is missing"),
+    "cut in the middle": (lambda path: path.write_bytes(path.read_bytes()[:9000]), "ledger.sqlite"),
+    "newer": (lambda path: tamper(path, "PRAGMA user_version = 2"), "has format 2, this release reads 1: a newer one"),
+    "older": (lambda path: tamper(path, "PRAGMA user_version = 0"), "has format 0, this release reads 1: an older one"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "ledger.sqlite"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_files_that_cannot_be_used(path: Path, name: str) -> None:
+    damage, told = BAD[name]
+    damage(path)
+    before = everything(path.parent)
+    for use in (read_ledger, open_):
+        with pytest.raises(LedgerError, match=r"ledger\.sqlite") as error:
+            use(path)
+        assert told in str(error.value)
+        assert "\n" not in str(error.value)
+    assert everything(path.parent) == before
+
+
+def test_a_missing_one_is_made_only_where_there_was_none(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with pytest.raises(LedgerError, match="there is no ledger here"):
+        read_ledger(path)
+    with pytest.raises(LedgerError, match="is missing"):
+        open_(path, create=False)
+    assert everything(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        (About(COORDINATOR, "eight", STUDY), "is the ledger of the study 'seven', not of 'eight'"),
+        (About(COORDINATOR, "seven", OTHER), "with another plan or task"),
+        (About(PARTICIPANT), "is a coordinator's ledger, not a participant's"),
+    ],
+)
+def test_another_studys(path: Path, about: About, told: str) -> None:
+    before = everything(path.parent)
+    with pytest.raises(LedgerError, match=told):
+        open_(path, about)
+    assert everything(path.parent) == before
+
+
+def test_opened_twice(path: Path) -> None:
+    first = open_(path)
+    with pytest.raises(LedgerError, match="is in use by another process"):
+        open_(path)
+    first.append(entry(ROWS + 1)).result()
+    first.close()
+    with pytest.raises(StorageError, match="is closed"):
+        first.append(entry(ROWS + 2)).result()
+    open_(path).close()
+
+
+# ---------------------------------------------------------------- crashes
+
+
+@pytest.mark.parametrize(("call", "rows"), [(1, ROWS), (2, ROWS + 1)])
+def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, call: int, rows: int) -> None:
+    """Before the row is written, or after it and before the file beside it says so: the ledger opens again."""
+    honest, calls = wire.ledger._write_head_file, [0]
+
+    def dies(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] == call == 1:
+            honest(*arguments)  # the file is written, and the row isn't
+        if calls[0] >= call:
+            raise OSError("the end")
+        honest(*arguments)
+
+    ledger = open_(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(wire.ledger, "_write_head_file", dies)
+        with pytest.raises(LedgerError, match="the end"):
+            ledger.append(entry(ROWS + 1)).result()
+        with pytest.raises(LedgerError, match="the end"):  # nobody knows what is on the disk: nothing more is written
+            ledger.append(entry(ROWS + 2)).result()
+    ledger.close()
+    assert "next_head" in json.loads(head_file(path).read_text())
+    assert read_ledger(path)[1].rows == rows
+    again = open_(path)
+    assert again.head.rows == rows
+    again.append(entry(ROWS + 2)).result()
+    again.close()
+    assert read_ledger(path)[1].rows == rows + 1
+    assert "next_head" not in json.loads(head_file(path).read_text())
+
+
+@pytest.mark.parametrize("reached", ["the file beside it", "the file", "the tables"])
+def test_a_crash_while_it_is_made(tmp_path: Path, reached: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    open_(path).close()
+    if reached == "the file beside it":
+        path.unlink()
+    elif reached == "the file":
+        path.write_bytes(b"")
+    else:
+        tamper(path, "DELETE FROM about", "DELETE FROM head")
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        read_ledger(path)
+    fill(path)
+    assert read_ledger(path)[1].rows == ROWS
+
+
+def test_a_disk_that_takes_no_more(path: Path) -> None:
+    ledger = open_(path)
+    ledger._store._connection.execute("PRAGMA query_only = 1")
+    futures: list[Future[Row]] = [ledger.append(entry(ROWS + one)) for one in (1, 2, 3)]
+    for future in futures:
+        with pytest.raises(StorageError, match=r"ledger\.sqlite"):
+            future.result()
+    ledger.close()
+    fill(path, range(ROWS + 1, ROWS + 2))
+    assert read_ledger(path)[1].rows == ROWS + 1
+
+
+# ---------------------------------------------------------------- what rows may say
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (entry(ROWS), "comes after"),
+        (entry(ROWS - 1, 7), "comes after"),
+        (entry(6, study_sha256=OTHER), "another study"),
+        (entry(6, plan="dd" * 32), "its plan is not that"),
+        (entry(6, order=7.5), "its order is not that"),
+        (entry(6, delta=1e-6), "its delta is not that"),
+        (entry(6, adjacency="replace-one"), "its adjacency is not that"),
+        (entry(6, colluders=1, honest=4), "its colluders is not that"),
+        (hers(6), "not a row of a coordinator"),
+    ],
+)
+def test_rows_that_cannot_follow(path: Path, row: LedgerEntry, told: str) -> None:
+    ledger = open_(path)
+    with pytest.raises(InvalidRow, match=told):
+        ledger.append(row)
+    ledger.append(entry(6)).result()  # nothing was counted
+    assert ledger.totals.studies[STUDY].spent[0].charges == ROWS + 1
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cost": float("nan")},
+        {"cost": float("inf")},
+        {"cost": -0.1},
+        {"cost": 1},
+        {"round": -1},
+        {"round": True},
+        {"rate": 0.0},
+        {"delta": 1.0},
+        {"order": 1.0},
+        {"kind": "refund"},
+        {"kind": EXACT},
+        {"participants": None},
+        {"identity": "11" * 32},
+        {"participants": (3, 1, 0, 4, 6)},
+        {"participants": (0, 0, 1, 3, 4)},
+        {"participants": ()},
+        {"honest": 4},
+        {"curve": ((4.0, 0.1), (2.0, 0.1))},
+        {"curve": ((1.0, 0.1),)},
+        {"curve": ((2, 0.1),)},
+        {"study_sha256": "AA" * 32},
+        {"plan": "cc"},
+    ],
+)
+def test_rows_that_say_nothing_sensible(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRow):
+        entry(1, **changes)
+
+
+def test_one_row_has_one_encoding() -> None:
+    for row in (entry(1), hers(1), hers(1, kind=EXCLUDED, cost=0.0), entry(3, cost=5e-324, at=1e300)):
+        data = row.to_bytes()
+        assert LedgerEntry.from_bytes(data) == row
+        blank, digit = data.replace(b'"at":', b'"at": ', 1), data.replace(b"8.0", b"8.00", 1)
+        for other in (data + b" ", blank, digit, b"[]", b"{}"):
+            with pytest.raises(InvalidRow):
+                LedgerEntry.from_bytes(other)
+
+
+def test_a_participants_charges_are_replaced_by_rows_of_their_own() -> None:
+    totals = Totals()
+    me, other = "11" * 32, "22" * 32
+
+    def spent(who: str = me) -> Spent:
+        return totals.studies[STUDY].spent[who]
+
+    totals.add(hers(1, cost=1.0))
+    totals.add(hers(1, kind=EXACT, cost=0.5, curve=((2.0, 0.02), (4.0, 0.03)), draws=4096))
+    totals.add(hers(1, other, cost=1.0))
+    assert (spent().renyi, spent().all_draws, spent().charges) == (0.5, 4096, 1)
+    totals.add(hers(2, cost=1.0))
+    totals.add(hers(2, kind=EXCLUDED, cost=0.0, curve=((2.0, 0.0), (4.0, 0.0)), draws=0))
+    assert (spent().renyi, spent().all_draws) == (0.5, 4096)
+    totals.add(hers(3, cost=1.0))  # nothing more is heard of it: it stays at its worst
+    totals.add(hers(4, cost=1.0))
+    assert (spent().renyi, spent().charges) == (2.5, 4)
+    assert spent().at_every_order() == {2.0: 0.02 + 0.0 + 0.03 + 0.03, 4.0: 0.03 + 0.0 + 0.1 / 3 + 0.1 / 3}
+    assert spent(other).renyi == 1.0
+    for bad in (
+        hers(4, kind=EXACT, cost=1.5),  # dearer than the worst
+        hers(4, kind=EXACT, cost=0.5, curve=((3.0, 0.01),)),  # at an order the charge says nothing of
+        hers(3, kind=EXACT, cost=0.5),  # not the latest
+        hers(1, other, kind=EXACT, cost=0.5, attempt=2),
+        hers(1, "33" * 32, kind=EXACT, cost=0.5),  # never charged
+        hers(4, cost=1.0),
+    ):
+        with pytest.raises(InvalidRow):
+            totals.check(bad)
+    totals.add(hers(4, kind=EXACT, cost=0.5))
+    with pytest.raises(InvalidRow, match="can be replaced"):
+        totals.check(hers(4, kind=EXCLUDED, cost=0.0))
+
+
+def test_studies_of_one_participant_compose_at_the_orders_that_all_have() -> None:
+    totals = Totals()
+    totals.add(hers(1, curve=((2.0, 0.25), (4.0, 0.5))))
+    totals.add(hers(1, "22" * 32, curve=((2.0, 0.5), (4.0, 0.25))))
+    totals.add(hers(1, study="eight", study_sha256=OTHER, order=3.0, curve=((2.0, 1.0), (3.0, 2.0))))
+    # Of the first study the larger of the two; order 4 isn't in every row.
+    assert totals.across_studies() == {2.0: 1.5}
+
+
+def test_two_studies_share_a_participants_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    for study, digest in (("seven", STUDY), ("eight", OTHER)):
+        ledger = open_(path, About(PARTICIPANT))
+        ledger.append(hers(1, study=study, study_sha256=digest)).result()
+        with pytest.raises(InvalidRow, match="not a row of a participant"):
+            ledger.append(entry(2))
+        ledger.close()
+    assert set(read_ledger(path)[2].studies) == {STUDY, OTHER}
