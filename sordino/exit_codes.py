@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     """A round failed as often as it may, or the study stopped before its last round."""
     BUDGET = 40
     """The privacy budget is spent; no further round is run."""
+    LEDGER = 41
+    """A privacy ledger isn't what was written: a row was changed, removed, moved, inserted, or its end is missing."""
     INTERNAL = 70
     """A fault in sordino itself."""
     INTERRUPTED = 130
@@ -37,6 +39,7 @@ REMEDY: dict[ExitCode, str] = {
     ExitCode.NETWORK: "Choose another port, or check the address and that the coordinator runs.",
     ExitCode.STUDY: "Read the reason; raise the deadline or lower min_survivors if too few answered.",
     ExitCode.BUDGET: "The study is over. A new study on the same data starts with the budget already spent.",
+    ExitCode.LEDGER: "Restore the ledger and the files beside it from the newest copy; docs/ledger.md says what shows.",
     ExitCode.INTERRUPTED: "Run the same command again; a study goes on where its journal ends.",
 }
 
@@ -49,6 +52,7 @@ _SHORT: dict[ExitCode, str] = {
     ExitCode.NETWORK: "port in use or peer not reachable",
     ExitCode.STUDY: "round failed or study aborted",
     ExitCode.BUDGET: "privacy budget reached",
+    ExitCode.LEDGER: "ledger changed",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

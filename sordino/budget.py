@@ -1,0 +1,282 @@
+"""What ``sordino budget`` tells: finds a ledger, holds it against what its writer noted elsewhere, and adds it up."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.exit_codes import ExitCode, Failure
+from wire.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
+from wire.ledger_rows import EXACT, StudyTotals, Totals, epsilon
+
+
+@dataclass(frozen=True)
+class Place:
+    """A ledger, and the journals of a coordinator or of participants that write it, if they are here."""
+
+    ledger: Path
+    state: Path | None = None
+    journal: Path | None = None
+
+    def check(self) -> None:
+        """Hold the ledger against its journal. Raises as `read`."""
+        if self.state is not None:
+            from server.journal import check_ledger
+
+            check_ledger(self.state)
+        if self.journal is not None:
+            from client.journal import check_ledger as check_participants
+
+            check_participants(self.journal, self.ledger)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A ledger in which nothing was changed."""
+
+    place: Place
+    about: About
+    head: Head
+    totals: Totals
+    rows: Sequence[Row]
+
+    @property
+    def held_against(self) -> list[str]:
+        """Names of the files that end where the ledger ends."""
+        journals = [one.name for one in (self.place.state, self.place.journal) if one is not None]
+        return [head_file(self.place.ledger).name, *journals]
+
+
+def find(path: Path) -> Place:
+    """The ledger of a study's folder, of a host's folder, or the file itself.
+
+    Raises:
+        Failure: there is none.
+        ConfigurationError: the settings there can't be used.
+    """
+    settings = path if path.is_file() else None
+    if path.is_dir():
+        settings = next((path / name for name in ("study.toml", "host.toml") if (path / name).is_file()), None)
+    if settings is not None and settings.name == "study.toml":
+        from server.configuration import load
+
+        state = load(settings).coordinator.state
+        return Place(state.with_name(LEDGER_FILE), state=state)
+    if settings is not None and settings.name == "host.toml":
+        from client.configuration import load as load_host
+
+        host = load_host(settings).host
+        return Place(host.ledger, journal=host.journal)
+    ledger = path / LEDGER_FILE if path.is_dir() else path
+    if not ledger.exists() and not head_file(ledger).exists():
+        raise Failure(
+            ExitCode.INPUT, f"{ledger}: there is no ledger here. Name a study's folder, a host's folder, or the file."
+        )
+    state, journal = ledger.with_name("state.sqlite"), ledger.with_name("journal.sqlite")
+    if ledger.name == LEDGER_FILE and state.exists():
+        return Place(ledger, state=state)
+    return Place(ledger, journal=journal if journal.exists() else None)
+
+
+def read(place: Place) -> Contents:
+    """Check everything there is about a ledger, and read it. Writes nothing.
+
+    Raises:
+        wire.ledger.ChangedLedger: it isn't what was written.
+        wire.durable.StorageError: it, or its journal, can't be used.
+        Failure: nothing is recorded yet.
+    """
+    files = (place.ledger, head_file(place.ledger), place.state, place.journal)
+    if not any(one is not None and one.exists() for one in files):
+        raise Failure(ExitCode.INPUT, f"{place.ledger}: nothing is recorded yet. `sordino serve` and `join` make it.")
+    place.check()
+    rows: list[Row] = []
+
+    def visit(row: Row) -> None:
+        del rows[row.number - 1 :]
+        rows.append(row)
+
+    about, head, totals = read_ledger(place.ledger, visit)
+    return Contents(place, about, head, totals, rows[: head.rows])
+
+
+def row_of_head(contents: Contents, text: str) -> int:
+    """At which row the chain had the head that was published; 0: at its beginning.
+
+    Raises:
+        Failure: not a head.
+        ChangedLedger: it never had that one.
+    """
+    try:
+        wanted = bytes.fromhex(text)
+    except ValueError:
+        wanted = b""
+    if len(wanted) != 32:
+        raise Failure(ExitCode.INPUT, f"--head {text}: a head is 64 hexadecimal digits, as `budget show` prints them.")
+    if wanted == contents.about.beginning().hash:
+        return 0
+    for row in contents.rows:
+        if row.hash == wanted:
+            return row.number
+    raise ChangedLedger(contents.place.ledger, f"never had the head {text[:16]}...: rows were removed or written anew")
+
+
+def choose(contents: Contents, participant: str | None) -> int | str | None:
+    """Whom ``--participant`` means: a roster position, or the identity that begins so.
+
+    Raises:
+        Failure: nobody in this ledger.
+    """
+    if participant is None:
+        return None
+    known = {who for study in contents.totals.studies.values() for who in study.spent}
+    if contents.about.side == COORDINATOR:
+        if participant.isascii() and participant.isdigit():
+            return int(participant)  # also one who was in no sum yet
+        raise Failure(ExitCode.INPUT, f"--participant {participant}: name a position in the roster, from 0.")
+    found = [who for who in known if str(who).startswith(participant.lower())]
+    if len(found) != 1:
+        some = "no identity" if not found else f"{len(found)} identities"
+        raise Failure(ExitCode.INPUT, f"--participant {participant}: {some} in this ledger begins so.")
+    return found[0]
+
+
+def figures(contents: Contents, participant: int | str | None = None) -> dict[str, Any]:
+    """The ledger under stable JSON names."""
+    about, head = contents.about, contents.head
+    studies = [_study(contents, study, participant) for study in contents.totals.studies.values()]
+    body: dict[str, Any] = {
+        "ledger": str(contents.place.ledger.resolve()),
+        "side": about.side,
+        "rows": head.rows,
+        "head": head.hash.hex(),
+        "checked_against": contents.held_against,
+        "studies": [study for study in studies if participant is None or study["participants"]],
+    }
+    if about.side == COORDINATOR:
+        body["study"] = about.study
+        spent = [one.epsilon_coordinator() for one in contents.totals.studies.values()]
+        body["epsilon_coordinator"] = max(spent, default=0.0)
+    else:
+        body["all_studies"] = _all_studies(contents)
+    return body
+
+
+def _study(contents: Contents, study: StudyTotals, participant: int | str | None) -> dict[str, Any]:
+    first = study.first
+    chosen = sorted(study.spent, key=str if first.identity else int) if participant is None else [participant]
+    if first.identity is not None:
+        chosen = [who for who in chosen if who in study.spent]
+    return {
+        "study": first.study,
+        "study_sha256": first.study_sha256,
+        "plan": first.plan,
+        "budget": first.epsilon,
+        "delta": first.delta,
+        "order": first.order,
+        "adjacency": first.adjacency,
+        "mechanism": first.mechanism,
+        "A": first.colluders,
+        "sampling": first.sampling,
+        "q": first.rate,
+        "epsilon_coordinator": study.epsilon_coordinator(),
+        "participants": [
+            {
+                "participant": who,
+                "charges": study.spent[who].charges if who in study.spent else 0,
+                "renyi": study.renyi(who),
+                "epsilon": study.epsilon_of(who),
+            }
+            for who in chosen
+        ],
+        "charges": [
+            _charge(row)
+            for row in contents.rows
+            if row.entry.study_sha256 == first.study_sha256
+            and (participant is None or participant in (row.entry.participants or (row.entry.identity,)))
+        ],
+    }
+
+
+def _charge(row: Row) -> dict[str, Any]:
+    entry = row.entry
+    return {
+        "row": row.number,
+        "hash": row.hash.hex(),
+        "at": entry.at,
+        "round": entry.round,
+        "attempt": entry.attempt,
+        "kind": entry.kind,
+        "participants": entry.identity if entry.participants is None else list(entry.participants),
+        "h": entry.honest,
+        "renyi": entry.cost,
+        "curve": [list(pair) for pair in entry.curve],
+        "draws": entry.draws,
+    }
+
+
+def _all_studies(contents: Contents) -> dict[str, Any] | None:
+    """All studies over this data composed, at the order that every row has and that is nearest the first row's.
+
+    The first row came before everything that could be chosen adaptively, so its order is fixed in advance.
+    """
+    studies = list(contents.totals.studies.values())
+    curve = contents.totals.across_studies()
+    if not curve:
+        return None
+    order = min(curve, key=lambda one: abs(math.log(one / studies[0].first.order)))
+    delta = min(study.first.delta for study in studies)
+    draws = sum(spent.all_draws for study in studies for spent in study.spent.values())
+    return {
+        "epsilon": epsilon(order, curve[order], delta, draws),
+        "delta": delta,
+        "order": order,
+        "curve": [list(pair) for pair in sorted(curve.items())],
+    }
+
+
+def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
+    """`figures` for people."""
+    said = [f"{contents.about.side.capitalize()}'s ledger {contents.place.ledger}"]
+    for study in body["studies"]:
+        said += ["", *_study_lines(study, body["side"] == COORDINATOR)]
+    if not body["studies"]:
+        said += ["", "Nothing was charged."]
+    together = body.get("all_studies")
+    if together is not None and len(contents.totals.studies) > 1:
+        said += [
+            "",
+            f"All studies together: epsilon at most {together['epsilon']:.4g} at delta {together['delta']:g} "
+            f"(Renyi order {together['order']:g}).",
+        ]
+    count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
+    held = " and ".join(contents.held_against)
+    return [*said, "", f"{count}, nothing changed; held against {held}.", f"Head {body['head']}"]
+
+
+def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
+    said = [
+        f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
+        f"{study['delta']:g}" + (" by the participant charged most" if coordinator else ""),
+        f"  {study['mechanism']}, A = {study['A']} assumed to collude, Renyi filter at order {study['order']:.4g}",
+        f"  adjacency {study['adjacency']}",
+        "",
+        "  participant       charges      Renyi    epsilon",
+    ]
+    for one in study["participants"]:
+        who = str(one["participant"])
+        said.append(f"  {who[:16]:<16} {one['charges']:>8} {one['renyi']:>10.4g} {one['epsilon']:>10.4g}")
+    said += ["", "  row  round  attempt  kind       |u3|     h      Renyi  at"]
+    for row in study["charges"]:
+        known = coordinator or row["kind"] == EXACT  # else the participant hasn't been told u3
+        size = str(row["h"] + study["A"]) if known else "-"
+        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(row["at"]))
+        said.append(
+            f"  {row['row']:>3}  {row['round']:>5}  {row['attempt']:>7}  {row['kind']:<9} {size:>5} {row['h']:>5} "
+            f"{row['renyi']:>10.4g}  {when}"
+        )
+    return said
