@@ -43,10 +43,13 @@ class Panel:
     lines: Sequence[Line]
 
 
-def draw_errors(panels: Sequence[Panel], *, ylabel: str, note: str, file: Path, room: float = 0.3) -> None:
-    """Panels side by side with the same axes, both logarithmic, and a note below.
+def draw_errors(
+    panels: Sequence[Panel], *, ylabel: str, note: str, file: Path, room: float = 0.3, columns: int = 1
+) -> None:
+    """Panels in rows of ``columns``, both axes logarithmic, the same in each row, and a note below.
 
     Args:
+        panels: a multiple of ``columns``.
         room: share of each panel's width that is kept for the names of its lines.
     """
     import matplotlib as mpl
@@ -66,13 +69,15 @@ def draw_errors(panels: Sequence[Panel], *, ylabel: str, note: str, file: Path, 
         "svg.hashsalt": "sordino",  # the same figures give the same file
     }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(max(7.2, 5.9 * len(panels)), 4.9), layout=ConstrainedLayoutEngine(wspace=0.05))
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for place, (panel, one) in enumerate(zip(panels, axes, strict=True)):
+        rows = len(panels) // columns
+        size = (max(7.2, 5.4 * columns), 4.9 * rows if columns == 1 else 4.3 * rows)
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.06))
+        axes = figure.subplots(rows, columns, sharey="row", squeeze=False)
+        for place, (panel, one) in enumerate(zip(panels, axes.flat, strict=True)):
             _draw(panel, one)
-            if place == 0:
+            if place % columns == 0:
                 one.set_ylabel(ylabel)
-        for panel, one in zip(panels, axes, strict=True):  # when the shared axis is known
+        for panel, one in zip(panels, axes.flat, strict=True):  # when the shared axis is known
             _name_ends(panel, one, room)
         figure.text(0.012, -0.012, note, fontsize=8, color=MUTED, va="top", wrap=True)
         figure.savefig(file, dpi=130, bbox_inches="tight", metadata=_metadata(file), facecolor="white")

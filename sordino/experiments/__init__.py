@@ -1,0 +1,1 @@
+"""Experiments without a network: the same encoder and plans as a study's, many times over."""
