@@ -259,10 +259,12 @@ def _compare(state: Path, path: Path, noted: _Noted | None, rows: list[Row]) -> 
         if rows:
             raise ChangedLedger(path, f"has {len(rows)} charges of which {state.name} knows nothing: restore that file")
         return
-    if (about.side, about.study, about.study_sha256) != (COORDINATOR, noted.study, noted.document_sha256):
-        raise LedgerError(
-            path, f"is a ledger of {about.study or 'a participant'!r} with another plan or task than {state.name}"
-        )
+    if about.side != COORDINATOR:
+        raise LedgerError(path, f"is a participant's ledger, not that of {state.name}: name a folder of its own")
+    if about.study != noted.study:
+        raise LedgerError(path, f"is the ledger of the study {about.study!r}, {state.name} belongs to {noted.study!r}")
+    if about.study_sha256 != noted.document_sha256:
+        raise LedgerError(path, f"is the ledger of a study with another plan or task than {state.name}")
     for number, hash_, _, _, _ in noted.attempts:
         if number is None:
             continue

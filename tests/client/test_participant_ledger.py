@@ -1,0 +1,192 @@
+"""A participant's ledger beside her journal: charged at h_min, replaced by what the sum cost, kept over studies, and
+refused when it is gone or was put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_in_process import host, ledger_of, play, rows_of, settings_of
+from study_in_process import PARTICIPANTS, coordinator, make_folder
+
+from client.journal import ClientJournal, check_ledger
+from mechanisms.accounting import Account
+from wire.durable import StorageError
+from wire.ledger import ChangedLedger, LedgerError, head_file, read_ledger
+from wire.ledger_rows import CHARGE, EXACT
+from wire.study import StudyDocument
+
+
+@pytest.fixture(scope="module")
+def finished(study_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of a host after a study of two rounds."""
+    work = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        assert play(study_folder, work, patch).ended == 0
+    return work / "journal.sqlite"
+
+
+@pytest.fixture
+def journal(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it to be damaged."""
+    shutil.copytree(finished.parent, tmp_path / "host")
+    return tmp_path / "host" / "journal.sqlite"
+
+
+def plan_of(folder: Path, work: Path) -> Any:
+    async def scenario() -> Any:
+        async with coordinator(folder, work / "state.sqlite") as where:
+            return StudyDocument.from_bytes(where.study._study_bytes).plan
+
+    return asyncio.run(scenario())
+
+
+def test_each_charge_at_h_min_and_then_what_the_sum_cost(finished: Path, study_folder: Path, tmp_path: Path) -> None:
+    rows, account = rows_of(ledger_of(finished)), Account(plan := plan_of(study_folder, tmp_path))
+    identities = {row.identity for row in rows}
+    assert len(identities) == PARTICIPANTS
+    asked = 0
+    for identity in identities:
+        hers = [row for row in rows if row.identity == identity]
+        charges = [row for row in hers if row.kind == CHARGE]
+        assert [(row.round, row.attempt) for row in charges] == [(1, 1), (2, 1)]
+        for charge in charges:
+            assert (charge.honest, charge.draws) == (plan.h_min, plan.clients * plan.padded_dim)
+            assert charge.cost == account.cost_of_round(plan.min_survivors)
+            # The study may have ended before her answer was needed; then she was not told u3 by a quorum.
+            for exact in (row for row in hers if row.kind == EXACT and row.round == charge.round):
+                asked += 1
+                assert hers.index(exact) == hers.index(charge) + 1
+                assert exact.honest == PARTICIPANTS - plan.colluders
+                assert exact.cost == account.cost_of_round(PARTICIPANTS) <= charge.cost
+    assert asked >= 2 * 5
+    _, _, totals = read_ledger(ledger_of(finished))
+    [study] = totals.studies.values()
+    # Never less than what the coordinator's account says of the same two sums.
+    assert all(study.renyi(who) >= 2 * account.cost_of_round(PARTICIPANTS) for who in study.spent)
+
+
+def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
+    """Another study, another coordinator, another journal; the same ledger."""
+    shutil.copytree(finished.parent, tmp_path / "first")
+    ledger = ledger_of(tmp_path / "first" / "journal.sqlite")
+    before = read_ledger(ledger)[1].rows
+    folder = make_folder(tmp_path / "eight", name="eight", rounds=1)
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "second" / "state.sqlite") as where:
+            where.start()
+            settings = settings_of(
+                folder, tmp_path / "second" / "journal.sqlite", where.address, host={"ledger": ledger}
+            )
+            async with host(settings) as task:
+                assert await task == 0
+
+    asyncio.run(scenario())
+    _, head, totals = read_ledger(ledger)
+    assert head.rows > before
+    assert {study.first.study for study in totals.studies.values()} == {"seven", "eight"}
+    together = totals.across_studies()
+    for study in totals.studies.values():
+        for spent in study.spent.values():
+            assert all(together[order] >= cost for order, cost in spent.at_every_order().items())
+    for name in ("first", "second"):
+        assert check_ledger(tmp_path / name / "journal.sqlite", ledger) is not None
+
+
+def test_an_attempt_is_charged_once(journal: Path) -> None:
+    row = rows_of(ledger_of(journal))[0]
+    opened = ClientJournal(journal, ledger_of(journal))
+    with pytest.raises(ValueError, match="each may be charged once, in order"):
+        asyncio.run(opened.charge(row))
+    opened.close()
+
+
+# ---------------------------------------------------------------- damage
+
+
+def missing(journal: Path) -> None:
+    ledger_of(journal).unlink()
+    head_file(ledger_of(journal)).unlink()
+
+
+def older_copy(journal: Path) -> None:
+    """Ledger and head file of before the study, whole."""
+    missing(journal)
+    other = journal.parent / "other"
+    opened = ClientJournal(other / "journal.sqlite", other / "spent.sqlite")
+    opened.close()
+    for one in (other / "spent.sqlite", head_file(other / "spent.sqlite")):
+        one.rename(journal.parent / one.name)
+    shutil.rmtree(other)
+
+
+def changed(journal: Path) -> None:
+    connection = sqlite3.connect(ledger_of(journal))
+    connection.execute("DROP TRIGGER rows_stay")
+    connection.execute("UPDATE rows SET body = CAST(replace(body, 'ddgauss', 'gaussian') AS BLOB) WHERE number = 3")
+    connection.commit()
+    connection.close()
+
+
+def head_missing(journal: Path) -> None:
+    head_file(ledger_of(journal)).unlink()
+
+
+def set_format(path: Path, number: int) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.close()
+
+
+def newer(journal: Path) -> None:
+    set_format(ledger_of(journal), 2)
+
+
+def garbage(journal: Path) -> None:
+    ledger_of(journal).write_bytes(b"no database" * 100)
+
+
+def old_journal(journal: Path) -> None:
+    set_format(journal, 0)
+
+
+DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {
+    missing: (LedgerError, "spent.sqlite: is missing, although journal.sqlite knows of"),
+    older_copy: (ChangedLedger, "row 1 is missing: journal.sqlite knows of row"),
+    changed: (ChangedLedger, "row 3 was changed"),
+    head_missing: (ChangedLedger, "spent.sqlite.head: is missing"),
+    newer: (LedgerError, "spent.sqlite: has format 2, this release reads 1"),
+    garbage: (LedgerError, "spent.sqlite: can't be read as a ledger"),
+    old_journal: (StorageError, "journal.sqlite has format 0, this release reads 2: an older one wrote it"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_ledger_that_does_not_fit_the_journal(journal: Path, damage: Callable[[Path], None]) -> None:
+    damage(journal)
+    kind, told = DAMAGES[damage]
+    before = files_beside(journal)
+    with pytest.raises(kind) as error:
+        ClientJournal(journal, ledger_of(journal))
+    assert told in str(error.value)
+    assert files_beside(journal) == before
+
+
+def files_beside(journal: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in journal.parent.glob("*.sqlite*") if one.suffix != ".lock"}
+
+
+def test_two_processes_on_one_ledger(journal: Path, tmp_path: Path) -> None:
+    """Two studies over the same data take part one after the other."""
+    opened = ClientJournal(journal, ledger_of(journal))
+    with pytest.raises(LedgerError, match=r"spent\.sqlite: is in use by another process"):
+        ClientJournal(tmp_path / "second.sqlite", ledger_of(journal))
+    opened.close()
+    ClientJournal(tmp_path / "second.sqlite", ledger_of(journal)).close()

@@ -1,0 +1,356 @@
+"""The coordinator's ledger beside its journal: every crash leaves charges that stay, and a ledger that is missing, put
+back, or written anew is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_in_process import Peer, coordinator, identities, make_folder, playing
+
+import server.journal
+from mechanisms.accounting import Account, RoundCharge
+from server.coordinator import StartError
+from server.journal import Journal, check_ledger
+from server.study import BUDGET_REACHED
+from wire.durable import StorageError
+from wire.ledger import COORDINATOR, PARTICIPANT, About, Head, Ledger, LedgerError, head_file, read_ledger, row_hash
+from wire.ledger_rows import LedgerEntry
+
+
+@pytest.fixture(scope="module")
+def finished(study_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The state of a study of two rounds after its end, and its events."""
+    state = tmp_path_factory.mktemp("finished") / "state.sqlite"
+    return state, serve(study_folder, state)
+
+
+@pytest.fixture
+def state(finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> Path:
+    """A copy of it to be damaged."""
+    shutil.copytree(finished[0].parent, tmp_path / "state")
+    return tmp_path / "state" / "state.sqlite"
+
+
+def serve(folder: Path, state: Path, **tables: Any) -> list[dict[str, Any]]:
+    """The rounds that are left, with everybody in them; the events."""
+    events: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        async with coordinator(folder, state, **tables) as where:
+            peers = [Peer(where, key) for key in identities(folder)]
+            async with playing(peers):
+                where.start()
+                outcome = await where.finish()
+            events.extend([*where.events, {"kind": "outcome", "reason": outcome.reason}])
+
+    asyncio.run(scenario())
+    return events
+
+
+def restore(folder: Path, state: Path) -> Any:
+    """What a start says before its first round."""
+
+    async def scenario() -> tuple[Any, int]:
+        async with coordinator(folder, state) as where:
+            return where.study._account, where.journal.ledger.head.rows
+
+    return asyncio.run(scenario())
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """All that is stored: files but locks; of databases their content."""
+    found: dict[str, Any] = {}
+    for one in folder.iterdir():
+        if one.suffix == ".sqlite" and one.read_bytes()[:6] == b"SQLite":
+            with sqlite3.connect(one) as connection:
+                found[one.name] = list(connection.iterdump())
+        elif one.is_file() and one.suffix != ".lock" and not one.name.endswith(("-wal", "-shm")):
+            found[one.name] = one.read_bytes()
+    return found
+
+
+def test_rows_hold_what_the_account_is_rebuilt_from(
+    finished: tuple[Path, list[dict[str, Any]]], study_folder: Path
+) -> None:
+    state, events = finished
+    rows = check_ledger(state)
+    assert [(row.entry.round, row.entry.attempt) for row in rows] == [(1, 1), (2, 1)]
+    account, number = restore(study_folder, state)
+    plan = account.plan
+    _, _, totals = read_ledger(state.with_name("ledger.sqlite"))
+    [study] = totals.studies.values()
+    fresh = Account(plan)
+    for row in rows:
+        entry = row.entry
+        assert (entry.adjacency, entry.mechanism, entry.colluders) == (plan.adjacency, plan.mechanism, plan.colluders)
+        assert (entry.honest, entry.order, entry.delta) == (7 - plan.colluders, plan.order, plan.delta)
+        assert entry.draws == 7 * plan.padded_dim
+        assert entry.cost == fresh.cost_of_round(7)
+        orders = [order for order, _ in entry.curve]
+        assert {2.0, 8.0, 32.0, 256.0} <= set(orders)
+        fresh.charge(RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan))
+    assert number == 2
+    assert account.events == fresh.events
+    assert study.epsilon_coordinator() == account.epsilon_coordinator() == fresh.epsilon_coordinator() > 0
+    assert [study.epsilon_of(who) for who in range(7)] == [account.epsilon_of(who) for who in range(7)]
+    # The head is in the event log as well.
+    for kind in ("survivors_frozen", "round_completed"):
+        told = [(event["ledger_rows"], event["ledger_head"]) for event in events if event["kind"] == kind]
+        assert told == [(row.number, row.hash.hex()) for row in rows]
+
+
+# ---------------------------------------------------------------- crashes
+
+
+def test_a_crash_between_the_charge_and_the_request(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is in the ledger, the journal knows nothing of it: the charge stays, and the next start notes it."""
+    state = tmp_path / "state.sqlite"
+
+    async def dies(self: Journal, entry: LedgerEntry, request: bytes) -> Any:
+        await asyncio.wrap_future(self.ledger.append(entry))
+        raise StorageError("the end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "charge", dies)
+        with pytest.raises(StorageError, match="the end"):
+            serve(study_folder, state)
+    assert len(check_ledger(state)) == 1
+    account, rows = restore(study_folder, state)
+    assert (rows, len(account.events)) == (1, 1)
+    events = serve(study_folder, state)
+    charged = [(row.entry.round, row.entry.attempt) for row in check_ledger(state)]
+    assert charged[:2] == [(1, 1), (1, 2)]
+    # A charge too many, and everybody in both sums: whether the budget lasts for the second round is the plan's affair.
+    reason = events[-1]["reason"]
+    assert (charged[2:], reason) in (([(2, 1)], "rounds done"), ([], BUDGET_REACHED))
+
+
+def test_the_journal_never_knows_what_the_ledger_does_not(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledger first: the other order, with a crash between, would leave a request that was sent and never charged."""
+    order: list[str] = []
+    append, write = Ledger.append, server.journal.DurableStore.write
+
+    def appends(self: Ledger, entry: LedgerEntry) -> Any:
+        future = append(self, entry)
+        future.add_done_callback(lambda _: order.append("ledger"))
+        return future
+
+    async def writes(self: Any, *statements: Any) -> None:
+        if any("unmasking_request" in sql for sql, _ in statements):
+            order.append("journal")
+        await write(self, *statements)
+
+    monkeypatch.setattr(Ledger, "append", appends)
+    monkeypatch.setattr(server.journal.DurableStore, "write", writes)
+    serve(study_folder, tmp_path / "state.sqlite")
+    assert order == ["ledger", "journal"] * 2
+
+
+def test_at_the_budget_no_further_attempt_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charges of attempts that came to nothing count: the round that they leave nothing for is refused."""
+    folder = make_folder(tmp_path / "one", rounds=1, epsilon=50.0, delta=1e-5)
+    where = tmp_path / "one-state" / "state.sqlite"
+
+    async def dies(self: Journal, entry: LedgerEntry, request: bytes) -> Any:
+        await asyncio.wrap_future(self.ledger.append(entry))
+        raise StorageError("the end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "charge", dies)
+        with pytest.raises(StorageError, match="the end"):
+            serve(folder, where)
+    events = serve(folder, where)
+    assert events[-1] == {"kind": "outcome", "reason": BUDGET_REACHED}
+    assert [event for event in events if event["kind"] == "attempt_started"] == []
+    assert len(check_ledger(where)) == 1
+
+
+# ---------------------------------------------------------------- damage
+
+
+def ledger_of(state: Path) -> Path:
+    return state.with_name("ledger.sqlite")
+
+
+def missing(state: Path) -> None:
+    ledger_of(state).unlink()
+
+
+def missing_with_its_head(state: Path) -> None:
+    ledger_of(state).unlink()
+    head_file(ledger_of(state)).unlink()
+
+
+def rewritten(state: Path, change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> None:
+    """As somebody who knows this code: all hashes anew, and the file beside the ledger too."""
+    path = ledger_of(state)
+    entries = [row.entry for row in check_ledger(state)]
+    with sqlite3.connect(path) as connection:
+        about = About.from_bytes(connection.execute("SELECT body FROM about").fetchone()[0])
+        connection.execute("DROP TRIGGER rows_are_kept")
+        connection.execute("DELETE FROM rows")
+        head = about.beginning()
+        for number, entry in enumerate(change(entries), 1):
+            body = entry.to_bytes()
+            hash_ = row_hash(head.hash, number, body)
+            connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (number, head.hash, hash_, body))
+            head = Head(number, hash_)
+        connection.execute("UPDATE head SET rows = ?, hash = ?", (head.rows, head.hash))
+    connection.close()
+    head_file(path).write_text(f'{{"ledger": "{about.mark}", "rows": {head.rows}, "head": "{head.hash.hex()}"}}')
+    read_ledger(path)  # the ledger alone shows nothing
+
+
+def cheaper(state: Path) -> None:
+    rewritten(state, lambda rows: [replace(rows[0], cost=rows[0].cost / 2), *rows[1:]])
+
+
+def cut_short(state: Path) -> None:
+    rewritten(state, lambda rows: rows[:1])
+
+
+def emptied(state: Path) -> None:
+    rewritten(state, lambda rows: [])
+
+
+def added(state: Path) -> None:
+    rewritten(state, lambda rows: [*rows, replace(rows[-1], round=3)])
+
+
+def other_survivors(state: Path) -> None:
+    rewritten(state, lambda rows: [rows[0], replace(rows[1], participants=(0, 1, 2, 3, 4, 5, 8))])
+
+
+def newer(state: Path) -> None:
+    with sqlite3.connect(ledger_of(state)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def older_state(state: Path) -> None:
+    with sqlite3.connect(state) as connection:
+        connection.execute("PRAGMA user_version = 0")
+
+
+def state_gone(state: Path) -> None:
+    state.unlink()
+
+
+def replaced(state: Path, about: About) -> None:
+    missing_with_its_head(state)
+    Ledger(ledger_of(state), about, create=True).close()
+
+
+def participants(state: Path) -> None:
+    replaced(state, About(PARTICIPANT))
+
+
+def another_study(state: Path) -> None:
+    replaced(state, About(COORDINATOR, "eight", "aa" * 32))
+
+
+def another_plan(state: Path) -> None:
+    replaced(state, About(COORDINATOR, "seven", "aa" * 32))
+
+
+DAMAGES: dict[Callable[[Path], None], str] = {
+    missing: "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
+    missing_with_its_head: "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
+    cheaper: "row 1 isn't the one that state.sqlite knows: rows were written anew",
+    cut_short: "row 2 is missing: state.sqlite knows of row 2",
+    emptied: "row 1 is missing: state.sqlite knows of row 1",
+    added: "row 3 was added: state.sqlite knows nothing of it",
+    other_survivors: "row 2 isn't the one that state.sqlite knows",
+    newer: "ledger.sqlite: has format 2, this release reads 1: a newer one wrote it",
+    older_state: "state.sqlite has format 0, this release reads 2: an older one wrote it and keeps its charges there",
+    state_gone: "has 2 charges of which state.sqlite knows nothing: restore that file",
+    participants: "is a participant's ledger, not that of state.sqlite",
+    another_study: "is the ledger of the study 'eight', state.sqlite belongs to 'seven'",
+    another_plan: "is the ledger of a study with another plan or task than state.sqlite",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_ledger_that_does_not_fit_its_journal(
+    study_folder: Path, state: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(state)
+    before = everything(state.parent)
+    with pytest.raises(StartError) as error:
+        restore(study_folder, state)
+    assert DAMAGES[damage] in str(error.value)
+    assert error.value.exit_code == 2
+    assert everything(state.parent) == before
+
+
+def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_path: Path) -> None:
+    """After the first round somebody keeps ledger and head file, and puts both back after the second."""
+    state, kept = tmp_path / "state.sqlite", tmp_path / "kept"
+
+    def keep(event: dict[str, Any]) -> None:
+        if event["kind"] == "round_completed" and event["round"] == 1:
+            kept.mkdir()
+            source = sqlite3.connect(ledger_of(state))
+            copy = sqlite3.connect(kept / "ledger.sqlite")
+            source.backup(copy)
+            source.close()
+            copy.close()
+            shutil.copy(head_file(ledger_of(state)), kept)
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, state) as where:
+            tell = where.study._on_event
+            assert tell is not None
+            where.study._on_event = lambda event: (keep(event), tell(event))[1]
+            async with playing([Peer(where, key) for key in identities(study_folder)]):
+                where.start()
+                await where.finish()
+
+    asyncio.run(scenario())
+    for one in kept.iterdir():
+        if not one.name.endswith(("-wal", "-shm")):
+            shutil.copy(one, tmp_path / one.name)
+    read_ledger(ledger_of(state))  # alone it is in order
+    with pytest.raises(LedgerError, match="row 2 is missing"):
+        check_ledger(state)
+    with pytest.raises(StartError, match="row 2 is missing"):
+        restore(study_folder, state)
+
+
+def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
+    """Ledger, head file and journal written anew together: the account asks what such a sum costs."""
+    cheaper(state)
+    rows: list[Any] = []
+    read_ledger(ledger_of(state), rows.append)
+    with sqlite3.connect(state) as connection:
+        for row in rows:
+            connection.execute("UPDATE attempts SET ledger_hash = ? WHERE ledger_row = ?", (row.hash, row.number))
+    connection.close()
+    check_ledger(state)
+    before = everything(state.parent)
+    with pytest.raises(LedgerError, match=r"row 1 charges .* the plan asks for"):
+        restore(study_folder, state)
+    assert everything(state.parent) == before
+
+
+def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, state):
+            with pytest.raises(StartError, match=r"state\.sqlite is in use by another process"):
+                async with coordinator(study_folder, state):
+                    pass
+            with pytest.raises(LedgerError, match="is in use by another process"):
+                Ledger(ledger_of(state), read_ledger(ledger_of(state))[0], create=False)
+
+    asyncio.run(scenario())
