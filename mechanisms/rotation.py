@@ -1,21 +1,22 @@
 """The randomised Hadamard rotation: spread an update evenly over its coordinates before it is rounded.
 
-x -> H D x / sqrt(b) in each block of b coordinates, with H the Walsh-Hadamard matrix of order b, a power of
-two, in Sylvester order, and D a diagonal of signs from a public seed (zeros appended at the end). Orthonormal,
-hence norms and sums are kept; both sides build the same one. Source: [KLS21] Algorithm 1, which has a single
-block. The seed needs no secrecy: the privacy bound holds for every rotation.
+x -> H D x / sqrt(b) in a block of b coordinates, with H the Walsh-Hadamard matrix of order b, a power of two, in
+Sylvester order, and D a diagonal of signs from a public seed. Orthonormal, hence norms and sums are kept; both sides
+build the same one. Source: [KLS21] Algorithm 1, which has a single block. The seed needs no secrecy: the privacy bound
+holds for every rotation.
 
-Kinds, named in the plan: "hadamard" is one block, the next power of two; "hadamard-blocks" is several equal
-ones, so that 11.1 million coordinates need not become 16.8 million.
+Kinds, named in the plan: "hadamard" is one block, the next power of two, with zeros appended. "hadamard-blocks"
+needs no padding, so that 11.1 million coordinates don't become 16.8 million: b is the largest power of two that fits,
+the first b coordinates are rotated, then the last b, with signs of their own. The two blocks overlap and cover all.
 
-Flatness holds within each block. A rotated coordinate is the sum over its block of +-x_i / sqrt(b) with
-independent fair signs, hence sub-Gaussian with variance proxy ||x_block||^2 / b <= ||x||^2 / b. This is the bound
-that wrapping is planned with, and it is tight only if all of x lies in one block; mass that is spread evenly
-over the blocks gives ||x||^2 / padded_dim, as one block would.
+Flatness of "hadamard-blocks" (ours): a coordinate before the last block is the sum over the first one of
++-x_i / sqrt(b) with independent fair signs, hence sub-Gaussian with variance proxy at most ||x||^2 / b. A coordinate of
+the last block is such a sum too, over what the first rotation left there, whose norm is at most ||x||, with signs that
+are independent of it: the same proxy. This is what wrapping is planned with; b is more than half the length.
 
 The signs are bits of a ChaCha20 keystream: key SHA-256(label || seed), zero nonce, block 0 on; coordinate i
-takes bit i % 8 (least significant first) of byte i // 8; 0 means +1 and 1 means -1. The coordinates count
-through all blocks.
+takes bit i % 8 (least significant first) of byte i // 8; 0 means +1 and 1 means -1. Those of the second block begin at
+the next whole byte.
 """
 
 from __future__ import annotations
@@ -43,13 +44,8 @@ _STRIPE: Final = 1 << 16
 
 ROTATIONS: Final = ("hadamard", "hadamard-blocks")
 
-# One block beyond this share of padding would cost more than a looser wrap bound does.
-_MOST_PADDING_OF_ONE_BLOCK: Final = Fraction(1, 20)
-# 2^17 doubles are 1 MiB, a level-2 cache; a coordinate of n clients' sum has variance at most (n clip)^2 / 2^17.
-_LARGEST_BLOCK: Final = 1 << 17
-# Below that no block is flat enough to be worth less padding of so few coordinates.
-_SMALL_BLOCK: Final = 1 << 8
-_LONG: Final = 10_000
+# A longer tail of zeros costs every upload more than a second rotation costs its sender.
+_MOST_PADDING: Final = Fraction(1, 20)
 
 
 def padded_dimension(dim: int) -> int:
@@ -64,12 +60,10 @@ def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
 
     Args:
         dim: length before padding, >= 1.
-        kind: "hadamard": one block, the next power of two. "hadamard-blocks": equal blocks, the largest power of
-            two up to 2^17 whose multiples pad ``dim`` by at most 1 % (from 10,000 on; never shorter than dim / 200,
-            up to that cap), else by at most 5 % or, if none of 256 or more does, by the least that those can.
+        kind: "hadamard" or "hadamard-blocks".
 
     Returns:
-        (block_dim, padded_dim): a power of two, and the least multiple of it that is at least ``dim``.
+        (block_dim, padded_dim): a power of two, and how many coordinates come out.
 
     Raises:
         ValueError: ``dim`` < 1 or an unknown kind.
@@ -79,19 +73,13 @@ def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
         return whole, whole
     if kind != "hadamard-blocks":
         raise ValueError(f"unknown rotation {kind!r}; use one of {', '.join(ROTATIONS)}")
-    allowed, shortest = (dim // 100, 1) if dim >= _LONG else (dim // 20, min(_SMALL_BLOCK, whole))
-    block = longest = min(whole, _LARGEST_BLOCK)
-    while block > shortest and -dim % block > allowed:
-        block //= 2
-    while block < longest and -dim % (2 * block) == -dim % block:
-        block *= 2  # nothing gained by the last halvings
-    return block, dim + -dim % block
+    return (whole if whole == dim else whole // 2), dim
 
 
 def default_rotation(dim: int) -> str:
     """The kind for ``dim`` coordinates: one block unless that means more than 5 % of padding."""
     whole, _ = rotation_layout(dim, "hadamard")
-    return "hadamard" if whole - dim <= _MOST_PADDING_OF_ONE_BLOCK * dim else "hadamard-blocks"
+    return "hadamard" if whole - dim <= _MOST_PADDING * dim else "hadamard-blocks"
 
 
 def rotation_signs(seed: bytes, dim: int) -> NDArray[np.float64]:
@@ -196,40 +184,52 @@ class Rotation:
     def __init__(self, seed: bytes, dim: int, kind: str = "hadamard") -> None:
         self.dim = dim
         self.block_dim, self.padded_dim = rotation_layout(dim, kind)
-        self._sign_bits = _sign_bits(seed, self.padded_dim)  # packed: a vector of doubles would be 64 times longer
+        starts = [0] if self.block_dim == self.padded_dim else [0, self.padded_dim - self.block_dim]
+        # Packed: a vector of doubles would be 64 times longer.
+        step = (self.block_dim + 7) // 8
+        packed = _sign_bits(seed, 8 * step * len(starts))
+        self._blocks = [(start, packed[step * at : step * (at + 1)]) for at, start in enumerate(starts)]
 
     def forward(self, vector: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(dim,) -> (padded_dim,) float64, norm unchanged."""
         if vector.shape != (self.dim,):
             raise ValueError(f"expected {self.dim} values")
+        rotated = np.zeros(self.padded_dim)
+        rotated[: self.dim] = vector
+        for first, signs in self._blocks:
+            block = rotated[first : first + self.block_dim]
 
-        def load(start: int, out: NDArray[np.float64]) -> None:
-            values = vector[start : start + out.size]
-            out[: values.size] = values
-            out[values.size :] = 0.0
-            self._apply_signs(start, out)
+            def load(
+                start: int,
+                out: NDArray[np.float64],
+                block: NDArray[np.float64] = block,
+                signs: NDArray[np.uint8] = signs,
+            ) -> None:
+                out[:] = block[start : start + out.size]
+                self._apply_signs(signs, start, out)
 
-        rotated = np.empty(self.padded_dim)
-        _transform(load, self.block_dim, rotated)
+            _transform(load, self.block_dim, block)  # in place: each run is copied out before it is written
         return rotated
 
     def inverse(self, rotated: NDArray[np.floating[Any] | np.int64]) -> NDArray[np.float64]:
         """(padded_dim,) -> (dim,) float64: undo `forward`, drop the padding."""
         if rotated.shape != (self.padded_dim,):
             raise ValueError(f"expected {self.padded_dim} values")
+        back = rotated.astype(np.float64)
+        for first, signs in reversed(self._blocks):
+            block = back[first : first + self.block_dim]
 
-        def load(start: int, out: NDArray[np.float64]) -> None:
-            out[:] = rotated[start : start + out.size]
+            def load(start: int, out: NDArray[np.float64], block: NDArray[np.float64] = block) -> None:
+                out[:] = block[start : start + out.size]
 
-        back = np.empty(self.padded_dim)
-        _transform(load, self.block_dim, back)
-        for start in range(0, self.padded_dim, _CACHED):
-            self._apply_signs(start, back[start : start + _CACHED])
+            _transform(load, self.block_dim, block)
+            for start in range(0, self.block_dim, _CACHED):
+                self._apply_signs(signs, start, block[start : start + _CACHED])
         return back[: self.dim]
 
-    def _apply_signs(self, start: int, values: NDArray[np.float64]) -> None:
-        """Multiply coordinates ``start``... in place by their sign and 1 / sqrt(block_dim)."""
-        packed = self._sign_bits[start // 8 :]
+    def _apply_signs(self, packed: NDArray[np.uint8], start: int, values: NDArray[np.float64]) -> None:
+        """Multiply coordinates ``start``... of a block in place by their sign and 1 / sqrt(block_dim)."""
+        packed = packed[start // 8 :]
         signs = np.unpackbits(packed[: (values.size + 7) // 8], count=values.size, bitorder="little").view(np.int8)
         signs *= -2
         signs += 1

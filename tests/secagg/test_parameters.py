@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from secagg.errors import InvalidParameters
 from secagg.parameters import (
+    LOTTERY_FAILURE,
     RoundParameters,
     assumed_colluders,
+    colluders_in_cohort,
     complete_graph_threshold,
     default_min_survivors,
     probability_below,
@@ -139,3 +142,38 @@ def test_without_dropouts_nothing_aborts() -> None:
 
 def test_survivors_never_go_below_the_threshold() -> None:
     assert default_min_survivors(100, 5, 0.9) == 53
+
+
+@pytest.mark.parametrize(
+    ("population", "cohort", "adversarial", "draws"),
+    [(1000, 100, 0.05, 1000), (342_477, 100, 0.05, 1600), (200, 150, 0.5, 10), (100, 60, 0.01, 1), (70, 69, 0.9, 3)],
+)
+def test_a_draw_holds_more_colluders_with_negligible_chance_only(
+    population: int, cohort: int, adversarial: float, draws: int
+) -> None:
+    """Against exact fractions of the hypergeometric law; the naive count, the mean, is exceeded every other round."""
+    assumed = colluders_in_cohort(population, cohort, adversarial, 0.3, draws)
+    everywhere = int(Fraction(str(adversarial)) * population)
+    total = math.comb(population, cohort)
+
+    def beyond(colluders: int) -> Fraction:
+        ways = (
+            math.comb(everywhere, k) * math.comb(population - everywhere, cohort - k)
+            for k in range(colluders + 1, min(cohort, everywhere) + 1)
+        )
+        return Fraction(sum(ways), total)
+
+    floor = assumed_colluders(cohort, adversarial, 0.3)
+    allowed = Fraction(LOTTERY_FAILURE) / draws
+    assert beyond(assumed) <= allowed
+    assert assumed == min(floor, everywhere) or beyond(assumed - 1) > allowed
+    assert assumed >= min(floor, everywhere)
+    if everywhere > 10:
+        assert beyond(floor) > allowed
+
+
+def test_everybody_is_drawn_without_a_lottery() -> None:
+    assert colluders_in_cohort(100, 100, 0.05, 0.3, 50) == assumed_colluders(100, 0.05, 0.3) == 5
+    assert colluders_in_cohort(1000, 10, 0.0, 0.3, 50) == 0  # a population of 1,000 is no small roster
+    with pytest.raises(InvalidParameters):
+        colluders_in_cohort(10, 11, 0.05, 0.3, 1)
