@@ -15,6 +15,8 @@ INK, MUTED, GRID = "#22303c", "#66737f", "#e3e8ec"
 BLUE, RED, OCHRE = "#3b7a9e", "#b3452c", "#b98a2c"
 _GAP: Final = 0.048  # between the names at the ends of lines, of the panel's height
 
+_SAME: Final = 0.012  # lines that end closer than that share a name
+
 
 @dataclass(frozen=True)
 class Line:
@@ -143,19 +145,40 @@ def _name_ends(panel: Panel, axes: Any, room: float) -> None:
     low, high = (math.log(bound) for bound in axes.get_ylim())
     ends = [((math.log(line.points[-1][1]) - low) / (high - low), line) for line in lines]
     ends.sort(key=lambda end: end[0])
+    groups: list[list[tuple[float, Line]]] = []
+    for end in ends:
+        if groups and end[0] - groups[-1][0][0] < _SAME and not (end[1].dashes or groups[-1][0][1].dashes):
+            groups[-1].append(end)
+        else:
+            groups.append([end])
     placed: list[float] = []
-    for at, _ in ends:
+    for group in groups:
+        at = group[-1][0]
         placed.append(at if not placed else max(at, placed[-1] + _GAP))
-    excess = placed[-1] - 0.99
-    if excess > 0:
-        placed = [at - excess for at in placed]
-    for at, (_, line) in zip(placed, ends, strict=True):
+    excess = max(0.0, placed[-1] - 0.99)
+    for at, group in zip(placed, groups, strict=True):
+        line = group[0][1]  # drawn last
         axes.annotate(
-            line.name,
-            xy=(line.points[-1][0], line.points[-1][1]),
-            xytext=(right * math.exp(0.05 * span), math.exp(low + at * (high - low))),
+            _joined([one.name for _, one in reversed(group)]),
+            xy=line.points[-1],
+            xytext=(right * math.exp(0.07 * span), math.exp(low + (at - excess) * (high - low))),
             color=line.colour,
             fontsize=9,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": line.colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": line.colour,
+                "linewidth": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 2,
+                "relpos": (0, 0.5),
+            },
         )
+
+
+def _joined(names: Sequence[str]) -> str:
+    """``16 bits``, ``18 bits`` -> ``16, 18 bits``."""
+    first, _, unit = names[0].partition(" ")
+    if len(names) > 1 and unit and all(name.partition(" ")[2] == unit for name in names):
+        return ", ".join(name.partition(" ")[0] for name in names) + f" {unit}"
+    return ", ".join([first + (f" {unit}" if unit else ""), *names[1:]])

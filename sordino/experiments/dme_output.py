@@ -73,11 +73,9 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
     simulated = body["trials"] > 0
     name = "simulated_over_central" if simulated else "closed_form_over_central"
     lines = [
-        f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, data {body['data']}: mean squared error "
-        "as a factor of a",
-        "central Gaussian's at the same epsilon, "
-        + (f"{body['trials']} trials each" if simulated else "closed form")
-        + "; - where no plan is feasible",
+        f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, data {body['data']}; "
+        + (f"{body['trials']} trials each" if simulated else "closed form"),
+        "Mean squared error as a factor of a central Gaussian's at the same epsilon:",
     ]
     for clients, mechanism in dict.fromkeys((row["clients"], row["mechanism"]) for row in rows):
         part = [row for row in rows if (row["clients"], row["mechanism"]) == (clients, mechanism)]
@@ -142,8 +140,8 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
         lines.append(Line("central Gaussian", MUTED, central, dashes=(1, 1.5), width=1.8))
         panels.append(Panel(f"{_TITLES[mechanism]}, {clients} participants", lines))
     note = (
-        f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, one round, data: {body['data']}; nobody "
-        "leaves or colludes. Lines: closed form; "
+        f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, one round, data: {body['data']}; "
+        "nobody leaves or colludes. Lines: closed form; "
         + (f"circles: simulated, {body['trials']} trials each." if body["trials"] else "nothing simulated.")
         + " Dotted: continuous Gaussian of a trusted coordinator, calibrated exactly. Adjacency: zero-out"
         + (", local: replace-one." if any(row["mechanism"] == "local-gaussian" for row in rows) else ".")
