@@ -1,0 +1,237 @@
+"""`sordino budget` on the ledgers of a real study, whole and tampered with; and `sordino serve` at the budget."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_study import RunningStudy, line, running_study
+
+from sordino.child_process import child_environment
+from wire.ledger import ChangedLedger, read_ledger
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 2
+CHANGED, BUDGET, BAD_INPUT = 41, 40, 2
+
+
+def budget(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return sordino("budget", *arguments)
+
+
+def sordino(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sordino", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=child_environment(),
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStudy]:
+    """Killed once its first sum was charged, and served to its end. Its ledger is read while it runs."""
+    with running_study(tmp_path_factory.mktemp("studies") / "study", rounds=ROUNDS) as study:
+        gate = study.folder / "go"
+        first = study.start_coordinator()
+        hosts = study.start_host(list(range(7)), [line(1, "before unmasking", "hold", gate)])
+        study.wait_for("phase_started", round=1, phase="Unmasking")
+        beside = budget("verify", study.folder, "--json")
+        assert beside.returncode == 0, beside.stderr
+        assert json.loads(beside.stdout)["rows"] == 1
+        published.append(json.loads(beside.stdout)["head"])
+        first.kill()
+        assert study.code_of(first) == -signal.SIGKILL
+        killed = budget("verify", study.folder)
+        assert killed.returncode == 0, killed.stderr
+        gate.touch()
+        second = study.start_coordinator()
+        # A charge too many: whether the budget lasts for the second round is the plan's affair.
+        assert study.code_of(second) in (0, BUDGET)
+        assert study.code_of(hosts) == 0
+        yield study
+
+
+published: list[str] = []  # heads
+
+
+@pytest.fixture
+def folder(study: RunningStudy, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    return Path(shutil.copytree(study.folder, tmp_path / "study"))
+
+
+def test_show(study: RunningStudy) -> None:
+    ended = budget("show", study.folder, "--json")
+    assert ended.returncode == 0, ended.stderr
+    body = json.loads(ended.stdout)
+    [told] = body["studies"]
+    plan = study.study.plan
+    [end] = study.events("study_finished")[-1:]
+    assert body["study"] == told["study"] == "seven"
+    assert (told["budget"], told["delta"], told["A"]) == (50.0, plan.delta, plan.colluders)
+    assert (told["mechanism"], told["adjacency"]) == (plan.mechanism, plan.adjacency)
+    assert body["epsilon_coordinator"] == pytest.approx(end["epsilon_coordinator"])
+    assert {one["participant"]: one["charges"] for one in told["participants"]} == dict.fromkeys(range(7), body["rows"])
+    assert [(row["round"], row["attempt"]) for row in told["charges"]][:2] == [(1, 1), (1, 2)]
+    one = json.loads(budget("show", study.folder, "--participant", 3, "--json").stdout)
+    assert [entry["participant"] for entry in one["studies"][0]["participants"]] == [3]
+    text = budget("show", study.folder)
+    assert text.returncode == 0
+    assert f"Head {body['head']}" in text.stdout
+    assert "of 50 spent at delta" in text.stdout
+    # The log of events has the head of every charge that was acted upon.
+    heads = {event["ledger_head"] for event in study.events("survivors_frozen")}
+    assert heads == {row["hash"] for row in told["charges"]}
+
+
+def test_show_of_a_participant(study: RunningStudy) -> None:
+    host = study.study.hosts[0]
+    ended = budget("show", host, "--json")
+    assert ended.returncode == 0, ended.stderr
+    body = json.loads(ended.stdout)
+    [told] = body["studies"]
+    assert (body["side"], len(told["participants"])) == ("participant", 7)
+    who = told["participants"][0]["participant"]
+    one = json.loads(budget("show", host, "--participant", who[:12], "--json").stdout)
+    assert {row["kind"] for row in one["studies"][0]["charges"]} <= {"charge", "exact"}
+    assert body["all_studies"]["epsilon"] > 0
+    assert "nothing changed" in budget("show", host).stdout
+    refused = budget("show", host, "--participant", "zz")
+    assert refused.returncode == BAD_INPUT
+    assert "--participant zz" in refused.stderr
+
+
+def test_verify(study: RunningStudy) -> None:
+    ended = budget("verify", study.folder, "--head", published[0])
+    assert ended.returncode == 0, ended.stderr
+    assert "rows, nothing changed; held against ledger.sqlite.head and state.sqlite." in ended.stdout
+    assert "is that of row 1" in ended.stdout
+    assert budget("verify", study.state.with_name("ledger.sqlite")).returncode == 0
+    never = budget("verify", study.folder, "--head", "ab" * 32)
+    assert never.returncode == CHANGED
+    assert "never had the head abababab" in never.stderr
+    wrong = budget("verify", study.folder, "--head", "abc")
+    assert wrong.returncode == BAD_INPUT
+    assert "--head abc" in wrong.stderr
+
+
+def sql(*statements: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        connection = sqlite3.connect(folder / "coordinator" / "ledger.sqlite")
+        for one in ("DROP TRIGGER rows_stay", "DROP TRIGGER rows_are_kept", *statements):
+            connection.execute(one)
+        connection.commit()
+        connection.close()
+
+    return damage
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for name in names:
+            (folder / "coordinator" / name).unlink()
+
+    return damage
+
+
+SHORTER = "UPDATE head SET rows = rows - 1, hash = (SELECT hash FROM rows ORDER BY number DESC LIMIT 1)"
+LAST = "DELETE FROM rows WHERE number = (SELECT max(number) FROM rows)"
+TAMPERED: dict[str, tuple[Callable[[Path], None], int, int | None, str]] = {
+    "a cost is changed": (
+        sql("UPDATE rows SET body = CAST(replace(body, '\"cost\":', '\"cost\":1') AS BLOB) WHERE number = 2"),
+        CHANGED,
+        2,
+        "row 2 was changed",
+    ),
+    "a row is removed": (sql("DELETE FROM rows WHERE number = 1"), CHANGED, 1, "row 1 is missing"),
+    "the end is removed": (sql(LAST, SHORTER), CHANGED, None, "is missing: ledger.sqlite.head says"),
+    "rows are swapped": (
+        sql(
+            "UPDATE rows SET number = 9 WHERE number = 1",
+            "UPDATE rows SET number = 1 WHERE number = 2",
+            "UPDATE rows SET number = 2 WHERE number = 9",
+        ),
+        CHANGED,
+        1,
+        "row 1 was changed",
+    ),
+    "a row is inserted": (
+        sql("INSERT INTO rows SELECT number + 5, previous, hash, body FROM rows WHERE number = 1"),
+        CHANGED,
+        None,
+        "is missing: the next one has number 6",
+    ),
+    "the ledger is gone": (without("ledger.sqlite"), BAD_INPUT, None, "ledger.sqlite: is missing"),
+    "the state is gone": (without("state.sqlite"), CHANGED, None, "of which state.sqlite knows nothing"),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_verify_after_tampering(folder: Path, name: str) -> None:
+    damage, code, row, told = TAMPERED[name]
+    damage(folder)
+    ended = budget("verify", folder, "--json")
+    assert ended.returncode == code, ended.stderr
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+    body = json.loads(ended.stdout)
+    assert (body["exit_code"], told in body["error"]) == (code, True)
+    if row is not None:
+        assert body["row"] == row
+        assert budget("show", folder).returncode == code  # no totals of a ledger that is wrong
+
+
+def test_serve_refuses_a_tampered_ledger(folder: Path) -> None:
+    damage, _, _, told = TAMPERED["the end is removed"]
+    damage(folder)
+    ledger = folder / "coordinator" / "ledger.sqlite"
+    before = ledger.read_bytes()
+    ended = sordino("serve", folder, "--quiet")
+    assert ended.returncode == BAD_INPUT
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ledger.read_bytes() == before
+    with pytest.raises(ChangedLedger):
+        read_ledger(ledger)
+
+
+def test_nothing_recorded_yet(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "ledger.sqlite"):
+        ended = budget("verify", place)
+        assert ended.returncode == BAD_INPUT
+        assert "there is no ledger here" in ended.stderr
+
+
+def test_serve_at_the_budget(tmp_path: Path) -> None:
+    """One round is planned, and its first attempt was charged and came to nothing: the next one is refused."""
+    with running_study(tmp_path / "study", rounds=1) as study:
+        gate = tmp_path / "go"
+        first = study.start_coordinator()
+        hosts = study.start_host(list(range(7)), [line(1, "before unmasking", "hold", gate)])
+        study.wait_for("phase_started", round=1, phase="Unmasking")
+        first.kill()
+        assert study.code_of(first) == -signal.SIGKILL
+        gate.touch()
+        second = study.start_coordinator()
+        assert study.code_of(second) == BUDGET, study.story()
+        assert hosts.poll() is None  # nobody was asked to come back
+        assert len(study.events("attempt_started")) == 1
+        assert study.events("study_finished")[-1]["reason"] == "budget reached"
+        assert "budget reached; no further round is run" in study.logs("serve")
+        assert len(study.charges()) == 1
+        third = study.start_coordinator()  # and again, without anybody there
+        assert study.code_of(third) == BUDGET
+        assert budget("verify", study.folder).returncode == 0
