@@ -92,6 +92,8 @@ class PolicyTable(Table):
     max_epsilon: float = Field(gt=0)
     """Most epsilon_coordinator that one participant may spend in this study."""
     max_delta: float = Field(default=1e-5, gt=0, lt=1)
+    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian"] | None = None
+    """The one that is accepted. Left out: any but ``gaussian``, whose coordinator sees the sum without noise."""
     min_honest_survivors: int = Field(ge=1)
     """Fewest honest participants in a sum (h_min); the others hide this one's update."""
     min_colluders: int = Field(default=2, ge=0)

@@ -44,6 +44,7 @@ from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.durable import StorageError
 from wire.ledger_rows import EXACT, LedgerEntry, epsilon, make_entry, price
+from wire.round_model import RoundModel, model_bytes, read_model
 from wire.study import StudyDocument, round_parameters
 
 
@@ -64,7 +65,7 @@ class _Attempt:
     round: int
     attempt: int
     phase: Any
-    model: asyncio.Task[Parameters] = field(repr=False)
+    model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[NDArray[np.float32]] = field(repr=False)
     packed: bytes | None = field(default=None, repr=False)
 
@@ -193,22 +194,24 @@ class Participant:
         study, identity = terms.document.study, self.identity.public
         await self._journal.join(study, identity, message.round, message.attempt)
         phase, advertisement = await self._compute(AdvertiseKeys(config, self.identity, os.urandom).advertise)
-        model = asyncio.create_task(self._model(session, message.model_sha256))
+        model = asyncio.create_task(self._model(session, terms, message.model_sha256))
         update = asyncio.create_task(self._train(model))
         for task in (model, update):
             task.add_done_callback(_retrieve)
         self._attempt = _Attempt(message.round, message.attempt, phase, model, update)
         await self._send(session, self._attempt, advertise_keys=codec.write_advertisement(advertisement))
 
-    async def _model(self, session: Session, model_sha256: bytes) -> Parameters:
-        """The round's model. What can fail here doesn't depend on the participant's data."""
-        model = await self._fetch(session, model_sha256, 4 * self._task.dim)
-        if len(model) != 4 * self._task.dim:
-            raise DocumentMismatch(f"the model has {len(model)} bytes, not {4 * self._task.dim}")
-        return unflatten(np.frombuffer(model, dtype="<f4"), self._shapes)
+    async def _model(self, session: Session, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
+        """The round's model and clips. What can fail here doesn't depend on the participant's data."""
+        rule = terms.document.plan.clipping
+        data = await self._fetch(session, model_sha256, model_bytes(self._task.dim, rule))
+        try:
+            return read_model(data, self._task.dim, rule)
+        except ValueError as error:
+            raise DocumentMismatch(str(error)) from error
 
-    async def _train(self, model: asyncio.Task[Parameters]) -> NDArray[np.float32]:
-        return await self._compute(self._local_update, await model)
+    async def _train(self, model: asyncio.Task[RoundModel]) -> NDArray[np.float32]:
+        return await self._compute(self._local_update, unflatten((await model).vector, self._shapes))
 
     def _local_update(self, parameters: Parameters) -> NDArray[np.float32]:
         """The update, or zeros where training failed or diverged; shape (dim,), always finite.
@@ -235,22 +238,22 @@ class Participant:
         phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
         masking: Masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
         attempt.phase = masking
-        await attempt.model
+        clips = (await attempt.model).clips
         # Charged before anything that touches the data is waited for: whatever happens from here on costs a round.
         self._check_budget(terms)
         await self._journal.charge(self._entry(terms, attempt))
-        vector = await self._vector(terms, attempt, masking)
+        vector = await self._vector(terms, attempt, masking, clips)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
         offer = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
         await self._send(session, attempt, masked_input=offer)
 
     async def _vector(
-        self, terms: StudyTerms, attempt: _Attempt, masking: Masking
+        self, terms: StudyTerms, attempt: _Attempt, masking: Masking, clips: tuple[float, ...]
     ) -> NDArray[np.unsignedinteger[Any]]:
         """The update, encoded: words below 2^B, shape (padded_dim,)."""
         update = await attempt.update
-        encoder = Encoder(terms.document.plan, masking.cohort.context)
+        encoder = Encoder(terms.document.plan, masking.cohort.context, clips)
         return await self._compute(encoder.encode, update, os.urandom)
 
     async def _upload(self, session: Session, attempt: _Attempt) -> None:

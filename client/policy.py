@@ -27,8 +27,17 @@ def check_study(configuration: HostSettings, document: StudyDocument) -> None:
         raise PolicyRefusal(f"the task is {document.task!r}, this host accepted {configuration.study.task!r}")
     if dict(document.task_options) != dict(configuration.task):
         raise PolicyRefusal("the options of the task differ from those in host.toml")
-    if plan.epsilon > policy.max_epsilon:
-        raise PolicyRefusal(f"the study's epsilon {plan.epsilon:g} is above max_epsilon {policy.max_epsilon:g}")
+    if policy.mechanism is None and plan.mechanism == "gaussian":
+        raise PolicyRefusal(
+            "the coordinator would add the noise, and see the sum without it; "
+            'policy.mechanism = "gaussian" accepts that'
+        )
+    if policy.mechanism not in (None, plan.mechanism):
+        raise PolicyRefusal(f"the mechanism is {plan.mechanism!r}, this host accepted {policy.mechanism!r}")
+    if plan.budget_coordinator > policy.max_epsilon:
+        raise PolicyRefusal(
+            f"the study's epsilon {plan.budget_coordinator:g} is above max_epsilon {policy.max_epsilon:g}"
+        )
     if plan.delta > policy.max_delta:
         raise PolicyRefusal(f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
     if plan.colluders < policy.min_colluders:

@@ -63,6 +63,7 @@ class Policy:
 
     max_epsilon: float
     max_delta: float
+    mechanism: str | None
     min_honest_survivors: int
     min_colluders: int
     one_machine: bool

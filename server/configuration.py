@@ -7,6 +7,7 @@ has its unit, range and default here; ``sordino init`` writes them all out with 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,6 +22,7 @@ from wire.settings_file import (
     read_settings,
     split_address,
 )
+from wire.study import coding
 
 __all__ = [
     "ConfigurationError",
@@ -68,7 +70,8 @@ class DataTable(Table):
 class PrivacyTable(Table):
     """[privacy]: the budget, the clip, and what is assumed about participants."""
 
-    mechanism: Literal["ddgauss"] = "ddgauss"
+    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian"] = "ddgauss"
+    """Who adds which noise. ``gaussian``: the coordinator adds it, and sees the sum without it."""
     epsilon: float = Field(gt=0, le=1000)
     """Budget for epsilon_coordinator over all rounds."""
     delta: float = Field(gt=0, lt=1)
@@ -89,6 +92,37 @@ class PrivacyTable(Table):
     """Conditional rounding draws a vector again when its norm is above the bound of this probability."""
     k_stddevs: float = Field(default=4.0, gt=0, le=100)
     """How many standard deviations of the sum fit before it could wrap around."""
+    rotation: Literal["auto", "hadamard", "hadamard-blocks"] = "auto"
+    """What spreads an update before it is rounded; ``auto`` avoids padding of more than 5 %."""
+    clip_by_layer: bool = False
+    """Clip each array of the model by itself; of L arrays each begins with clip / sqrt(L)."""
+    clip_scaling: Literal["uniform", "proportional", "least-noise"] = "uniform"
+    """Noise by layer: the same everywhere, in proportion to each clip, or least in all."""
+    clip_update: Literal["fixed", "geometric", "linear"] = "fixed"
+    """Whether clips follow a quantile of the norms, estimated inside the same noisy sum."""
+    clip_quantile: float = Field(default=0.5, gt=0, lt=1)
+    clip_rate: float = Field(default=0.3, gt=0, le=10)
+    clip_bit_weight: float = Field(default=0.3, ge=1e-3, le=10)
+    """Size of the coordinates that carry the quantile, in units of the clip."""
+    sketch_rows: int = Field(default=0, ge=0, le=1024)
+    """Rows of a count-mean sketch that is sent in place of the update; 0: none."""
+    sketch_ratio: float = Field(default=1.0, ge=1, le=1e6)
+    """By how much the sketch is shorter than the update."""
+
+    def coding(self, layers: Sequence[int]) -> dict[str, Any]:
+        """Arguments of `wire.study.plan_study` for a model whose arrays hold so many values."""
+        return coding(
+            layers,
+            clip=self.clip,
+            by_layer=self.clip_by_layer,
+            scaling=self.clip_scaling,
+            update=self.clip_update,
+            quantile=self.clip_quantile,
+            rate=self.clip_rate,
+            bit_weight=self.clip_bit_weight,
+            sketch_rows=self.sketch_rows,
+            sketch_ratio=self.sketch_ratio,
+        ) | {"rotation": None if self.rotation == "auto" else self.rotation}
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

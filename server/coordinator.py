@@ -23,7 +23,6 @@ from grpc_reflection.v1alpha import reflection
 
 from learning.datasets import DatasetError, load_part
 from learning.options import OptionError
-from learning.parameters import flatten
 from learning.task import TaskUnavailable, make_task
 from mechanisms.plan import InfeasiblePlan
 from secagg.masking import choose_keystream
@@ -112,13 +111,12 @@ def open_study(
                 BAD_INPUT,
             )
         task = make_task(configuration.study.task, dict(configuration.task))
-        dim = flatten(task.initial_parameters()).size
+        layers = [array.size for array in task.initial_parameters().values()]
         plan = plan_study(
             mechanism=privacy.mechanism,
             clients=len(roster),
-            dim=dim,
+            dim=sum(layers),
             bits=privacy.bits,
-            clip=privacy.clip,
             epsilon=privacy.epsilon,
             delta=privacy.delta,
             rounds=configuration.study.rounds,
@@ -128,6 +126,7 @@ def open_study(
             quorum=privacy.quorum,
             beta=privacy.beta,
             k_stddevs=privacy.k_stddevs,
+            **privacy.coding(layers),
         )
         check_hosts(roster, plan.colluders, coordinator.one_machine)
         document = StudyDocument(

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,8 @@ from learning.parameters import flatten, shapes_of, unflatten
 from learning.server_optimizers import FedAvg
 from learning.task import Task
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
-from mechanisms.encoder import Encoder
+from mechanisms.clip_rule import ClipRule
+from mechanisms.encoder import Decoded, Encoder
 from secagg.context import RoundConfig
 from secagg.messages import (
     ADVERTISE_KEYS,
@@ -48,11 +49,13 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
+from wire.round_model import write_model
 from wire.study import StudyDocument, round_parameters, upload_bytes
 
 log = structlog.get_logger()
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
+_MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
 _ROUNDING = 1e-9  # by how much two machines may disagree on a Renyi cost
 ARRIVAL_S, RETURN_S = 10.0, 2.0  # longest wait for stragglers when the quorum is there
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
@@ -100,6 +103,7 @@ class Study:
         self._roster_sha256 = hashlib.sha256(roster_file).digest()
         self._documents = {self._study_sha256: self._study_bytes, self._roster_sha256: roster_file}
         self._model_sha256 = b""
+        self._clips = self._plan.clipping.clips  # of the next round
         self._completed_rounds = 0
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
@@ -218,6 +222,7 @@ class Study:
         last = self._journal.last_round()
         if last is not None:
             self._completed_rounds, checkpoint, self._figures = last
+            self._clips = self._plan.clipping.checked(tuple(self._figures.get("next_clips", self._clips)))
             loaded = load_checkpoint(self._checkpoint_folder / checkpoint)
             self._model = flatten(loaded.parameters)
             self._optimizer.load_state(loaded.optimizer_state)
@@ -329,7 +334,7 @@ class Study:
     async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
         began = time.monotonic()
         self._loop_lag.restart()
-        model_bytes, digest = await self._compute(_serialised, self._model)
+        model_bytes, digest = await self._compute(_serialised, self._model, self._clips, self._plan.clipping)
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
@@ -417,14 +422,19 @@ class Study:
     ) -> None:
         context = completed.cohort_context
 
-        def learn() -> tuple[str, dict[str, float]]:
+        def learn() -> tuple[str, Decoded, dict[str, float]]:
             # Little-endian words of secagg.masking.word_dtype, as the core makes them.
             sum_sha256 = hashlib.sha256(completed.total).hexdigest()
-            mean = Encoder(self._plan, context).decode_sum(completed.total, len(completed.u3))
-            self._model = self._optimizer.apply(self._model, mean)
-            return sum_sha256, self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
+            # The operating system's randomness is drawn on only where the coordinator adds the noise.
+            decoded = Encoder(self._plan, context, self._clips).decode(completed.total, len(completed.u3), os.urandom)
+            self._model = self._optimizer.apply(self._model, decoded.mean)
+            return sum_sha256, decoded, self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
 
-        sum_sha256, evaluation = await self._compute(learn)
+        sum_sha256, decoded, evaluation = await self._compute(learn)
+        if decoded.wrapping.share > _MUCH_WRAPPING:
+            log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
+        clips = self._clips
+        self._clips = self._plan.clipping.updated(clips, decoded.below)
         figures = attempt.figures
         sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
         upload, download = attempt.mean_traffic(completed.u5)
@@ -448,6 +458,10 @@ class Study:
             **self._epsilons(),
             "coordinator_rss_mb": resident_mb(),
             "survivors": sorted(completed.u3),
+            "clips": list(clips),
+            "next_clips": list(self._clips),
+            "below_clip": list(decoded.below),
+            "wrapped_share": decoded.wrapping.share,
             "sum_sha256": sum_sha256,
             "loop_lag_ms": self._loop_lag.figures(),
             "ledger_rows": self._journal.ledger.head.rows,
@@ -550,9 +564,9 @@ class Study:
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _serialised(model: NDArray[np.float32]) -> tuple[bytes, bytes]:
+def _serialised(model: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> tuple[bytes, bytes]:
     """The model as participants fetch it, and its SHA-256."""
-    data = model.astype("<f4").tobytes()
+    data = write_model(model, clips, rule)
     return data, hashlib.sha256(data).digest()
 
 

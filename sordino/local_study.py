@@ -67,6 +67,15 @@ class StudyOptions:
     quorum: int | None = None
     beta: float = math.exp(-0.5)
     k_stddevs: float = 4.0
+    rotation: str = "auto"
+    clip_by_layer: bool = False
+    clip_scaling: str = "uniform"
+    clip_update: str = "fixed"
+    clip_quantile: float = 0.5
+    clip_rate: float = 0.3
+    clip_bit_weight: float = 0.3
+    sketch_rows: int = 0
+    sketch_ratio: float = 1.0
     server_rate: float = 1.0
     server_momentum: float = 0.7
     listen: str = "127.0.0.1:8443"
@@ -115,15 +124,17 @@ def plan_for(options: StudyOptions) -> Plan:
         mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
     """
     from learning.task import make_task
-    from wire.study import plan_study
+    from wire.study import coding, plan_study
 
     chosen = options.settled()
+    layers = [
+        array.size for array in make_task(chosen.task, dict(chosen.task_options)).initial_parameters().values()
+    ]
     return plan_study(
         mechanism=chosen.mechanism,
         clients=chosen.participants,
-        dim=make_task(chosen.task, dict(chosen.task_options)).dim,
+        dim=sum(layers),
         bits=chosen.bits,
-        clip=chosen.clip,
         epsilon=chosen.epsilon,
         delta=chosen.delta,
         rounds=chosen.rounds,
@@ -133,6 +144,19 @@ def plan_for(options: StudyOptions) -> Plan:
         quorum=chosen.quorum,
         beta=chosen.beta,
         k_stddevs=chosen.k_stddevs,
+        rotation=None if chosen.rotation == "auto" else chosen.rotation,
+        **coding(
+            layers,
+            clip=chosen.clip,
+            by_layer=chosen.clip_by_layer,
+            scaling=chosen.clip_scaling,
+            update=chosen.clip_update,
+            quantile=chosen.clip_quantile,
+            rate=chosen.clip_rate,
+            bit_weight=chosen.clip_bit_weight,
+            sketch_rows=chosen.sketch_rows,
+            sketch_ratio=chosen.sketch_ratio,
+        ),
     )
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mechanisms.clip_rule import ClipRule
+from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan, verify_plan
+from mechanisms.sketch import sketch_shape
+from mechanisms.statement import CONDITIONAL
 from secagg.errors import InvalidParameters
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
@@ -107,6 +109,41 @@ def plan_study(
     )
 
 
+def coding(
+    layers: Sequence[int],
+    *,
+    clip: float,
+    by_layer: bool = False,
+    scaling: str = UNIFORM,
+    update: str = FIXED,
+    quantile: float = 0.5,
+    rate: float = 0.3,
+    bit_weight: float = 0.3,
+    sketch_rows: int = 0,
+    sketch_ratio: float = 1.0,
+) -> dict[str, Any]:
+    """How updates are clipped and coded, as arguments of `plan_study`.
+
+    Args:
+        layers: values of each array of the model, in the order of the update.
+        clip: of the whole update. By layer each of the L layers begins with clip / sqrt(L).
+        scaling, update, quantile, rate, bit_weight: see `mechanisms.clip_rule.ClipRule`; the last three count only
+            where clips adapt.
+        sketch_rows, sketch_ratio: of a count-mean sketch: its rows, 0 for none, and by how much it is shorter.
+
+    Raises:
+        InfeasiblePlan: they contradict each other.
+    """
+    adapting = {"quantile": quantile, "rate": rate, "bit_weight": bit_weight} if update != FIXED else {}
+    sketch = (sketch_rows, sketch_shape(sum(layers), sketch_rows, sketch_ratio)) if sketch_rows else (0, 0)
+    if sketch_rows and by_layer:
+        raise InfeasiblePlan("a sketch mixes the layers", "clip a sketch as one layer")
+    sizes = tuple(layers) if by_layer else (sketch[0] * sketch[1] or sum(layers),)
+    clips = (float(clip) / math.sqrt(len(sizes)),) * len(sizes)
+    rule = ClipRule(layers=sizes, clips=clips, scaling=scaling, update=update, **adapting)
+    return {"clipping": rule, "sketch": sketch}
+
+
 def round_parameters(plan: Plan) -> RoundParameters:
     """The protocol's share of a plan.
 
@@ -124,6 +161,20 @@ def round_parameters(plan: Plan) -> RoundParameters:
         bits=plan.bits,
         dim=plan.padded_dim,
     )
+
+
+def refuse_comparison(plan: Plan) -> None:
+    """A plan for the published figure is for comparison: nobody can check what it rests on.
+
+    Raises:
+        InfeasiblePlan: the plan's target is conditional.
+    """
+    if plan.target == CONDITIONAL:
+        raise InfeasiblePlan(
+            "a plan whose target is conditional is for comparison only: its epsilon holds if everybody had been drawn "
+            "independently, which nobody can check",
+            "use the target coordinator or released",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +223,7 @@ class StudyDocument:
             plan = Plan.from_json(document["plan"])
             verify_plan(plan)
             round_parameters(plan)
+            refuse_comparison(plan)
         except InvalidStudy:
             raise
         except (TypeError, ValueError, RecursionError) as error:  # InfeasiblePlan, InvalidParameters: ValueErrors

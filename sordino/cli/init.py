@@ -26,7 +26,7 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 _D = StudyOptions()
-_STUDY, _DATA, _PRIVACY, _NETWORK = "Study", "Data", "Privacy", "Network"
+_STUDY, _DATA, _PRIVACY, _CODING, _NETWORK = "Study", "Data", "Privacy", "Clips and coding", "Network"
 
 
 def run(
@@ -99,6 +99,43 @@ def run(
     k_stddevs: Annotated[
         float, typer.Option(help="Room before the sum could wrap.", rich_help_panel=_PRIVACY)
     ] = _D.k_stddevs,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            help="Who adds which noise: ddgauss or skellam (participants together), local-gaussian (each for itself), "
+            "gaussian (the coordinator, which is trusted).",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = _D.mechanism,
+    rotation: Annotated[
+        str, typer.Option(help="auto, hadamard or hadamard-blocks.", rich_help_panel=_CODING)
+    ] = _D.rotation,
+    clip_by_layer: Annotated[
+        bool,
+        typer.Option(
+            "--clip-by-layer/--clip-flat", help="Clip each array of the model by itself.", rich_help_panel=_CODING
+        ),
+    ] = _D.clip_by_layer,
+    clip_scaling: Annotated[
+        str, typer.Option(help="Noise by layer: uniform, proportional, least-noise.", rich_help_panel=_CODING)
+    ] = _D.clip_scaling,
+    clip_update: Annotated[
+        str,
+        typer.Option(help="fixed; geometric or linear follow a quantile of the norms.", rich_help_panel=_CODING),
+    ] = _D.clip_update,
+    clip_quantile: Annotated[
+        float, typer.Option(help="Share of norms that should lie below the clip.", rich_help_panel=_CODING)
+    ] = _D.clip_quantile,
+    clip_rate: Annotated[float, typer.Option(help="Step of that.", rich_help_panel=_CODING)] = _D.clip_rate,
+    clip_bit_weight: Annotated[
+        float, typer.Option(help="Size of the coordinates that carry it, over the clip.", rich_help_panel=_CODING)
+    ] = _D.clip_bit_weight,
+    sketch_rows: Annotated[
+        int, typer.Option(help="Rows of a count-mean sketch sent instead; 0: none.", rich_help_panel=_CODING)
+    ] = _D.sketch_rows,
+    sketch_ratio: Annotated[
+        float, typer.Option(help="By how much the sketch is shorter.", rich_help_panel=_CODING)
+    ] = _D.sketch_ratio,
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where the coordinator listens.", rich_help_panel=_NETWORK),
@@ -148,6 +185,16 @@ def run(
         quorum=quorum,
         beta=beta,
         k_stddevs=k_stddevs,
+        mechanism=mechanism,
+        rotation=rotation,
+        clip_by_layer=clip_by_layer,
+        clip_scaling=clip_scaling,
+        clip_update=clip_update,
+        clip_quantile=clip_quantile,
+        clip_rate=clip_rate,
+        clip_bit_weight=clip_bit_weight,
+        sketch_rows=sketch_rows,
+        sketch_ratio=sketch_ratio,
         server_rate=server_rate,
         server_momentum=server_momentum,
         listen=listen,

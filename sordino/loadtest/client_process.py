@@ -72,7 +72,9 @@ class LoadParticipant(Participant):
         self._drop = self._host.load.drops(message.round, message.attempt).get(me)
         await super()._begin(session, terms, message)
 
-    async def _vector(self, terms: StudyTerms, attempt: Any, masking: Masking) -> NDArray[np.unsignedinteger[Any]]:
+    async def _vector(
+        self, terms: StudyTerms, attempt: Any, masking: Masking, clips: tuple[float, ...]
+    ) -> NDArray[np.unsignedinteger[Any]]:
         plan = terms.document.plan
 
         def make() -> NDArray[np.unsignedinteger[Any]]:

@@ -1,0 +1,52 @@
+"""The document that a round begins from: the model, and the round's clips where they adapt.
+
+d float32 values, little-endian, then, only where clips adapt, one float64 for each layer. Its SHA-256 is the model
+digest of `secagg.context.RoundConfig`, so that participants who were shown different clips share no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.clip_rule import ClipRule
+
+
+@dataclass(frozen=True)
+class RoundModel:
+    """Attributes: vector: (d,) float32; clips: one for each layer, data units."""
+
+    vector: NDArray[np.float32]
+    clips: tuple[float, ...]
+
+
+def model_bytes(dim: int, rule: ClipRule) -> int:
+    """Length of the document."""
+    return 4 * dim + (8 * len(rule.layers) if rule.adaptive else 0)
+
+
+def write_model(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> bytes:
+    """The document of a round.
+
+    Raises:
+        ValueError: the clips don't fit the rule.
+    """
+    data = vector.astype("<f4").tobytes()
+    checked = rule.checked(tuple(clips))
+    return data + np.array(checked, dtype="<f8").tobytes() if rule.adaptive else data
+
+
+def read_model(data: bytes, dim: int, rule: ClipRule) -> RoundModel:
+    """Read a document that came from the coordinator.
+
+    Raises:
+        ValueError: another length, or clips out of range.
+    """
+    if len(data) != model_bytes(dim, rule):
+        raise ValueError(f"the model has {len(data)} bytes, not {model_bytes(dim, rule)}")
+    vector = np.frombuffer(data, dtype="<f4", count=dim).astype(np.float32, copy=False)
+    clips = tuple(np.frombuffer(data, dtype="<f8", offset=4 * dim).tolist()) if rule.adaptive else rule.clips
+    return RoundModel(vector, rule.checked(clips))
