@@ -112,11 +112,16 @@ def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_pro
 
     Never below the threshold at the full cohort (a plan that asks for less is infeasible).
     """
-    threshold = complete_graph_threshold(cohort, colluders)
-    survivors = cohort
-    while survivors > threshold and probability_below(cohort, dropout, survivors) > abort_probability:
-        survivors -= 1
-    return survivors
+    low, high = complete_graph_threshold(cohort, colluders), cohort
+    if low >= high:
+        return cohort
+    while low < high:  # the probability grows with the survivors: the largest that is still rare enough
+        middle = (low + high + 1) // 2
+        if probability_below(cohort, dropout, middle) <= abort_probability:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def probability_below(cohort: int, dropout: float, survivors: int) -> float:
