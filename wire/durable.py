@@ -71,8 +71,11 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=10, isolation_level=None)
 
 
-def replace_durably(path: Path, data: bytes) -> None:
+def replace_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
     """Give a small file new content that is whole after any crash, the old or the new.
+
+    Args:
+        at_once: the new content is there after a crash that comes later; else the old may be back.
 
     Raises:
         OSError: the folder takes no writes.
@@ -85,6 +88,8 @@ def replace_durably(path: Path, data: bytes) -> None:
     finally:
         os.close(descriptor)
     os.replace(temporary, path)
+    if not at_once:
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -188,7 +188,8 @@ def _write_head_file(path: Path, about: About, head: Head, coming: Head | None =
     values: dict[str, Any] = {"ledger": about.mark, "rows": head.rows, "head": head.hash.hex()}
     if coming is not None:
         values |= {"next_rows": coming.rows, "next_head": coming.hash.hex()}
-    replace_durably(head_file(path), json.dumps(values).encode() + b"\n")
+    # A crash that brings back the file with both heads does no harm: the ledger ends at one of them.
+    replace_durably(head_file(path), json.dumps(values).encode() + b"\n", at_once=coming is not None or not head.rows)
 
 
 def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:
@@ -422,18 +423,25 @@ class Ledger:
             ]
             _write_head_file(self.path, self.about, self.head, last)
             self._store.submit(*statements, ("UPDATE head SET rows = ?, hash = ?", (last.rows, last.hash))).result()
-            _write_head_file(self.path, self.about, last)
-            self.head = last
         except (StorageError, OSError) as error:
-            # What is in memory is ahead of the file from here on: only opening it again can tell what was written.
-            failure = error if isinstance(error, StorageError) else LedgerError(self.path, f"can't be written: {error}")
-            with self._turn:
-                self._broken = failure
+            failure = self._give_up(error)
             for _, _, _, future in batch:
                 future.set_exception(failure)
             return
+        self.head = last
         for row, _, _, future in batch:
             future.set_result(row)
+        try:
+            _write_head_file(self.path, self.about, last)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: StorageError | OSError) -> StorageError:
+        """What is in memory is ahead of the files from here on: only opening them again can tell what was written."""
+        failure = error if isinstance(error, StorageError) else LedgerError(self.path, f"can't be written: {error}")
+        with self._turn:
+            self._broken = failure
+        return failure
 
 
 def _check_purpose(path: Path, found: About, wanted: About) -> None:

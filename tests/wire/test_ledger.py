@@ -419,7 +419,7 @@ def three_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(row=st.integers(1, 3), place=st.integers(0, 2**16), flip=st.integers(1, 255))
 def test_any_changed_byte_of_a_row_is_found(three_rows: Path, row: int, place: int, flip: int) -> None:
     body = stored(three_rows)[row - 1][3]
@@ -524,8 +524,12 @@ def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, c
     ledger = open_(path)
     with monkeypatch.context() as patch:
         patch.setattr(wire.ledger, "_write_head_file", dies)
-        with pytest.raises(LedgerError, match="the end"):
-            ledger.append(entry(ROWS + 1)).result()
+        first = ledger.append(entry(ROWS + 1))
+        if rows == ROWS:
+            with pytest.raises(LedgerError, match="the end"):
+                first.result()
+        else:
+            assert first.result().number == rows
         with pytest.raises(LedgerError, match="the end"):  # nobody knows what is on the disk: nothing more is written
             ledger.append(entry(ROWS + 2)).result()
     ledger.close()
