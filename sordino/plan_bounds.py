@@ -68,11 +68,18 @@ def exact_gaussian_multiplier(epsilon: float, delta: float, rounds: int = 1) -> 
     """The least noise multiplier at which unsampled central Gaussian rounds keep (epsilon, delta).
 
     Source: [BW18] Theorem 8, by bisection; rounded up.
+
+    Raises:
+        mechanisms.plan.InfeasiblePlan: the target is no target.
     """
-    from mechanisms.gaussian_exact import gaussian_epsilon
+    from mechanisms.gaussian_exact import gaussian_delta
+    from mechanisms.refusals import InfeasiblePlan
+
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise InfeasiblePlan("epsilon must be finite and positive, delta between 0 and 1", "use 1 and 1e-5")
 
     low, high = 1e-6, 1e6
     while high > low * (1 + 2**-40):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if gaussian_epsilon(middle, delta) <= epsilon else (middle, high)
+        low, high = (low, middle) if gaussian_delta(middle, epsilon) <= delta else (middle, high)
     return high * math.sqrt(rounds)

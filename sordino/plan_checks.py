@@ -68,6 +68,31 @@ def _suggestion(figures: Mapping[str, Any], max_dropout: float, again: Again) ->
     return "use " + ", or ".join(found) if found else None
 
 
+def with_fewer_rounds(problem: ValueError, rounds: int, again: Callable[[int], object]) -> Exception:
+    """The refusal itself, or, where it names no setting that was tried, one with the most rounds that work.
+
+    Args:
+        problem: an `InfeasiblePlan`.
+        again: makes the plan with another number of rounds.
+    """
+    reason, suggestion = str(getattr(problem, "reason", "")), str(getattr(problem, "suggestion", ""))
+    if "fewer rounds" not in suggestion or rounds < 2:
+        return problem
+
+    def works(fewer: int) -> bool:
+        try:
+            again(fewer)
+        except ValueError:  # InfeasiblePlan
+            return False
+        return True
+
+    low, high = 0, rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(middle) else (low, middle)
+    return Failure(ExitCode.INFEASIBLE, reason, f"use --rounds {low}; or {suggestion}") if low else problem
+
+
 def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
     """Sentences for a plan that is allowed but may surprise."""
     found = []

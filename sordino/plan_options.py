@@ -76,6 +76,24 @@ def check_population(clients: int, population: int | None, sampling: str) -> Non
             f"--sampling {sampling} needs --population: how many participants those {clients} of a round are drawn "
             "from.",
         )
+    if population is not None and population < clients:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{clients} clients of a round can't be drawn from --population {population}. Use at least {clients}.",
+        )
+
+
+def check_budgets(target: str, budget_coordinator: float | None, budget_released: float | None) -> None:
+    """Raises Failure: a second budget for the target itself, or for a plan that nobody serves."""
+    for reader, budget in (("coordinator", budget_coordinator), ("released", budget_released)):
+        if budget is None:
+            continue
+        if target == reader:
+            raise Failure(ExitCode.INPUT, f"--epsilon is the budget of the target: leave --budget-{reader} out.")
+        if target == "conditional":
+            raise Failure(
+                ExitCode.INPUT, f"a conditional plan is for comparison and spends nothing: leave --budget-{reader} out."
+            )
 
 
 def default_target(sampling: str, max_dropout: float, adversarial: float) -> str:
@@ -92,6 +110,8 @@ def shape(
         Failure: the options contradict each other.
     """
     sizes = None if layers is None else numbers("--layers", layers, int, "whole numbers")
+    if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):
+        raise Failure(ExitCode.INPUT, "--dim and every one of --layers must be at least 1.")
     if sizes is not None and dim is not None and sum(sizes) != dim:
         raise Failure(ExitCode.INPUT, f"--layers hold {sum(sizes)} values, but --dim is {dim}. Leave --dim out.")
     values = dim if dim is not None else sum(sizes) if sizes is not None else DEFAULT_DIM

@@ -24,6 +24,9 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     figures["max_dropout"] = plan.max_dropout
     figures["adversarial"] = plan.adversarial
     figures["epsilon"] = plan.epsilon
+    spends = plan.target != "conditional"  # else it is for comparison only
+    figures["budget_coordinator"] = plan.budget_coordinator if spends else None
+    figures["budget_released"] = plan.budget_released if spends else None
     figures["trusts"] = DESCRIPTIONS[plan.mechanism].trusts
     figures["theorem"] = DESCRIPTIONS[plan.mechanism].theorem
     figures["warnings"] = list(plan.warnings)
@@ -84,7 +87,7 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             _bytes(figures["upload_bytes"]),
             f"each round: {figures['padded_dim']} x {figures['bits']} bits for {dim} values",
         ),
-        ("rotation", f"{figures['rotation']}", f"{figures['coded_dim']} values in blocks of {figures['block_dim']}"),
+        ("rotation block", f"{figures['block_dim']}", f"{figures['rotation']}, of {figures['coded_dim']} values"),
         ("grid step", f"{figures['granularity']:.4g}", f"rounding lifts the clip to {figures['inflated_clip']:.6g}"),
     ]
     return rows

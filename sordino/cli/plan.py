@@ -27,8 +27,8 @@ HELP = (
     "everybody was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
     "JSON: some figures may be null. An epsilon is null above 70, which the sampler's distance from its law can't "
     "state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, epsilon_pld "
-    "without Poisson sampling. 'accountant' names the smallest valid bound on the target. 'alternatives' is there "
-    "with --alternatives."
+    "without Poisson sampling; both budgets of a conditional plan. 'accountant' names the smallest valid bound on "
+    "the target. 'alternatives' is there with --alternatives."
 )
 EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
@@ -213,8 +213,9 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
 ) -> int:
-    from sordino.plan_checks import check_aborts, check_share
+    from sordino.plan_checks import check_aborts, check_share, with_fewer_rounds
     from sordino.plan_options import (
+        check_budgets,
         check_names,
         check_picture,
         check_population,
@@ -229,6 +230,8 @@ def run(
     if plot is not None:
         check_picture("--plot", plot)
     dim, sizes, sketch = shape(dim=dim, layers=layers, sketch_rows=sketch_rows, sketch_ratio=sketch_ratio)
+    reader = target if target is not None else default_target(sampling, max_dropout, adversarial)
+    check_budgets(reader, budget_coordinator, budget_released)
     chosen: dict[str, Any] = {
         "mechanism": mechanism,
         "clients": clients,
@@ -252,7 +255,7 @@ def run(
         "epsilon": epsilon,
         "delta": delta,
         "rounds": rounds,
-        "target": target if target is not None else default_target(sampling, max_dropout, adversarial),
+        "target": reader,
         "budget_coordinator": budget_coordinator,
         "budget_released": budget_released,
         "max_dropout": max_dropout,
@@ -265,17 +268,23 @@ def run(
     import wire.study  # noqa: F401  # its time is not the plan's
 
     started = time.monotonic()
-    figures = _figures(chosen)
+    try:
+        figures = _figures(chosen)
+    except ValueError as problem:  # InfeasiblePlan
+        raise with_fewer_rounds(
+            problem, rounds, lambda fewer: _figures(chosen | {"rounds": fewer}, bounds=False)
+        ) from None
     expected_s = 14 * (time.monotonic() - started)
     check_aborts(figures, max_dropout, lambda changed: _figures(chosen | changed, bounds=False))
+    settled = chosen | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
         from sordino.plan_alternatives import alternatives
 
-        figures["alternatives"] = alternatives(chosen)
+        figures["alternatives"] = alternatives(settled)
     if plot is not None:
         from sordino.plan_figure import draw_plan
 
-        draw_plan(chosen, plot)
+        draw_plan(settled, plot)
     if as_json:
         typer.echo(json.dumps(figures))
     else:

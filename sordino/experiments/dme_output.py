@@ -102,7 +102,7 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         fine = [row for row in measured if row["mse_expected"] > 0.995 * row["mse_closed_form"]]
         for title, part, name in (
             ("Simulated over (s^2 + 1/6) granularity^2 / n", fine, "simulated_over_closed_form"),
-            ("Simulated over the closed form with this grid's rounding", measured, "simulated_over_expected"),
+            ("Simulated over that with this grid's rounding", measured, "simulated_over_expected"),
         ):
             if part:
                 ratios = [row[name] for row in part]
@@ -113,9 +113,8 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(f"Closed form over central Gaussian at 16 bits or more: at most {max(large):.3f}")
     small = [row["mse_closed_form"] / row["mse_integer_stddev"] for row in feasible if row["bits"] == 10]
     if small:
-        lines.append(
-            f"Closed form at 10 bits over that of a sampler for whole deviations: {min(small):.3f} to {max(small):.3f}"
-        )
+        told = "Closed form at 10 bits over a sampler's for whole deviations"
+        lines.append(f"{told}: {min(small):.3f} to {max(small):.3f}")
     return lines
 
 

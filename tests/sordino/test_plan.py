@@ -1,0 +1,288 @@
+"""``sordino plan``: every mechanism, reader and sampling; alternatives; the figure; refusals that name what works."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechanisms.gaussian_exact import gaussian_delta
+from mechanisms.plan import Plan
+from sordino.plan_alternatives import BITS, alternatives
+from sordino.plan_bounds import exact_gaussian_multiplier, tighter_bounds
+from wire.study import plan_study
+
+Run = Callable[..., tuple[int, str, str]]
+# fmt: off
+NAMES = {
+    "granularity", "local_stddev", "central_stddev", "full_stddev", "noise_multiplier", "inflated_clip",
+    "effective_noise_multiplier", "epsilon_coordinator", "epsilon_released", "epsilon_conditional", "target",
+    "adjacency", "A", "h_min", "min_survivors", "quorum", "threshold", "degree", "abort_probability", "padded_dim",
+    "upload_bytes", "accountant", "epsilon_exact", "epsilon_pld", "budget_coordinator", "budget_released",
+}
+# fmt: on
+PUBLISHED = ("--max-dropout", 0, "--adversarial", 0, "--sampling", "poisson", "--population", 10_000)
+
+
+def planned(run: Run, *arguments: object) -> dict[str, Any]:
+    code, out, err = run("plan", *arguments, "--json")
+    assert (code, err) == (0, "")
+    figures: dict[str, Any] = json.loads(out)
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "adjacency", "trusts"),
+    [
+        (("--mechanism", "ddgauss"), "zero-out", "nobody alone"),
+        (("--mechanism", "skellam"), "zero-out", "nobody alone"),
+        (("--mechanism", "gaussian"), "zero-out", "the coordinator"),
+        (("--mechanism", "local-gaussian"), "replace-one", "nobody"),
+        (("--mechanism", "binomial", "--bits", 20), "zero-out", "the secure sum"),
+    ],
+)
+def test_every_mechanism_has_the_stable_names_and_says_whom_it_trusts(
+    run: Run, arguments: tuple[object, ...], adjacency: str, trusts: str
+) -> None:
+    figures = planned(run, *arguments)
+    assert set(figures) >= NAMES
+    assert "alternatives" not in figures
+    assert 7.9 < figures["epsilon_coordinator"] <= 8
+    assert figures["epsilon_released"] == figures["epsilon_coordinator"]
+    assert figures["epsilon_conditional"] is None
+    assert figures["central_stddev"] == pytest.approx(figures["local_stddev"] * math.sqrt(figures["h_min"]))
+    assert figures["adjacency"].startswith(adjacency)
+    assert figures["trusts"].startswith(trusts)
+    code, out, _ = run("plan", *arguments, "--no-alternatives")
+    said = " ".join(out.split())
+    assert code == 0
+    assert f"Trusts: {figures['trusts']}" in said
+    assert f"Adjacency: {figures['adjacency']}" in said
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert out.splitlines()[3].split()[0] == "epsilon_coordinator"  # privacy first
+
+
+def test_the_target_is_the_readers_and_never_exceeded(run: Run) -> None:
+    sampled = ("--sampling", "lottery", "--population", 2000)
+    for target in ("coordinator", "released", "conditional"):
+        figures = planned(run, *sampled, "--rounds", 30, "--epsilon", 2, "--target", target)
+        assert figures["target"] == target
+        assert 2 * 0.999 <= figures[f"epsilon_{target}"] <= 2
+        # No reader is better off than one who knows less.
+        stated = [figures[f"epsilon_{reader}"] for reader in ("coordinator", "released", "conditional")]
+        assert stated[0] > stated[1] > stated[2]
+
+
+def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
+    figures = planned(run, *PUBLISHED, "--rounds", 300)
+    assert (figures["target"], figures["A"], figures["h_min"]) == ("conditional", 0, 100)
+    assert 8 * 0.999 <= figures["epsilon_conditional"] <= 8
+    assert figures["epsilon_released"] > 8
+    assert figures["budget_coordinator"] is None
+    assert planned(run, "--sampling", "poisson", "--population", 10_000)["target"] == "coordinator"
+    assert planned(run, "--max-dropout", 0, "--adversarial", 0)["target"] == "coordinator"
+    said = " ".join(run("plan", *PUBLISHED, "--rounds", 300)[1].split())
+    assert "For comparison only" in said
+
+
+def test_clips_by_layer_that_adapt(run: Run) -> None:
+    figures = planned(
+        run,
+        *("--layers", "300,100,100", "--clips", "1,0.5,0.25", "--scaling", "proportional"),
+        *("--clip-update", "geometric", "--quantile", 0.8, "--clip-rate", 0.3, "--bit-weight", 0.5),
+    )
+    assert (figures["dim"], figures["coded_dim"]) == (500, 503)
+    assert figures["clipping"] == {
+        "layers": [300, 100, 100],
+        "clips": [1.0, 0.5, 0.25],
+        "scaling": "proportional",
+        "update": "geometric",
+        "quantile": 0.8,
+        "rate": 0.3,
+        "bit_weight": 0.5,
+    }
+    assert figures["clip"] == pytest.approx(math.sqrt(3))
+    split = planned(run, "--layers", "300,200", "--clip", 2)
+    assert split["clipping"]["clips"] == pytest.approx([math.sqrt(2)] * 2)
+    assert split["clip"] == pytest.approx(2)
+
+
+def test_a_sketch_is_smaller(run: Run) -> None:
+    plain, sketched = planned(run, "--dim", 10_000), planned(run, "--dim", 10_000, "--sketch-ratio", 8)
+    assert sketched["sketch"] == [15, 84]
+    assert sketched["coded_dim"] == 15 * 84
+    saved = plain["upload_bytes"] - sketched["upload_bytes"]
+    assert saved == (plain["padded_dim"] - sketched["padded_dim"]) * 2  # 16 bits
+    assert saved > 15_000
+
+
+def test_the_rotation_is_named(run: Run) -> None:
+    assert planned(run, "--rotation", "hadamard", "--dim", 600)["padded_dim"] == 1024
+    blocks = planned(run, "--rotation", "hadamard-blocks", "--dim", 600)
+    assert blocks["rotation"] == "hadamard-blocks"
+    assert blocks["padded_dim"] < 1024
+
+
+def test_alternatives(run: Run) -> None:
+    table = planned(run, "--alternatives", "--max-dropout", 0, "--adversarial", 0)["alternatives"]
+    rows = table["rows"]
+    assert [(row["mechanism"], row["bits"]) for row in rows] == [(m, b) for m in ("ddgauss", "skellam") for b in BITS]
+    assert table["central"]["accountant"] == "exact"
+    for mechanism in ("ddgauss", "skellam"):
+        costs = [row["noise_cost"] for row in rows if row["mechanism"] == mechanism and row["feasible"]]
+        assert costs == sorted(costs, reverse=True)
+        assert 1 < costs[-1] < 1.2
+    here = next(row for row in rows if (row["mechanism"], row["bits"]) == ("ddgauss", 16))
+    figures = planned(run, "--max-dropout", 0, "--adversarial", 0)
+    assert here["noise_multiplier"] == figures["noise_multiplier"]
+    assert here["upload_bytes"] == figures["upload_bytes"]
+    assert here["noise_cost"] == pytest.approx(
+        (figures["full_stddev"] / table["central"]["noise_multiplier"]) ** 2, rel=1e-4
+    )
+
+
+def test_alternatives_that_no_plan_keeps_are_marked(run: Run) -> None:
+    code, out, _ = run("plan", "--clients", 500, "--dim", 100, "--alternatives", "--epsilon", 0.2, "--bits", 18)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if "infeasible" in line]
+    assert ["ddgauss", "10", "infeasible"] in rows
+    assert any(line.startswith("> ddgauss") and " 18 " in line for line in out.splitlines())
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
+    chosen = {
+        **{"mechanism": "ddgauss", "clients": 100, "dim": 500, "bits": 18, "clip": 1.0, "epsilon": 4.0},
+        **{"delta": 1e-5, "rounds": 200, "max_dropout": 0.0, "adversarial": 0.0, "sampling": "poisson"},
+        **{"population": 10_000, "target": "conditional"},
+    }
+    table = alternatives(chosen)
+    assert table["central"]["accountant"] == "renyi"
+    # The same accountant on both sides: only grid and rounding are left to pay.
+    assert all(1 - 1e-6 < row["noise_cost"] < 1.05 for row in table["rows"] if row["bits"] >= 14)
+
+
+def test_plot(run: Run, tmp_path: Path) -> None:
+    for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
+        file = tmp_path / name
+        code, out, _ = run("plan", "--rounds", 1, "--no-alternatives", "--plot", file)
+        assert code == 0
+        assert f"Drawn: {file}" in out
+        assert file.read_bytes().startswith(start)
+
+
+# ------------------------------------------------------------------------------------------- tighter bounds
+
+
+def gaussian_plan(**changed: Any) -> Plan:
+    stated: dict[str, Any] = {
+        **{"mechanism": "gaussian", "clients": 100, "dim": 500, "bits": 18, "clip": 1.0, "epsilon": 6.0},
+        **{"delta": 1e-5, "rounds": 20, "max_dropout": 0.1, "adversarial": 0.05},
+    }
+    return plan_study(**stated | changed)
+
+
+def test_the_exact_figure_is_below_the_renyi_bound_and_right() -> None:
+    plan = gaussian_plan()
+    found = tighter_bounds(plan)
+    assert found["accountant"] == "exact"
+    assert found["epsilon_pld"] is None
+    exact = found["epsilon_exact"]
+    assert 5 < exact < plan.epsilon_coordinator
+    multiplier = plan.effective_noise_multiplier / math.sqrt(plan.rounds)
+    assert gaussian_delta(multiplier, exact) == pytest.approx(1e-5, rel=1e-3)
+    assert gaussian_delta(multiplier, exact) <= 1e-5  # what the grid adds is taken off delta
+
+
+def test_pld_is_for_coins_only() -> None:
+    sampled = {"population": 5000, "rounds": 100, "target": "conditional"}
+    found = tighter_bounds(gaussian_plan(sampling="poisson", **sampled))
+    assert found["accountant"] == "pld"
+    assert found["epsilon_pld"] < 6
+    assert tighter_bounds(gaussian_plan(sampling="lottery", **sampled))["epsilon_pld"] is None
+
+
+def test_other_mechanisms_have_the_renyi_bound_only() -> None:
+    for mechanism in ("ddgauss", "skellam", "local-gaussian"):
+        assert tighter_bounds(gaussian_plan(mechanism=mechanism)) == {
+            "accountant": "renyi",
+            "epsilon_exact": None,
+            "epsilon_pld": None,
+        }
+
+
+def test_a_grid_too_coarse_for_the_continuous_law_has_no_exact_figure() -> None:
+    """The naive figure ignores the grid: it is stated although delta can't pay for the distance."""
+    plan = gaussian_plan(delta=1e-13)
+    assert tighter_bounds(plan)["epsilon_exact"] is None
+
+
+def test_the_least_gaussian_noise() -> None:
+    for epsilon in (0.5, 4.0):
+        z = exact_gaussian_multiplier(epsilon, 1e-5)
+        assert gaussian_delta(z, epsilon) <= 1e-5 < gaussian_delta(z * (1 - 1e-8), epsilon)
+        assert exact_gaussian_multiplier(epsilon, 1e-5, 9) == pytest.approx(3 * z)
+
+
+# ------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("--rotation", "dct"), 2, "--rotation dct is unknown"),
+        (("--scaling", "even"), 2, "--scaling even is unknown"),
+        (("--clip-update", "quadratic"), 2, "--clip-update quadratic is unknown"),
+        (("--layers", "100,x"), 2, "--layers takes whole numbers"),
+        (("--layers", "100,0"), 2, "must be at least 1"),
+        (("--layers", "100,200", "--dim", 500), 2, "--layers hold 300 values, but --dim is 500"),
+        (("--layers", "100,200", "--clips", "1"), 2, "--clips states 1 for 2 layers"),
+        (("--layers", "100,200", "--clips", "1,two"), 2, "--clips takes numbers"),
+        (("--layers", "100,200", "--clips", "1,-2"), 3, "is out of range"),
+        (("--clips", "1", "--clip", 2), 2, "either --clip"),
+        (("--clip", "nan"), 3, "not a number"),
+        (("--quantile", 0.5), 2, "add --clip-update"),
+        (("--clip-update", "linear", "--quantile", 1.5), 3, "strictly between 0 and 1"),
+        (("--sketch-rows", 0), 2, "--sketch-rows must be at least 1"),
+        (("--sketch-rows", 5, "--layers", "1,2"), 2, "either --layers or --sketch-rows"),
+        (("--sampling", "coin", "--population", 1000), 2, "--sampling coin is unknown"),
+        (("--sampling", "fixed", "--population", 50), 2, "Use at least 100"),
+        (("--target", "conditional"), 3, "use poisson sampling"),
+        (("--budget-coordinator", 5), 2, "--epsilon is the budget of the target"),
+        ((*PUBLISHED, "--budget-released", 5), 2, "spends nothing"),
+        (("--mechanism", "binomial", "--sampling", "lottery", "--population", 1000), 2, "leave --sampling out"),
+        (("--mechanism", "binomial", "--clip-update", "linear"), 2, "one fixed clip"),
+        (("--plot", "plan.jpg"), 2, "must end in .png or .svg"),
+        (("--plot", "/nowhere/plan.png"), 2, "in a folder that exists"),
+        (("--beta", 1), 3, "beta must lie in"),
+        (("--dim", 0), 2, "must be at least 1"),
+    ],
+)
+def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...], code: int, told: str) -> None:
+    ended, out, err = run("plan", *arguments)
+    assert (ended, out) == (code, "")
+    assert told in err.replace("Use poisson", "use poisson")
+    assert len(err.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "place"),
+    [
+        (("--bits", 8), "--bits", 0),
+        (("--mechanism", "skellam", "--bits", 40), "--bits", 0),
+        (("--epsilon", 0.01, "--bits", 12), "--bits", 0),
+        (("--sampling", "fixed", "--population", 10_000, "--target", "released", "--rounds", 500), "--rounds", 2),
+    ],
+)
+def test_the_nearest_setting_that_a_refusal_names_works(
+    run: Run, arguments: tuple[object, ...], option: str, place: int
+) -> None:
+    code, _, err = run("plan", *arguments)
+    assert code == 3
+    number = int(err.splitlines()[1].split()[place].strip(";."))
+    code, _, err = run("plan", *arguments, option, number)
+    assert (code, err) == (0, "")
