@@ -222,6 +222,16 @@ def _collect(rows: list[Row]) -> Callable[[Row], None]:
     return visit
 
 
+def read_study(state: Path) -> bytes | None:
+    """The study document that a state file is bound to; None before the first study."""
+    try:
+        with contextlib.closing(open_to_read(state)) as connection:
+            rows = connection.execute("SELECT document FROM study").fetchall()
+    except sqlite3.Error as error:
+        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    return bytes(rows[0][0]) if rows else None
+
+
 def check_ledger(state: Path) -> list[Row]:
     """Check the ledger beside a state file against what the journal there noted; writes nothing.
 

@@ -161,9 +161,26 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
         body["study"] = about.study
         spent = [one.epsilon_coordinator() for one in contents.totals.studies.values()]
         body["epsilon_coordinator"] = max(spent, default=0.0)
+        body["epsilon_released"] = _released(contents)
     else:
         body["all_studies"] = _all_studies(contents)
     return body
+
+
+def _released(contents: Contents) -> float | None:
+    """epsilon of readers of released models; None where the study document isn't at hand, which has the sampling."""
+    from mechanisms.accounting import Account, RoundCharge
+    from server.journal import read_study
+    from wire.study import StudyDocument
+
+    document = read_study(contents.place.state) if contents.place.state is not None else None
+    if document is None:
+        return None
+    account = Account(StudyDocument.from_bytes(document).plan)
+    for row in contents.rows:
+        entry = row.entry
+        account.charge(RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan))
+    return account.epsilon_released()
 
 
 def _study(contents: Contents, study: StudyTotals, participant: int | str | None) -> dict[str, Any]:
@@ -244,6 +261,8 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     said = [f"{contents.about.side.capitalize()}'s ledger {contents.place.ledger}"]
     for study in body["studies"]:
         said += ["", *_study_lines(study, body["side"] == COORDINATOR)]
+    if body.get("epsilon_released") is not None and body["studies"]:
+        said += ["", f"Readers of released models only: epsilon {body['epsilon_released']:.4g}."]
     if not body["studies"]:
         said += ["", "Nothing was charged."]
     together = body.get("all_studies")

@@ -350,8 +350,11 @@ class Ledger:
         except OSError as error:
             raise LedgerError(path, f"can't be written: {error}") from error
         assert self._found is not None  # noqa: S101  # `check` has run
+        self.about: About
+        self.head: Head
+        self.totals: Totals
         self.about, self.head, self.totals = self._found
-        self._ending = self.head  # of all rows handed in, durable or not
+        self._ending: Head = self.head  # of all rows handed in, durable or not
         try:
             self._begin(bool(fresh))
         except OSError as error:
@@ -360,7 +363,7 @@ class Ledger:
         except BaseException:
             self._store.close()
             raise
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"ledger {path.name}")
+        self._writer: ThreadPoolExecutor = ThreadPoolExecutor(1, thread_name_prefix=f"ledger {path.name}")
 
     def _begin(self, fresh: bool) -> None:
         if fresh:

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -61,18 +63,16 @@ def price(plan: Plan, honest: int) -> Price:
 
 @lru_cache(maxsize=64)  # one for each number of survivors that a study sees
 def _price(plan: Plan, honest: int) -> Price:
-    from mechanisms.privacy_curves import curve
-
-    at = curve(plan, honest)
+    at = plan.round_curve(honest)
     further = []
     for order in FURTHER_ORDERS:
         try:
-            cost = float(at(order))
+            cost = float(at(np.array([order]))[0])
         except ValueError:  # no bound at this order
             continue
         if math.isfinite(cost):
             further.append((order, cost))
-    return Price(float(plan.order), float(at(plan.order)), tuple(further))
+    return Price(float(plan.order), float(plan.round_cost(honest)), tuple(further))
 
 
 def epsilon(order: float, cost: float, delta: float, draws: int) -> float:
@@ -114,7 +114,7 @@ class LedgerEntry:
 
     def __post_init__(self) -> None:
         for name, kind in _TYPES.items():
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if type(value) is not kind:
                 raise InvalidRow(f"{name} is not {_A[kind]}")
             if kind is float and not math.isfinite(value):
@@ -181,7 +181,7 @@ class LedgerEntry:
         return entry
 
 
-_TYPES: Final = {
+_TYPES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("study", "study_sha256", "plan", "kind", "adjacency", "mechanism", "sampling"), str),
     **dict.fromkeys(("round", "attempt", "colluders", "honest", "draws"), int),
     **dict.fromkeys(("at", "rate", "order", "cost", "epsilon", "delta"), float),
@@ -224,8 +224,6 @@ def make_entry(
     honest = plan.h_min if survivors is None else survivors - plan.colluders
     found = price(plan, honest)
     free = kind == EXCLUDED
-    sampling = str(getattr(plan, "sampling", "none"))
-    population = int(getattr(plan, "population", plan.clients))
     return LedgerEntry(
         at=float(clock()),
         study=study,
@@ -240,8 +238,8 @@ def make_entry(
         mechanism=plan.mechanism,
         colluders=plan.colluders,
         honest=honest,
-        sampling=sampling,
-        rate=1.0 if sampling == "none" else plan.clients / population,
+        sampling=plan.sampling,
+        rate=float(plan.sampling_rate),
         order=found.order,
         cost=0.0 if free else found.cost,
         curve=tuple((order, 0.0) for order, _ in found.curve) if free else found.curve,
