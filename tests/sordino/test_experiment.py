@@ -58,7 +58,7 @@ def test_simulated_error_is_the_closed_form(mechanism: str) -> None:
 
 
 def test_rounding_counts_on_coarse_grids() -> None:
-    """100 clients at 9 bits: rounding is a sixth of the error, which the naive closed form of the noise alone misses.
+    """100 clients at 9 bits: rounding is an eighth of the error, which the naive closed form of the noise alone misses.
 
     100 trials x 250 values: 0.9 % deviation; 7 of them are a false alarm in 10^11 runs.
     """
@@ -66,7 +66,7 @@ def test_rounding_counts_on_coarse_grids() -> None:
     (row,) = run([setting], trials=100)
     plan = plan_of(setting)
     without = plan.local_stddev**2 / setting.clients
-    assert row["mse_expected"] > 1.15 * without
+    assert row["mse_expected"] > 1.12 * without
     assert row["simulated_over_expected"] == pytest.approx(1, abs=0.063)
 
 

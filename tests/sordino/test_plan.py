@@ -167,12 +167,12 @@ def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
 
 
 def test_plot(run: Run, tmp_path: Path) -> None:
-    for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
-        file = tmp_path / name
-        code, out, _ = run("plan", "--rounds", 1, "--no-alternatives", "--plot", file)
-        assert code == 0
-        assert f"Drawn: {file}" in out
-        assert file.read_bytes().startswith(start)
+    file = tmp_path / "plan.svg"
+    code, out, _ = run("plan", "--rounds", 1, "--no-alternatives", "--plot", file)
+    assert code == 0
+    assert f"Drawn: {file}" in out
+    drawn = file.read_text()
+    assert drawn.startswith("<?xml")
 
 
 # ------------------------------------------------------------------------------------------- tighter bounds
