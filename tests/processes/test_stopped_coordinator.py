@@ -5,6 +5,7 @@ client processes run on: they come back by themselves, numbers grow, charges sta
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,23 @@ def test_another_process_on_the_same_folder(tmp_path: Path) -> None:
         assert study.code_of(first) == 0
         assert study.code_of(hosts) == 0
         assert study.events("participant_lost") == []
+
+
+def test_clips_go_on_where_they_were(tmp_path: Path) -> None:
+    """Killed between two rounds: the next one's clips are those that the last sum gave, not the plan's first ones."""
+    with running_study(tmp_path / "study", rounds=3, mechanism="skellam", clip_update="geometric") as study:
+        gate = tmp_path / "go"
+        first = study.start_coordinator()
+        hosts = study.start_host(list(EVERYBODY), [line(2, "before advertise_keys", "hold", gate)])
+        study.wait_for("round_completed", round=1)
+        study.wait_for("phase_started", round=2, phase="AdvertiseKeys")
+        first.kill()
+        assert study.code_of(first) == -signal.SIGKILL
+        gate.touch()
+        second = study.start_coordinator()
+        assert study.code_of(second) == 0, study.story()
+        assert study.code_of(hosts) == 0
+        rounds = study.events("round_completed")
+        assert [event["round"] for event in rounds] == [1, 2, 3]
+        for event, following in pairwise(rounds):
+            assert following["clips"] == event["next_clips"] != event["clips"]

@@ -83,14 +83,14 @@ def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
             peers = [Peer(where, key) for key in identities(study_folder)]
             loop, left = asyncio.get_running_loop(), []
 
-            def slowly(model: Any) -> Any:
+            def slowly(*arguments: Any) -> Any:
                 if not left:
                     left.append(asyncio.run_coroutine_threadsafe(peers[4].close(), loop))
                     left[0].result(timeout=10)
                     deadline = time.monotonic() + 10
                     while not where.of("participant_lost") and time.monotonic() < deadline:
                         time.sleep(0.01)
-                return serialised(model)
+                return serialised(*arguments)
 
             monkeypatch.setattr(server.study, "_serialised", slowly)
             async with playing(peers):

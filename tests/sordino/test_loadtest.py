@@ -137,7 +137,7 @@ def test_the_plan_leaves_room_for_the_dropouts(clients: int, drop: float, bits: 
     if clients >= 10:
         assert plan.min_survivors <= plan.quorum <= clients - options.dropped
     assert plan.bits == bits
-    assert plan.padded_dim == 128
+    assert plan.padded_dim == 100
 
 
 def test_too_many_dropouts_are_a_plan_all_the_same() -> None:

@@ -1,0 +1,113 @@
+"""Over real gRPC: clips that adapt travel with the model, false ones are refused, and who adds the noise is the host's
+choice too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_in_process import Story, play
+from study_in_process import PARTICIPANTS, Coordinator, make_folder
+
+import server.study
+from client.participant_host import BAD_INPUT, JoinError
+from mechanisms.clip_rule import GEOMETRIC, ClipRule
+from wire import coordinator_pb2 as pb
+from wire.round_model import model_bytes, read_model, write_model
+
+ADAPTIVE = {"clip_update": "geometric", "clip_by_layer": True, "clip_scaling": "proportional", "clip": 50.0}
+
+
+def completed(story: Story) -> list[dict[str, Any]]:
+    return [event for event in story.events if event["kind"] == "round_completed"]
+
+
+@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "gaussian"])
+def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both layers' norms lie far below 50 / sqrt(2), and every estimate says so: epsilon 1000 adds hardly any noise."""
+    folder = make_folder(tmp_path / "study", mechanism=mechanism, **ADAPTIVE)
+    story = play(folder, tmp_path, monkeypatch)
+    assert story.ended == 0
+    assert story.refusals == []
+    first, second = completed(story)
+    assert first["clips"] == [50 / math.sqrt(2)] * 2
+    assert first["below_clip"] == pytest.approx([1.0, 1.0], abs=0.2)
+    assert first["next_clips"] == second["clips"]
+    shares = zip(first["clips"], first["below_clip"], strict=True)
+    assert second["clips"] == pytest.approx([clip * math.exp(-0.3 * (share - 0.5)) for clip, share in shares])
+    assert all(0 <= event["wrapped_share"] < 1e-3 for event in (first, second))
+
+
+@pytest.mark.parametrize(
+    "clips", [[], [1.0], [1.0, 1.0, 1.0], [1.0, math.nan], [math.inf, 1.0], [0.0, 1.0], [-1.0, 1.0]], ids=str
+)
+def test_false_clips_are_refused(clips: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is uploaded under clips that are none: with a NaN every comparison is false, and every bit the same."""
+    folder = make_folder(tmp_path / "study", **ADAPTIVE)
+
+    def serialised(model: np.ndarray, *_: Any) -> tuple[bytes, bytes]:
+        data = model.astype("<f4").tobytes() + np.array(clips, "<f8").tobytes()
+        return data, hashlib.sha256(data).digest()
+
+    def quick(where: Coordinator) -> None:
+        where.study._deadlines_s["MaskedInputCollection"] = 0.5
+
+    monkeypatch.setattr(server.study, "_serialised", serialised)
+    story = play(folder, tmp_path, monkeypatch, prepare=quick)
+    assert story.kinds() <= {"advertise_keys", "share_keys"}
+    assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
+    assert len(story.refusals) == PARTICIPANTS
+
+
+def test_a_coordinator_that_adds_the_noise_must_be_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the sum without noise: a host whose policy doesn't name the mechanism takes no part."""
+    folder = make_folder(tmp_path / "study", mechanism="gaussian")
+    cases = ({"mechanism": None}, "see the sum without it"), ({"mechanism": "skellam"}, "accepted 'skellam'")
+    for policy, told in cases:
+        work = tmp_path / str(policy["mechanism"])
+        work.mkdir()
+        story = play(folder, work, monkeypatch, policy=policy)
+        assert isinstance(story.ended, JoinError)
+        assert told in str(story.ended)
+        assert story.ended.exit_code == BAD_INPUT
+        assert story.sent == []
+
+
+def test_a_sketch_is_sent_in_place_of_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_folder(tmp_path / "study", sketch_rows=3, sketch_ratio=4.0, clip=5.0)
+    story = play(folder, tmp_path, monkeypatch)
+    assert story.ended == 0
+    assert story.refusals == []
+    assert len(completed(story)) == 2
+    full = play(make_folder(tmp_path / "full"), make_work(tmp_path / "work"), monkeypatch)
+    assert completed(story)[0]["vector_bytes"] < completed(full)[0]["vector_bytes"] / 3.5
+
+
+def make_work(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
+    vector = np.arange(6, dtype=np.float32)
+    fixed = ClipRule.flat(6, 2.0)
+    assert write_model(vector, (2.0,), fixed) == vector.astype("<f4").tobytes()
+    assert read_model(vector.tobytes(), 6, fixed).clips == (2.0,)
+    moving = ClipRule(
+        layers=(4, 2), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2
+    )
+    data = write_model(vector, (0.1, 0.3), moving)
+    assert len(data) == model_bytes(6, moving) == 40
+    again = read_model(data, 6, moving)
+    assert again.clips == (0.1, 0.3)
+    assert np.array_equal(again.vector, vector)
+    with pytest.raises(ValueError, match="clip"):
+        write_model(vector, (0.1, -0.3), moving)
+    for bad in (data[:-1], data + b"\0", data[:-8]):
+        with pytest.raises(ValueError, match="bytes"):
+            read_model(bad, 6, moving)
