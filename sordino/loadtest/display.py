@@ -167,9 +167,8 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
         "a TLS channel each; "
         f"min_survivors {plan['min_survivors']}, A {plan['A']}",
-        f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}; "
-        f"{plan['padded_dim']:,} travel, "
-        "as it is padded",
+        f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}"
+        + (f"; {plan['padded_dim']:,} travel, as it is padded" if plan["padded_dim"] != options["dim"] else ""),
         f"rounds              {done} completed, {aborted} aborted; {sums}",
         *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
         f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "

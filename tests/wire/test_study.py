@@ -1,0 +1,105 @@
+"""From a study's options to its plan and document."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from mechanisms.plan import InfeasiblePlan, Plan
+from secagg.errors import InvalidParameters
+from secagg.parameters import colluders_in_cohort
+from wire.study import InvalidStudy, StudyDocument, coding, plan_figures, plan_study, round_parameters
+
+LAYERS = [400, 100, 12]
+WANTED: dict[str, Any] = {
+    "clients": 60,
+    "dim": 512,
+    "bits": 18,
+    "epsilon": 20.0,
+    "delta": 1e-6,
+    "rounds": 10,
+    "max_dropout": 0.2,
+    "adversarial": 0.05,
+}
+
+
+def document(plan: Plan) -> StudyDocument:
+    return StudyDocument(study="s", task="mlp", task_options={}, plan=plan)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip": 2.0},
+        {"clip": 2.0, "by_layer": True, "scaling": "least-noise"},
+        {"clip": 2.0, "by_layer": True, "update": "geometric"},
+        {"clip": 2.0, "update": "linear", "quantile": 0.8},
+        {"clip": 2.0, "sketch_rows": 3, "sketch_ratio": 2.0, "update": "geometric"},
+    ],
+    ids=str,
+)
+def test_documents_come_back_whole(options: dict[str, Any]) -> None:
+    plan = plan_study(**WANTED, **coding(LAYERS, **options))
+    again = StudyDocument.from_bytes(document(plan).to_bytes())
+    assert again.plan == plan
+    assert again.plan.identity == plan.identity
+    assert round_parameters(plan).dim == plan.padded_dim
+    json.dumps(plan_figures(plan), allow_nan=False)
+
+
+def test_a_clip_by_layer_bounds_the_whole_update() -> None:
+    rule = coding(LAYERS, clip=3.0, by_layer=True)["clipping"]
+    assert rule.layers == (400, 100, 12)
+    assert rule.clips == (3 / math.sqrt(3),) * 3
+    assert rule.bound(rule.clips) == pytest.approx(3.0)
+    assert coding(LAYERS, clip=3.0)["clipping"].layers == (512,)
+
+
+def test_a_sketch_is_as_short_as_asked() -> None:
+    plan = plan_study(**WANTED, **coding(LAYERS, clip=1.0, sketch_rows=4, sketch_ratio=4.0))
+    assert plan.coded_dim == 4 * 32
+    assert plan.sketch_rows * plan.sketch_width == plan.clipping.dim == 128
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(InfeasiblePlan, match="layer"):
+        coding(LAYERS, clip=1.0, sketch_rows=4, by_layer=True)
+    with pytest.raises(InfeasiblePlan, match="add up"):
+        plan_study(**WANTED | {"dim": 513}, **coding(LAYERS, clip=1.0, by_layer=True))
+    for change in ({"clip": 0.0}, {"clip": math.nan}, {"clip": 1.0, "update": "often"}, {"clip": 1.0, "scaling": "x"}):
+        with pytest.raises(InfeasiblePlan):
+            coding(LAYERS, **change)
+
+
+def test_the_published_figure_is_never_served() -> None:
+    sampled = WANTED | {"sampling": "poisson", "population": 6000}
+    plan = plan_study(**sampled, target="conditional", **coding(LAYERS, clip=1.0))
+    with pytest.raises(InvalidStudy, match="comparison"):
+        StudyDocument.from_bytes(document(plan).to_bytes())
+    StudyDocument.from_bytes(document(plan_study(**sampled, target="released", **coding(LAYERS, clip=1.0))).to_bytes())
+
+
+def test_a_drawn_cohort_may_hold_more_colluders_than_its_share() -> None:
+    """The naive count, the adversarial share of the cohort, is exceeded in many rounds; the plan takes the quantile."""
+    plan = plan_study(**WANTED | {"sampling": "lottery", "population": 600}, **coding(LAYERS, clip=1.0))
+    assert plan.colluders == colluders_in_cohort(600, 60, 0.05, 0.2, 10) > 10 * 0.05 * 60 / 5
+    naive = Plan.from_json(plan.to_json())
+    object.__setattr__(naive, "colluders", 3)
+    with pytest.raises(InvalidParameters, match="fewer colluders"):
+        round_parameters(naive)
+
+
+def test_figures_that_nobody_can_state_are_null() -> None:
+    huge = plan_study(
+        **WANTED | {"sampling": "poisson", "population": 10**6, "rounds": 1500, "epsilon": 8.0},
+        target="conditional",
+        **coding(LAYERS, clip=1.0),
+    )
+    figures = plan_figures(huge)
+    assert figures["epsilon_coordinator"] is None
+    assert 7.99 < figures["epsilon_conditional"] <= 8.0
+    json.dumps(figures, allow_nan=False)
+    assert plan_figures(plan_study(**WANTED, **coding(LAYERS, clip=1.0)))["epsilon_conditional"] is None
