@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from wire.durable import DurableStore, StorageError, check_kind, open_to_read
-from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, read_ledger
+from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
 from wire.ledger_rows import LedgerEntry, Spent
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
@@ -192,26 +192,24 @@ def check_ledger(journal: Path, ledger: Path) -> Head | None:
             `wire.ledger.ChangedLedger` for one that isn't what the participants wrote.
     """
     noted = _noted(journal)
-    if noted is None and not ledger.exists():
-        return None
-    if noted is not None and not ledger.exists():
-        raise LedgerError(
-            ledger, f"is missing, although {journal.name} knows of {noted.rows} rows in it: restore it from a copy"
-        )
     met: list[Head] = []
 
     def visit(row: Row) -> None:
         if noted is not None and row.number == noted.rows:
             met[:] = [row.head]
 
-    about, head, _ = read_ledger(ledger, visit)
+    found = find_ledger(ledger, visit)
     if noted is None:
         return None
-    found = met[0] if met else about.beginning()
+    if found is None:
+        raise LedgerError(
+            ledger, f"is missing, although {journal.name} knows of {noted.rows} rows in it: restore it from a copy"
+        )
+    about, head, _ = found
     if head.rows < noted.rows:
         missing = head.rows + 1
         raise ChangedLedger(ledger, f"row {missing} is missing: {journal.name} knows of row {noted.rows}", missing)
-    if found != noted:
+    if (met[0] if met else about.beginning()) != noted:
         reason = f"row {noted.rows} isn't the one that {journal.name} knows: rows were written anew"
         raise ChangedLedger(ledger, reason, noted.rows or None)
     return noted

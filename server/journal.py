@@ -32,6 +32,7 @@ from wire.ledger import (
     Ledger,
     LedgerError,
     Row,
+    find_ledger,
     head_file,
     read_ledger,
 )
@@ -72,11 +73,7 @@ class Journal:
         self.ledger_path = path.with_name(LEDGER_FILE)
         self._ledger: Ledger | None = None
 
-        def check() -> None:
-            if path.exists() or self.ledger_path.exists():
-                check_ledger(path)
-
-        self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, check)
+        self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, lambda: check_ledger(path))
 
     @property
     def ledger(self) -> Ledger:
@@ -245,8 +242,6 @@ def check_ledger(state: Path) -> list[Row]:
     path = state.with_name(LEDGER_FILE)
     while True:
         noted = _noted(state)
-        if noted is None and not path.exists():
-            return []
         rows: list[Row] = []
         try:
             _compare(state, path, noted, rows)
@@ -259,16 +254,17 @@ def check_ledger(state: Path) -> list[Row]:
 
 def _compare(state: Path, path: Path, noted: _Noted | None, rows: list[Row]) -> None:
     """Fill ``rows`` from the ledger and hold them against what the journal noted."""
-    if noted is not None and not path.exists():
+    found = find_ledger(path, _collect(rows))
+    if noted is not None and found is None:
         count = sum(number is not None for number, *_ in noted.attempts)
         raise LedgerError(
             path, f"is missing, although {state.name} knows of {count} charges: restore it with {head_file(path).name}"
         )
-    about, _, _ = read_ledger(path, _collect(rows))
-    if noted is None:
+    if noted is None or found is None:
         if rows:
             raise ChangedLedger(path, f"has {len(rows)} charges of which {state.name} knows nothing: restore that file")
         return
+    about = found[0]
     if about.side != COORDINATOR:
         raise LedgerError(path, f"is a participant's ledger, not that of {state.name}: name a folder of its own")
     if about.study != noted.study:

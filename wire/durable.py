@@ -130,7 +130,7 @@ class DurableStore:
         schema: str,
         application: int,
         version: int = 0,
-        check: Callable[[], None] | None = None,
+        check: Callable[[], object] | None = None,
     ) -> None:
         """
         Args:

@@ -144,17 +144,21 @@ def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, To
         LedgerError: there is no such ledger, or the file is none.
         ChangedLedger: something in it was changed.
     """
+    found = find_ledger(path, visit)
+    if found is None:
+        raise LedgerError(path, "there is no ledger here: name its file, or restore it")
+    return found
+
+
+def find_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals] | None:
+    """Like `read_ledger`; None where none was ever made, or its making was cut off before its first row."""
     for _ in range(_ATTEMPTS_TO_READ):
         told = _read_head_file(path)
         try:
-            found = _read(path, told, visit)
+            return _read(path, told, visit)
         except ChangedLedger:
             if _read_head_file(path) == told:
-                raise
-            continue  # the writer appended meanwhile
-        if found is None:
-            raise LedgerError(path, "there is no ledger here: name its file, or restore it")
-        return found
+                raise  # else the writer appended meanwhile
     raise LedgerError(path, "is being written all the time: try again")
 
 

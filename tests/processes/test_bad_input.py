@@ -139,6 +139,8 @@ def one_host(folder: Path) -> None:
     edits("study.toml", "one_machine = true", "one_machine = false")(folder)
 
 
+LOST = json.dumps({"ledger": "0" * 32, "rows": 3, "head": "ab" * 32}).encode()  # stood beside a ledger of three rows
+
 SERVE: dict[str, tuple[Damage, int, str]] = {
     "roster garbage": (writes("roster.json", b"\xff\xfe"), 2, "not a roster file"),
     "roster edited": (writes("roster.json", forged_roster), 2, "not signed by this study's authority"),
@@ -154,6 +156,9 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     ),
     "state is no database": (writes("coordinator/state.sqlite", b"not a database" * 100), 2, "state.sqlite"),
     "state of another kind": (writes("coordinator/state.sqlite", lambda f: other_database(f)), 2, "another kind"),
+    "ledger is no database": (writes("coordinator/ledger.sqlite", b"no ledger" * 100), 2, "can't be read as a ledger"),
+    "ledger of another kind": (writes("coordinator/ledger.sqlite", lambda f: other_database(f)), 2, "another kind"),
+    "ledger is gone": (writes("coordinator/ledger.sqlite.head", LOST), 2, "ledger.sqlite: is missing, although"),
     "threshold impossible": (edits("study.toml", "min_survivors = 5", "min_survivors = 4"), 3, "raise min_survivors"),
     "quorum above the roster": (edits("study.toml", "quorum = 5", "quorum = 8"), 3, "quorum"),
     "budget impossible": (edits("study.toml", "epsilon = 50.0", "epsilon = 0.0001"), 3, "epsilon"),
@@ -181,6 +186,9 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
     "ca empty": (writes("hosts/host-01/ca.pem", b""), 2, "ca.pem"),
     "journal is no database": (writes("hosts/host-01/journal.sqlite", b"no database" * 100), 2, "journal.sqlite"),
     "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
+    "ledger is no database": (writes("hosts/host-01/ledger.sqlite", b"no ledger" * 99), 2, "can't be read as a ledger"),
+    "ledger of another kind": (writes("hosts/host-01/ledger.sqlite", lambda f: other_database(f)), 2, "another kind"),
+    "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 2, "ledger.sqlite: is missing, although"),
     "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
     "nobody listens": (lambda _: None, 4, "can't be reached since 0.2 s"),
 }
@@ -208,6 +216,8 @@ def test_serve(study: Path, name: str) -> None:
     damage, code, told = SERVE[name]
     damage(study)
     check(command("serve", study, "--quiet"), code, told)
+    if "ledger" in name:
+        assert not (study / "coordinator" / "state.sqlite").exists()
     if "state" not in name:
         assert read_events(study / "coordinator" / "state.sqlite") == []
 
@@ -217,6 +227,8 @@ def test_join(study: Path, name: str) -> None:
     damage, code, told = JOIN[name]
     damage(study)
     check(command("join", "--home", home(study)), code, told)
+    if "ledger" in name:
+        assert not (home(study) / "journal.sqlite").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -158,6 +158,26 @@ def test_the_journal_never_knows_what_the_ledger_does_not(
     assert order == ["ledger", "journal"] * 2
 
 
+@pytest.mark.parametrize("reached", ["head file", "tables", "ledger"])
+def test_a_crash_while_the_files_are_made(study_folder: Path, tmp_path: Path, reached: str) -> None:
+    """Before the first round there is nothing to lose: the next start finishes what was begun."""
+    state = tmp_path / "state.sqlite"
+    restore(study_folder, state)
+    state.unlink()  # the ledger is made before the study is written down
+    if reached == "head file":
+        ledger_of(state).unlink()
+    elif reached == "tables":
+        with sqlite3.connect(ledger_of(state)) as connection:
+            connection.execute("DELETE FROM about")
+            connection.execute("DELETE FROM head")
+        connection.close()
+    assert check_ledger(state) == []
+    account, rows = restore(study_folder, state)
+    assert (rows, account.events) == (0, ())
+    serve(study_folder, state)
+    assert len(check_ledger(state)) == 2
+
+
 def test_at_the_budget_no_further_attempt_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Charges of attempts that came to nothing count: the round that they leave nothing for is refused."""
     folder = make_folder(tmp_path / "one", rounds=1, epsilon=50.0, delta=1e-5)
@@ -265,7 +285,7 @@ def another_plan(state: Path) -> None:
 
 
 DAMAGES: dict[Callable[[Path], None], str] = {
-    missing: "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
+    missing: "ledger.sqlite: is missing, although ledger.sqlite.head says that it had 2 rows",
     missing_with_its_head: "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
     cheaper: "row 1 isn't the one that state.sqlite knows: rows were written anew",
     cut_short: "row 2 is missing: state.sqlite knows of row 2",
