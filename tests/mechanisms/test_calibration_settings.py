@@ -1,8 +1,8 @@
 """Calibration over the settings that the design names, against an independent high-precision solution.
 
-34 settings: one round and 1,500, sampling rates 1 to 3e-4, 10 to 20 bits, 250 to 2^22 values, both distributed
-mechanisms. The independent side shares no code with the plan: its own formulas from the papers, in 30 digits, every
-order (all real ones where the theorem allows, all integers up to 160 otherwise).
+42 settings: one round and 1,500, sampling rates 1 to 3e-4, 10 to 20 bits, 250 to 2^22 values, both distributed
+mechanisms, all three readers. The independent side shares no code with the plan: its own formulas from the papers, in
+30 digits, every order (all real ones where the theorem allows, all integers up to 160 otherwise).
 
 A calibration is right if the independent epsilon at the planned noise is the target, and best if a millionth less
 noise, on the grid that goes with it, already exceeds it: the independent solution then lies less than a millionth
@@ -37,6 +37,13 @@ class Case:
     epsilon: float
     rounds: int
     population: int  # the same as clients: everybody is in every round
+    sampling: str = "poisson"
+
+    @property
+    def reader(self) -> str:
+        if self.population == self.clients:
+            return "coordinator"
+        return "conditional" if self.sampling == "poisson" else "released"
 
     def plan(self) -> Plan:
         sampled = self.population > self.clients
@@ -44,8 +51,8 @@ class Case:
             mechanism=self.mechanism,
             clients=self.clients,
             population=self.population,
-            sampling="poisson" if sampled else "none",
-            target="conditional" if sampled else "coordinator",
+            sampling=self.sampling if sampled else "none",
+            target=self.reader,
             dim=self.dim,
             bits=self.bits,
             clip=0.03,
@@ -82,6 +89,10 @@ CASES = [
         (1000, 1 << 22, 18, 10.0, 1500, 342_477),
         (100, 250, 20, 2.0, 1500, 333_334),
         (100, 10_000, 10, 8.0, 1500, 100_000),
+        (100, 250, 16, 1.0, 1, 2000, "lottery"),
+        (100, 50_000, 14, 4.0, 15, 10_000, "lottery"),
+        (200, 250, 16, 0.5, 1, 400, "fixed"),
+        (100, 50_000, 18, 2.0, 100, 10_000, "fixed"),
     )
 ]
 
@@ -128,28 +139,39 @@ def epsilon_of(case: Case, d: int, variance: mpmath.mpf, length: mpmath.mpf) -> 
     )  # beta = exp(-1/2): sqrt(2 ln e^(1/2)) = 1
     l2 = min(worst, likely)
     l1 = min(mpmath.sqrt(d) * l2, l2**2)
-    once = (
-        ddgauss(case.clients, d, variance, l1, l2)
-        if case.mechanism == "ddgauss"
-        else skellam(case.clients * variance, l1, l2)
-    )
+
+    def once(times: int) -> Curve:
+        if case.mechanism == "ddgauss":
+            return ddgauss(case.clients, d, variance, times * l1, times * l2)
+        return skellam(case.clients * variance, times * l1, times * l2)
 
     def converted(a: mpmath.mpf, cost: mpmath.mpf) -> mpmath.mpf:
         return case.rounds * cost + mpmath.log(1 - 1 / a) - (mpmath.log(mpf(DELTA)) + mpmath.log(a)) / (a - 1)
 
-    if rate < 1:
-        costs = zhu_wang(once, rate)
-        return min(converted(mpf(a), cost) for a, cost in costs.items())
-    if case.mechanism == "skellam":
-        return min(converted(mpf(a), once(mpf(a))) for a in range(2, LARGEST_ORDER + 1))
-    low, high = mpf("1.001"), mpf(1000)
-    for _ in range(100):  # the conversion has a single minimum in the order
-        first, second = low + (high - low) / 3, high - (high - low) / 3
-        if converted(first, once(first)) < converted(second, once(second)):
-            high = second
-        else:
-            low = first
-    return converted(low, once(low))
+    if case.reader == "conditional":
+        return min(converted(mpf(a), cost) for a, cost in zhu_wang(once(1), rate).items())
+    found = [mpmath.inf]
+    if case.sampling == "fixed":
+        found += [converted(mpf(a), cost) for a, cost in wang_balle_kasiviswanathan(once(2), rate).items()]
+    curve = once(1)
+
+    def at(a: mpmath.mpf) -> mpmath.mpf:  # every reader knows at most who took part: rate 1
+        grown = mpmath.expm1((a - 1) * curve(a)) * rate
+        return converted(a, mpmath.log1p(grown) / (a - 1))
+
+    whole = {a: at(mpf(a)) for a in range(2, LARGEST_ORDER + 1)}
+    found += whole.values()
+    if case.mechanism == "ddgauss":  # all real orders: around the best integer
+        best = min(whole, key=lambda a: whole[a])
+        low, high = max(mpf("1.001"), mpf(best - 1)), mpf(best + 1)
+        for _ in range(80):
+            first, second = low + (high - low) / 3, high - (high - low) / 3
+            if at(first) < at(second):
+                high = second
+            else:
+                low = first
+        found.append(at(low))
+    return min(found)
 
 
 def ddgauss(n: int, d: int, variance: mpmath.mpf, l1: mpmath.mpf, l2: mpmath.mpf) -> Curve:
@@ -183,6 +205,18 @@ def zhu_wang(once: Curve, q: mpmath.mpf) -> dict[int, mpmath.mpf]:
         for l in range(3, a + 1):  # noqa: E741  # the theorem's letter
             weight *= odds * (a - l + 1) / l
             total += 3 * weight * grown[l]
+        found[a] = min(unsampled[a], mpmath.log(total) / (a - 1))
+    return found
+
+
+def wang_balle_kasiviswanathan(replaced: Curve, q: mpmath.mpf) -> dict[int, mpmath.mpf]:
+    """[WBK19] Theorem 9 for every integer order, or the unsampled cost where that is less; at twice the sensitivity."""
+    unsampled = {a: replaced(mpf(a)) for a in range(2, LARGEST_ORDER + 1)}
+    found = {}
+    for a in range(2, LARGEST_ORDER + 1):
+        second = min(4 * mpmath.expm1(unsampled[2]), 2 * mpmath.exp(unsampled[2]))
+        total = 1 + math.comb(a, 2) * q**2 * second
+        total += mpmath.fsum(2 * math.comb(a, j) * q**j * mpmath.exp((j - 1) * unsampled[j]) for j in range(3, a + 1))
         found[a] = min(unsampled[a], mpmath.log(total) / (a - 1))
     return found
 
