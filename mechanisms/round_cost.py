@@ -112,7 +112,7 @@ def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> C
 
     The amplified ones take the curve at h_min whatever ``honest`` is: how many left may depend on who was drawn.
     """
-    if reader == COORDINATOR or stated.sampling == NO_SAMPLING:
+    if not _amplified(stated, reader):
         return round_curve(stated, noise, honest)
     base, rate = round_curve(stated, noise, stated.h_min), stated.sampling_rate
     if reader == CONDITIONAL:
@@ -169,22 +169,29 @@ def best_order(stated: Statement, noise: Noise, reader: str) -> float:
     return float(around[best(around)])
 
 
+def _amplified(stated: Statement, reader: str) -> bool:
+    """Whether a sampling theorem takes part. At rate 1 the conditional one would only bind to integer orders."""
+    if reader == COORDINATOR or stated.sampling == NO_SAMPLING:
+        return False
+    return reader != CONDITIONAL or stated.clients < stated.population
+
+
 def _takes_whole_orders(stated: Statement, reader: str) -> bool:
     """Whether a bound that holds for integers only takes part."""
     theorem = reader == CONDITIONAL or (reader == RELEASED and stated.sampling == FIXED_SIZE)
-    return stated.mechanism == SKELLAM or (theorem and stated.sampling != NO_SAMPLING)
+    return stated.mechanism == SKELLAM or (theorem and _amplified(stated, reader))
 
 
 def _takes_fractions(stated: Statement, reader: str) -> bool:
     """Whether a bound that holds for all orders takes part."""
-    return stated.mechanism != SKELLAM and (reader != CONDITIONAL or stated.sampling == NO_SAMPLING)
+    return stated.mechanism != SKELLAM and (reader != CONDITIONAL or not _amplified(stated, reader))
 
 
 def coarse_orders(stated: Statement, reader: str) -> Floats:
     """Orders to begin a search with, ascending: all that the theorems of this reader's figure allow, thinned out."""
     found = order_grid() if _takes_fractions(stated, reader) else np.empty(0)
     if _takes_whole_orders(stated, reader):
-        sampled = stated.sampling != NO_SAMPLING and reader != COORDINATOR
+        sampled = _amplified(stated, reader)
         last, steps = (LARGEST_SAMPLED_ORDER, 48) if sampled else (10**6, 400)
         whole = np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
         found = np.concatenate([found, whole])

@@ -221,6 +221,19 @@ def wang_balle_kasiviswanathan(replaced: Curve, q: mpmath.mpf) -> dict[int, mpma
     return found
 
 
+@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam"])
+def test_a_sampling_rate_of_one_costs_nothing(mechanism: str) -> None:
+    """The naive plan keeps to the integer orders of the sampling theorem, and adds noise for it."""
+    unsampled = Case(mechanism, 100, 250, 16, 8.0, 1, 100).plan()
+    for sampling, target in (("poisson", "conditional"), ("lottery", "released"), ("fixed", "released")):
+        plan = make_plan(
+            **{"mechanism": mechanism, "clients": 100, "population": 100, "sampling": sampling, "target": target},
+            **{"dim": 250, "bits": 16, "clip": 0.03, "epsilon": 8.0, "delta": DELTA, "rounds": 1, "colluders": 0},
+            **{"min_survivors": 100, "quorum": 100, "max_dropout": 0.0, "adversarial": 0.0},
+        )
+        assert float(plan.local_variance) == pytest.approx(float(unsampled.local_variance), rel=1e-7)
+
+
 def test_the_independent_side_would_see_noise_that_is_too_small() -> None:
     """The naive calibration forgets that rounding lengthens an update: its noise is caught as too little."""
     case = CASES[0]
