@@ -64,6 +64,8 @@ def check_names(*, mechanism: str, target: str | None, sampling: str, rotation: 
 
 def check_population(clients: int, population: int | None, sampling: str) -> None:
     """Raises Failure: sampling without a population, or the other way round."""
+    if clients < 2:
+        raise Failure(ExitCode.INPUT, f"--clients {clients} is too few: a sum of one hides nobody. Use at least 2.")
     if sampling == "none" and population not in (None, clients):
         raise Failure(
             ExitCode.INPUT,
