@@ -304,7 +304,7 @@ TAMPERED: list[Arguments] = [
     {"padded_dim": 1024},
     {"mechanism": "none"},
     {"target": "conditional"},
-    {"sampling": "lottery"},
+    {"sampling": "lottery", "population": 1000},
     {"sampling": "unknown"},
     {"population": 1000},
     {"population": 99},
