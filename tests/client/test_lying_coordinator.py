@@ -253,7 +253,8 @@ def test_refused(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lie.never not in story.kinds()
     assert not story.kinds() & set(ALL[ALL.index(lie.never) :])
     assert story.codes() == {lie.code}
-    assert {who for who, _ in story.refusals} >= set(range(5))  # the attempt may end before the last ones refuse
+    # With three of seven gone the attempt ends, perhaps before the others refuse.
+    assert len({who for who, _ in story.refusals}) >= 3
     warnings = [entry for entry in story.logs if entry["event"] == "refused"]
     assert warnings
     assert all(lie.reason in entry["reason"] for entry in warnings)
