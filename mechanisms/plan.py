@@ -152,9 +152,9 @@ class Plan(Statement):
             )
         return round_curve(self, self.noise, honest)
 
-    def round_cost(self, honest: int) -> float:
-        """`round_curve` at the filter's order: what the coordinator's and a participant's ledgers charge."""
-        return float(self.round_curve(honest)(np.array([self.order]))[0])
+    def round_cost(self, honest: int, order: float | None = None) -> float:
+        """`round_curve` at one order, by default the filter's: what both sides' ledgers charge."""
+        return float(self.round_curve(honest)(np.array([self.order if order is None else order]))[0])
 
     @cached_property
     def released_cost(self) -> float:

@@ -10,17 +10,13 @@ underestimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
 
 Floats = NDArray[np.float64]
 
@@ -205,9 +201,3 @@ def epsilon_with_sampler_error(orders: Floats | float, rdp: Floats | float, delt
     if cost > delta / 2:
         return math.inf
     return rdp_to_epsilon(orders, rdp, delta - cost)
-
-
-def curve(plan: Plan, honest: int) -> Callable[[float], float]:
-    """`Plan.round_curve` for single orders."""
-    at = plan.round_curve(honest)
-    return lambda order: float(at(np.array([order]))[0])

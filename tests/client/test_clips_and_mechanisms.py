@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from host_in_process import Story, play
-from study_in_process import PARTICIPANTS, Coordinator, make_folder
+from study_in_process import Coordinator, make_folder
 
 import server.study
 from client.participant_host import BAD_INPUT, JoinError
@@ -61,7 +61,7 @@ def test_false_clips_are_refused(clips: list[float], tmp_path: Path, monkeypatch
     story = play(folder, tmp_path, monkeypatch, prepare=quick)
     assert story.kinds() <= {"advertise_keys", "share_keys"}
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
-    assert len(story.refusals) == PARTICIPANTS
+    assert len(story.refusals) >= 3  # from then on too few are left, and the attempt may end before the others speak
 
 
 def test_a_coordinator_that_adds_the_noise_must_be_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

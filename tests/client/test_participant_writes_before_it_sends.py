@@ -15,7 +15,6 @@ from study_in_process import PARTICIPANTS, Coordinator
 import client.connection
 from client.journal import ClientJournal
 from client.participant_host import JoinError
-from mechanisms.privacy_curves import curve
 from secagg.client_phases import request_digest
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -74,13 +73,13 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
             if kind in ("advertise_keys", "share_keys"):
                 assert row == (None, 0, None)
             elif kind in ("masked_input", "consistency"):
-                assert charged == pytest.approx(curve(plan, plan.h_min)(plan.order))
+                assert charged == pytest.approx(plan.round_cost(plan.h_min))
                 assert signed == (kind == "consistency")
                 assert answered is None
             else:
                 assert answered == requests[number]
                 # The exact cost takes the place of the worst one, since a quorum has signed that all are in the sum.
-                assert charged == pytest.approx(curve(plan, PARTICIPANTS - plan.colluders)(plan.order))
+                assert charged == pytest.approx(plan.round_cost(PARTICIPANTS - plan.colluders))
         await honest_send(session, message)
 
     async def upload(session: Any, packed: bytes) -> bytes:

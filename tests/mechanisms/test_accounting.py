@@ -8,7 +8,7 @@ import pytest
 
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
 from mechanisms.plan import Plan
-from mechanisms.privacy_curves import curve, rdp_to_epsilon
+from mechanisms.privacy_curves import rdp_to_epsilon
 
 EVERYBODY = frozenset(range(100))
 FEWEST = frozenset(range(70))
@@ -61,7 +61,7 @@ def test_each_participant_pays_for_the_sums_that_held_them(demo_plan: Plan) -> N
     account.charge(charge(demo_plan, 1, frozenset(range(75))))
     account.charge(charge(demo_plan, 2, frozenset(range(25, 100))))
     order = demo_plan.order
-    cost = {n: curve(demo_plan, n - 5)(order) for n in (75, 100)}
+    cost = {n: demo_plan.round_cost(n - 5, order) for n in (75, 100)}
     assert cost[75] > cost[100]
     assert account.rdp_of(0) == pytest.approx(cost[100] + cost[75])
     assert account.rdp_of(50) == pytest.approx(cost[100] + 2 * cost[75])
@@ -73,8 +73,8 @@ def test_each_participant_pays_for_the_sums_that_held_them(demo_plan: Plan) -> N
 def test_counting_all_survivors_as_honest_would_undercount(demo_plan: Plan) -> None:
     """A of the surviving shares are known: the naive accountant divides by |u3| instead of |u3| - A."""
     account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
-    assert account.cost_of_round(70) == curve(demo_plan, 65)(demo_plan.order)
-    naive = curve(demo_plan, 70)(demo_plan.order)
+    assert account.cost_of_round(70) == demo_plan.round_cost(65)
+    naive = demo_plan.round_cost(70)
     assert naive < account.cost_of_round(70)
     assert account.cost_of_round(75) == naive
 
@@ -129,7 +129,7 @@ def test_would_exceed_wants_a_possible_count(demo_plan: Plan) -> None:
 def test_the_running_figure_is_that_of_the_fixed_order(demo_plan: Plan) -> None:
     """Survivors are chosen adaptively: the best order in hindsight is not used."""
     account = Account(demo_plan, [charge(demo_plan, 0, EVERYBODY)])
-    at_order = rdp_to_epsilon(demo_plan.order, curve(demo_plan, 95)(demo_plan.order), demo_plan.delta)
+    at_order = rdp_to_epsilon(demo_plan.order, demo_plan.round_cost(95), demo_plan.delta)
     assert account.epsilon_coordinator() == pytest.approx(at_order, rel=1e-9)
-    in_hindsight = rdp_to_epsilon(12.0, curve(demo_plan, 95)(12.0), demo_plan.delta)
+    in_hindsight = rdp_to_epsilon(12.0, demo_plan.round_cost(95, 12.0), demo_plan.delta)
     assert in_hindsight < account.epsilon_coordinator()

@@ -9,14 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 import mpmath
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms.calibration import VARIANCE_DENOMINATOR
 from mechanisms.plan import InfeasiblePlan, Plan, assumed_colluders, make_plan, verify_plan
-from mechanisms.privacy_curves import curve, order_grid, rdp_to_epsilon
+from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
 
 Arguments = dict[str, Any]
 
@@ -35,7 +34,7 @@ def test_the_demonstrations_figures(demo_plan: Plan) -> None:
     assert plan.padded_dim == 512
     assert plan.full_stddev / plan.clip == pytest.approx(3.06, abs=0.01)
     assert 7.999 < plan.planned_epsilon <= 8.0
-    everybody = 15 * np.array([curve(plan, 95)(float(order)) for order in order_grid()])
+    everybody = 15 * plan.round_curve(95)(order_grid())
     assert rdp_to_epsilon(order_grid(), everybody, plan.delta) == pytest.approx(6.4, abs=0.02)
     assert plan.noise_multiplier == pytest.approx(plan.full_stddev * math.sqrt(65 / 100) / plan.clip)
     assert plan.central_stddev == pytest.approx(plan.local_stddev * math.sqrt(65))
@@ -88,7 +87,7 @@ def test_the_target_is_never_exceeded(
             raise AssertionError("a refusal must say why and what works") from problem
         return
     # The target holds at the filter's order, recomputed here from the curve alone.
-    assert rdp_to_epsilon(plan.order, rounds * curve(plan, plan.h_min)(plan.order), delta) <= epsilon
+    assert rdp_to_epsilon(plan.order, rounds * plan.round_cost(plan.h_min), delta) <= epsilon
     verify_plan(plan)
     assert Plan.from_json(plan.to_bytes()) == plan
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mechanisms.discrete_gaussian import SAMPLER_DISTANCE
 from mechanisms.plan import Plan
 from mechanisms.privacy_curves import (
-    curve,
     ddgauss_rdp,
     ddgauss_tau,
     epsilon_with_sampler_error,
@@ -250,9 +249,9 @@ def test_the_samplers_distance_is_paid_for() -> None:
 
 def test_the_curve_of_a_plan_is_the_smaller_bound(demo_plan: Plan) -> None:
     order = demo_plan.order
-    at_least, all_there = curve(demo_plan, 65)(order), curve(demo_plan, 95)(order)
+    at_least, all_there = demo_plan.round_cost(65, order), demo_plan.round_cost(95, order)
     assert all_there < at_least
     assert all_there == pytest.approx(at_least * 65 / 95, rel=1e-6)
     for honest in (64, 96, 0, -1):
         with pytest.raises(ValueError, match="honest"):
-            curve(demo_plan, honest)
+            demo_plan.round_curve(honest)
