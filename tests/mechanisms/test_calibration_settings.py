@@ -2,7 +2,7 @@
 
 42 settings: one round and 1,500, sampling rates 1 to 3e-4, 10 to 20 bits, 250 to 2^22 values, both distributed
 mechanisms, all three readers. The independent side shares no code with the plan: its own formulas from the papers, in
-30 digits, every order (all real ones where the theorem allows, all integers up to 160 otherwise).
+30 digits, every order (all real ones where the theorem allows, all integers up to 96 otherwise).
 
 A calibration is right if the independent epsilon at the planned noise is the target, and best if a millionth less
 noise, on the grid that goes with it, already exceeds it: the independent solution then lies less than a millionth
@@ -23,7 +23,7 @@ from mechanisms.plan import Plan, make_plan
 
 mpf = mpmath.mpf
 Curve = Callable[[mpmath.mpf], mpmath.mpf]
-LARGEST_ORDER = 160
+LARGEST_ORDER = 96
 DELTA = 1e-5
 K_STDDEVS = 4
 
