@@ -65,8 +65,11 @@ class ClipRule:
         self._check_ranges()
 
     def _check_ranges(self) -> None:
-        if not all(math.isfinite(value) for value in (*self.clips, self.quantile, self.rate, self.bit_weight)):
-            raise InfeasiblePlan("clipping: a number is infinite or not a number", "state finite numbers")
+        for name in ("quantile", "rate", "bit_weight"):
+            if not math.isfinite(getattr(self, name)):
+                raise InfeasiblePlan(f"clipping: {name} is infinite or not a number", "state finite numbers")
+        if not all(math.isfinite(clip) for clip in self.clips):
+            raise InfeasiblePlan("clip: infinite or not a number", "state a positive clip")
         adaptive = self.update != FIXED
         rules = [
             (1 <= len(self.layers) <= MOST_LAYERS, f"clipping: {len(self.layers)} layers", f"use 1 to {MOST_LAYERS}"),

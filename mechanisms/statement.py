@@ -77,7 +77,7 @@ class Statement:
         self._check_counts()
 
     def _ranges(self) -> list[tuple[bool, str, str]]:
-        finite = all(math.isfinite(getattr(self, f.name)) for f in fields(self) if f.type == "float")
+        endless = [f.name for f in fields(self) if f.type == "float" and not math.isfinite(getattr(self, f.name))]
         return [
             (
                 self.mechanism in VECTOR_MECHANISMS,
@@ -87,7 +87,7 @@ class Statement:
             (self.target in TARGETS, f"unknown target {self.target!r}", f"use one of {TARGETS}"),
             (self.sampling in SAMPLINGS, f"unknown sampling {self.sampling!r}", f"use one of {SAMPLINGS}"),
             (self.rotation in ROTATIONS, f"unknown rotation {self.rotation!r}", f"use one of {ROTATIONS}"),
-            (finite, "a number is infinite or not a number", "state finite numbers"),
+            (not endless, f"{', '.join(endless)}: infinite or not a number", "state finite numbers"),
             (1 <= self.dim <= LARGEST_DIM, f"dim {self.dim} is out of range", f"use 1 to {LARGEST_DIM}"),
             (1 <= self.bits <= LARGEST_BITS, f"bits {self.bits} is out of range", f"use 1 to {LARGEST_BITS}"),
             (2 <= self.clients < 1 << 32, f"clients {self.clients} is out of range", "use at least 2"),
