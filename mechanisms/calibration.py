@@ -59,7 +59,8 @@ def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction
 
     2^B >= 2 k sqrt(r^2 n^2 / b + n / 4 + n s^2) with r = clip / granularity and b the length of a block of the
     rotation: after it, in the worst case that all n updates point the same way and lie in one block. Source:
-    [KLS21] section 4 / Theorem 34, in grid units; there b = d. Noise that the coordinator adds isn't in the sum.
+    [KLS21] section 4 / Theorem 34, in grid units; there b = d. A coordinator's noise counts like everybody's: it is
+    added modulo 2^B too, else a sum that wraps would tell more than a sum with noise.
     """
     n = stated.clients
     spread = (
@@ -72,7 +73,7 @@ def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction
 
 
 def _noise_in_sum(stated: Statement, local_variance: Fraction) -> Fraction:
-    return Fraction(0) if stated.mechanism == GAUSSIAN else stated.clients * local_variance
+    return (stated.h_min if stated.mechanism == GAUSSIAN else stated.clients) * local_variance
 
 
 def scaled_clip_squared(stated: Statement, local_variance: Fraction) -> Fraction:
@@ -101,11 +102,10 @@ def _room_for_noise(stated: Statement) -> tuple[int, int]:
     low = math.ceil(smallest_variance(stated.mechanism) * unit)
     # The most noise that leaves room for one grid step of signal: r^2 = 1 and the margin below.
     room = scaled_clip_squared(stated, Fraction(0)) - Fraction(1001, 1000)
-    high = (
-        LARGEST_VARIANCE * unit // stated.h_min
-        if stated.mechanism == GAUSSIAN
-        else math.floor(room * stated.clients / stated.block_dim * unit)
-    )
+    shares = _noise_in_sum(stated, Fraction(1))
+    high = math.floor(room * stated.clients**2 / (stated.block_dim * shares) * unit)
+    if stated.mechanism == GAUSSIAN:
+        high = min(high, LARGEST_VARIANCE * unit // stated.h_min)
     if room < 0 or high < low:
         raise InfeasiblePlan(
             f"{stated.bits} bits cannot hold a sum of {stated.clients} noised vectors of {stated.padded_dim} "

@@ -194,12 +194,21 @@ class Encoder:
         return Decoded(values, below, wrapping)
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
-        """Refine the grid, add the coordinator's noise; returns how many new steps make an old one."""
+        """Refine the grid, add the coordinator's noise; returns how many new steps make an old one.
+
+        Modulo 2^B like the sum itself: what comes out is then the noised sum, wrapped, and tells no more than that. If
+        only the sum were reduced, one update that carries it across half the modulus would move it by all of 2^B.
+        """
         if random_bytes is None:
             raise ValueError('the mechanism "gaussian" needs randomness to decode: the coordinator adds the noise')
         halvings, variance = refinement(self.plan)
         centred <<= halvings
         discrete_gaussian(variance).add(centred, random_bytes)
+        width = self.plan.bits + halvings
+        half = np.int64(1 << (width - 1))
+        centred += half
+        centred &= np.int64((1 << width) - 1)
+        centred -= half
         return 1 << halvings
 
     def _checked(self, update: NDArray[Any]) -> NDArray[np.floating[Any]]:
