@@ -25,7 +25,7 @@ from learning.datasets import Dataset
 from learning.parameters import Parameters, flatten, shapes_of, unflatten
 from learning.public_random import PublicRandom
 from learning.task import Task
-from mechanisms.encoder import Encoder, InvalidUpdate
+from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
 from secagg.client_phases import (
     AdvertiseKeys,
     Answered,
@@ -66,7 +66,7 @@ class _Attempt:
     attempt: int
     phase: Any
     model: asyncio.Task[RoundModel] = field(repr=False)
-    update: asyncio.Task[NDArray[np.float32]] = field(repr=False)
+    update: asyncio.Task[NDArray[np.float32] | None] = field(repr=False)
     packed: bytes | None = field(default=None, repr=False)
 
 
@@ -210,26 +210,25 @@ class Participant:
         except ValueError as error:
             raise DocumentMismatch(str(error)) from error
 
-    async def _train(self, model: asyncio.Task[RoundModel]) -> NDArray[np.float32]:
+    async def _train(self, model: asyncio.Task[RoundModel]) -> NDArray[np.float32] | None:
         return await self._compute(self._local_update, unflatten((await model).vector, self._shapes))
 
-    def _local_update(self, parameters: Parameters) -> NDArray[np.float32]:
-        """The update, or zeros where training failed or diverged; shape (dim,), always finite.
+    def _local_update(self, parameters: Parameters) -> NDArray[np.float32] | None:
+        """The update, shape (dim,), always finite; None where training failed or diverged.
 
         Never an error: the coordinator chooses the model, and could choose one that overflows exactly when some example
         has a property. A refusal would then be an answer about one participant, without noise and without a charge.
         """
-        zeros = np.zeros(self._task.dim, dtype=np.float32)
         try:
             # Orders examples into batches and nothing else; noise and keys never come from it.
             order = PublicRandom(os.urandom(32))
             update = flatten(self._task.local_update(parameters, self._data, order))
         except Exception as error:
             self._log.error("training failed, zeros are sent", error=type(error).__name__)
-            return zeros
-        if update.shape != zeros.shape or not np.isfinite(update).all():
+            return None
+        if update.shape != (self._task.dim,) or not np.isfinite(update).all():
             self._log.warning("training diverged, zeros are sent")
-            return zeros
+            return None
         return update
 
     async def _mask(
@@ -254,7 +253,16 @@ class Participant:
         """The update, encoded: words below 2^B, shape (padded_dim,)."""
         update = await attempt.update
         encoder = Encoder(terms.document.plan, masking.cohort.context, clips)
-        return await self._compute(encoder.encode, update, os.urandom)
+        return await self._compute(self._encode, encoder, update)
+
+    def _encode(self, encoder: Encoder, update: NDArray[np.float32] | None) -> NDArray[np.unsignedinteger[Any]]:
+        """The update, or nothing but noise: an error here would be an answer about the data, as in `_local_update`."""
+        if update is not None:
+            try:
+                return encoder.encode(update, os.urandom)
+            except (InvalidUpdate, RoundingFailed) as error:
+                self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
+        return encoder.encode_nothing(os.urandom)
 
     async def _upload(self, session: Session, attempt: _Attempt) -> None:
         packed, attempt.packed = attempt.packed, None
@@ -293,7 +301,8 @@ class Participant:
         plan = terms.document.plan
         spent, coming = self._journal.spent(terms.study_sha256, self.identity.public), price(plan, plan.h_min)
         draws = spent.all_draws + plan.clients * plan.padded_dim
-        check_budget(self._configuration, epsilon(coming.order, spent.renyi + coming.cost, plan.delta, draws))
+        after = epsilon(coming.order, spent.renyi + coming.cost, plan.delta, draws)
+        check_budget(self._configuration, terms.document, after)
 
     def _key(self, terms: StudyTerms, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return terms.document.study, self.identity.public, attempt.round, attempt.attempt

@@ -66,7 +66,7 @@ def check_roster(configuration: HostSettings, document: StudyDocument, roster: R
         )
 
 
-def check_budget(configuration: HostSettings, epsilon_after: float) -> None:
+def check_budget(configuration: HostSettings, document: StudyDocument, epsilon_after: float) -> None:
     """Whether the participant may be charged once more.
 
     Raises:
@@ -76,4 +76,10 @@ def check_budget(configuration: HostSettings, epsilon_after: float) -> None:
         raise PolicyRefusal(
             f"one more round would bring epsilon to {epsilon_after:.3f}, above max_epsilon "
             f"{configuration.policy.max_epsilon:g}"
+        )
+    # The coordinator's filter stops there too; one that doesn't keep it gets no more than the plan promised.
+    if epsilon_after > document.plan.budget_coordinator:
+        raise PolicyRefusal(
+            f"one more round would bring epsilon to {epsilon_after:.3f}, above the study's budget "
+            f"{document.plan.budget_coordinator:g}"
         )

@@ -18,7 +18,7 @@ from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.privacy_curves import SMALLEST_STDDEV
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.round_cost import Noise, best_order, coarse_orders, planned_epsilon
-from mechanisms.rounding import LARGEST_NORM
+from mechanisms.rounding import LARGEST_PLANNED_NORM
 from mechanisms.statement import (
     CONDITIONAL,
     COORDINATOR,
@@ -112,7 +112,7 @@ def _room_for_noise(stated: Statement) -> tuple[int, int]:
             f"values at {stated.k_stddevs:g} standard deviations",
             "",
         )
-    if scaled_clip_squared(stated, min(Fraction(high, unit), Fraction(LARGEST_VARIANCE))) > LARGEST_NORM**2:
+    if scaled_clip_squared(stated, min(Fraction(high, unit), Fraction(LARGEST_VARIANCE))) > LARGEST_PLANNED_NORM**2:
         raise _TooManyBits(f"{stated.bits} bits make a finer grid than the sampler and 64-bit norms take", "")
     return low, min(high, LARGEST_VARIANCE * unit)
 
@@ -156,7 +156,7 @@ def _solve(stated: Statement) -> Calibration:
         order = best_order(stated, noise(tried[order]), reader)
     order, variance = min(tried.items(), key=lambda item: item[1])
     found = noise(variance)
-    if stated.encoder_clip / found.granularity + math.sqrt(stated.padded_dim) >= LARGEST_NORM:
+    if stated.encoder_clip / found.granularity + math.sqrt(stated.padded_dim) >= LARGEST_PLANNED_NORM:
         raise _TooManyBits(
             f"with {stated.bits} bits the grid is so fine that squared integer norms leave 64 bits",
             "",

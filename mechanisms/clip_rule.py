@@ -88,7 +88,7 @@ class ClipRule:
                 "use 0.5",
             ),
             (not adaptive or 0 < self.rate <= 10, f"clip rate {self.rate:g} is out of range", "use 0.2"),
-            (not adaptive or 1e-3 <= self.bit_weight <= 10, f"bit weight {self.bit_weight:g}", "use 0.2"),
+            (not adaptive or 1e-3 <= self.bit_weight <= 1, f"bit weight {self.bit_weight:g}", "use 0.2"),
             (
                 adaptive or self.quantile == self.rate == self.bit_weight == 0,
                 "fixed clips have no quantile, rate or bit weight",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # A hair below the clip, so that the rounding errors of the rotation (about 1e-15 a step) stay inside it.
-_HAIR: Final = 1 - 2.0**-40
+HAIR: Final = 1 - 2.0**-40
 
 
 def l2_norm(vector: NDArray[np.float64]) -> float:
@@ -47,11 +47,11 @@ def clip_l2(vector: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
         ValueError: a value is infinite or not a number.
     """
     norm = _norm_of_finite(vector, "the vector")
-    if norm <= clip * _HAIR:
+    if norm <= clip * HAIR:
         return vector
     if norm == math.inf:  # entries near the largest double: bring them into range first
         return clip_l2(vector * 2.0**-600, clip)
-    return vector / norm * (clip * _HAIR)  # in this order: clip / norm may be too small for full precision
+    return vector / norm * (clip * HAIR)  # in this order: clip / norm may be too small for full precision
 
 
 def clip_layers(
@@ -99,14 +99,14 @@ def _norm_of_finite(vector: NDArray[np.float64], name: str) -> float:
 
 def _scale_to(layer: NDArray[np.float64], norm: float, clip: float, scale: float) -> None:
     """Divide ``layer`` of the given norm by ``scale`` in place, after clipping it."""
-    if norm <= clip * _HAIR:
+    if norm <= clip * HAIR:
         if scale != 1.0:
             layer /= scale
         return
     if norm == math.inf:
         layer *= 2.0**-600
         norm = l2_norm(layer)
-    target = clip / scale * _HAIR
+    target = clip / scale * HAIR
     if 1e-250 < target / norm < 1e250:
         layer *= target / norm  # one pass; three roundings are far below the hair
     else:

@@ -17,14 +17,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.clipping import clip_layers
+from mechanisms.clipping import HAIR, clip_layers
 from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
@@ -127,6 +127,17 @@ class Encoder:
         rotated = self._rotation.forward(self._clipped(update))
         rotated *= 1 / self._granularity
         values = conditional_round(rotated, self.plan.squared_norm_limit, random_bytes)
+        return self._noised(values, random_bytes)
+
+    def encode_nothing(self, random_bytes: RandomBytes) -> Words:
+        """The zero contribution: no update, no clip bits, only the noise share. Arguments and errors as `encode`.
+
+        This is what "zero-out" compares a contribution with, so whether somebody sent it is hidden like the rest. The
+        encoding of an update of zeros is another vector where clips adapt: its bits say that it was short.
+        """
+        return self._noised(np.zeros(self.plan.padded_dim, np.int64), random_bytes)
+
+    def _noised(self, values: NDArray[np.int64], random_bytes: RandomBytes) -> Words:
         if self._noise is not None:
             self._noise.add(values, random_bytes)
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
@@ -141,7 +152,8 @@ class Encoder:
         scaled, norms = clip_layers(values, rule.layers, self.clips, self._scales)
         if not rule.adaptive:
             return scaled
-        half = rule.bit_size(self.clips) / 2
+        # The same hair below its bound as the clipped layers: however large the bits are, rounding errors stay inside.
+        half = rule.bit_size(self.clips) / 2 * HAIR
         return np.concatenate([scaled, np.where(norms <= np.array(self.clips), half, -half)])
 
     def decode_sum(
@@ -173,10 +185,13 @@ class Encoder:
         unused = 64 - plan.bits
         centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
         centred >>= unused
-        wrapping = estimate_wrapping(centred, plan.bits)
-        step = self._granularity
+        step, halvings = self._granularity, 0
         if plan.mechanism == GAUSSIAN:
-            step /= self._add_central_noise(centred, random_bytes)
+            halvings = self._add_central_noise(centred, random_bytes)
+            step /= 1 << halvings
+        # After the coordinator's noise: an estimate from the sum without it would be a figure about exact data.
+        wrapping = estimate_wrapping(centred, plan.bits + halvings)
+        wrapping = replace(wrapping, stddev=wrapping.stddev / (1 << halvings))
         values = self._rotation.inverse(centred)
         values *= step / survivors
         below: tuple[float, ...] = ()
@@ -194,7 +209,7 @@ class Encoder:
         return Decoded(values, below, wrapping)
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
-        """Refine the grid, add the coordinator's noise; returns how many new steps make an old one.
+        """Refine the grid, add the coordinator's noise; returns how often the grid step was halved.
 
         Modulo 2^B like the sum itself: what comes out is then the noised sum, wrapped, and tells no more than that. If
         only the sum were reduced, one update that carries it across half the modulus would move it by all of 2^B.
@@ -209,7 +224,7 @@ class Encoder:
         centred += half
         centred &= np.int64((1 << width) - 1)
         centred -= half
-        return 1 << halvings
+        return halvings
 
     def _checked(self, update: NDArray[Any]) -> NDArray[np.floating[Any]]:
         if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:

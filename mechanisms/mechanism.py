@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-ZERO_OUT: Final = "zero-out: one participant's update against zero, her noise share present"
+ZERO_OUT: Final = (
+    "zero-out: one participant's contribution (update and clip bits) against zero, her noise share present"
+)
 REPLACE: Final = "replace-one: one participant's update against any other"
 
 

@@ -30,8 +30,17 @@ from mechanisms.mechanism import adjacency_of
 from mechanisms.privacy_curves import ddgauss_tau
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
-from mechanisms.round_cost import Curve, Noise, planned_epsilon, reader_curve, round_curve, sensitivity
-from mechanisms.rounding import LARGEST_NORM
+from mechanisms.round_cost import (
+    LARGEST_ORDER,
+    LARGEST_SAMPLED_ORDER,
+    Curve,
+    Noise,
+    planned_epsilon,
+    reader_curve,
+    round_curve,
+    sensitivity,
+)
+from mechanisms.rounding import LARGEST_PLANNED_NORM
 from mechanisms.statement import (
     CONDITIONAL,
     COORDINATOR,
@@ -79,6 +88,11 @@ class Plan(Statement):
         super().__post_init__()
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
+        largest = LARGEST_SAMPLED_ORDER if self.sampling_rate < 1 else LARGEST_ORDER
+        if max(self.order, self.order_released) > LARGEST_ORDER or self.order_conditional > largest:
+            raise InfeasiblePlan("a filter's order is beyond any that is looked for", "use make_plan")
+        if self.sampling_rate < 1 and self.order_conditional != math.floor(self.order_conditional):
+            raise InfeasiblePlan("the conditional figure holds at whole orders", "use make_plan")
         verify_plan(self)
 
     @property
@@ -276,7 +290,7 @@ def verify_plan(plan: Plan) -> None:
         raise InfeasiblePlan("the local variance is not one that the sampler takes", "use make_plan")
     if plan.granularity > plan.encoder_clip:
         raise InfeasiblePlan("one grid step exceeds the clip", "use more bits")
-    if plan.encoder_clip / plan.granularity + math.sqrt(plan.padded_dim) >= LARGEST_NORM:
+    if plan.encoder_clip / plan.granularity + math.sqrt(plan.padded_dim) >= LARGEST_PLANNED_NORM:
         raise InfeasiblePlan("squared integer norms leave 64 bits", "use fewer bits")
     if wrap_load(plan, Fraction(plan.granularity), variance) > 1:
         raise InfeasiblePlan(f"sums may wrap within {plan.k_stddevs:g} standard deviations", "use more bits")

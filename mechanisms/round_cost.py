@@ -49,6 +49,9 @@ LARGEST_SAMPLED_ORDER: Final = 1024
 """The sums of the amplification theorems have as many terms as the order."""
 
 
+LARGEST_ORDER: Final = 2.0**20
+
+
 class Noise(NamedTuple):
     """The calibrated part of a plan: granularity in data units, variance of one share in grid units squared."""
 

@@ -21,6 +21,8 @@ from mechanisms.randomness import Keystream, RandomBytes, WordSource, fresh_keys
 MOST_TRIES: Final = 1000
 # sqrt of the largest squared norm that is added up in int64 with room to spare.
 LARGEST_NORM: Final = 2.0**31
+"""Above it a vector is refused. Plans keep below `LARGEST_PLANNED_NORM`, so that no clipped update comes near."""
+LARGEST_PLANNED_NORM: Final = LARGEST_NORM * (1 - 2.0**-20)
 _BLOCK: Final = 1 << 15
 _WORD: Final = 2.0**53
 

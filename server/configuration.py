@@ -102,7 +102,7 @@ class PrivacyTable(Table):
     """Whether clips follow a quantile of the norms, estimated inside the same noisy sum."""
     clip_quantile: float = Field(default=0.5, gt=0, lt=1)
     clip_rate: float = Field(default=0.3, gt=0, le=10)
-    clip_bit_weight: float = Field(default=0.3, ge=1e-3, le=10)
+    clip_bit_weight: float = Field(default=0.3, ge=1e-3, le=1)
     """Size of the coordinates that carry the quantile, in units of the clip."""
     sketch_rows: int = Field(default=0, ge=0, le=1024)
     """Rows of a count-mean sketch that is sent in place of the update; 0: none."""

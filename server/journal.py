@@ -42,7 +42,7 @@ APPLICATION_ID: Final = 0x536F7264  # "Sord"
 FORMAT: Final = 2
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS study (
-    id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, document BLOB NOT NULL
+    id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, document BLOB NOT NULL, identities BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL
@@ -94,14 +94,17 @@ class Journal:
 
     # -- facts: durable when the call returns
 
-    async def open_study(self, name: str, document: bytes) -> None:
+    async def open_study(self, name: str, document: bytes, identities: bytes) -> None:
         """Bind both files to a study on first use; open the ledger.
 
+        Args:
+            identities: SHA-256 of the roster's identities in order: charges name participants by their position.
+
         Raises:
-            ValueError: the file belongs to a study with another name or document.
+            ValueError: the file belongs to a study with another name, document or participants.
             wire.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
         """
-        rows = self._store.read("SELECT name, document FROM study")
+        rows = self._store.read("SELECT name, document, identities FROM study")
         if rows:
             if rows[0][0] != name:
                 raise ValueError(f"{self.path} belongs to the study {rows[0][0]!r}: name one in another folder")
@@ -110,10 +113,15 @@ class Journal:
                     f"{self.path} was begun with another plan or task: restore study.toml, or name a state file in "
                     "another folder"
                 )
+            if bytes(rows[0][2]) != identities:
+                raise ValueError(
+                    f"{self.path} was begun with other participants, whose charges would be taken for those of others: "
+                    "restore the roster, or begin a study with a name of its own"
+                )
         about = About(COORDINATOR, name, hashlib.sha256(document).hexdigest())
         self._ledger = await asyncio.to_thread(Ledger, self.ledger_path, about, create=not rows)
         if not rows:
-            await self._store.write(("INSERT INTO study VALUES (1, ?, ?)", (name, document)))
+            await self._store.write(("INSERT INTO study VALUES (1, ?, ?, ?)", (name, document, identities)))
 
     async def begin_attempt(self, round_: int, attempt: int) -> None:
         """Before the attempt's first message."""

@@ -24,6 +24,7 @@ from learning.task import Task
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
 from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Decoded, Encoder
+from mechanisms.statement import GAUSSIAN
 from secagg.context import RoundConfig
 from secagg.messages import (
     ADVERTISE_KEYS,
@@ -213,7 +214,7 @@ class Study:
             ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
             wire.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
-        await self._journal.open_study(self._document.study, self._study_bytes)
+        await self._journal.open_study(self._document.study, self._study_bytes, self._roster.identities_digest())
         for row in self._journal.charges():
             self._count(row)
         for round_, attempt in await self._journal.close_open_attempts():
@@ -422,9 +423,11 @@ class Study:
     ) -> None:
         context = completed.cohort_context
 
-        def learn() -> tuple[str, Decoded, dict[str, float]]:
-            # Little-endian words of secagg.masking.word_dtype, as the core makes them.
-            sum_sha256 = hashlib.sha256(completed.total).hexdigest()
+        def learn() -> tuple[str | None, Decoded, dict[str, float]]:
+            # Little-endian words of secagg.masking.word_dtype, as the core makes them. A sum without its noise is told
+            # to nobody, not even as a digest, by which it could be guessed.
+            bare = self._plan.mechanism == GAUSSIAN
+            sum_sha256 = None if bare else hashlib.sha256(completed.total).hexdigest()
             # The operating system's randomness is drawn on only where the coordinator adds the noise.
             decoded = Encoder(self._plan, context, self._clips).decode(completed.total, len(completed.u3), os.urandom)
             self._model = self._optimizer.apply(self._model, decoded.mean)

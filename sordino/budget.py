@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -236,24 +235,25 @@ def _charge(row: Row) -> dict[str, Any]:
     }
 
 
-def _all_studies(contents: Contents) -> dict[str, Any] | None:
-    """All studies over this data composed, at the order that every row has and that is nearest the first row's.
-
-    The first row came before everything that could be chosen adaptively, so its order is fixed in advance.
-    """
-    studies = list(contents.totals.studies.values())
-    curve = contents.totals.across_studies()
-    if not curve:
-        return None
-    order = min(curve, key=lambda one: abs(math.log(one / studies[0].first.order)))
-    delta = min(study.first.delta for study in studies)
-    draws = sum(spent.all_draws for study in studies for spent in study.spent.values())
-    return {
-        "epsilon": epsilon(order, curve[order], delta, draws),
-        "delta": delta,
-        "order": order,
-        "curve": [list(pair) for pair in sorted(curve.items())],
-    }
+def _all_studies(contents: Contents) -> list[dict[str, Any]]:
+    """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row lacks the order."""
+    found = []
+    for kind in contents.totals.across_studies():
+        delta = min(study.first.delta for study in kind.studies)
+        draws = sum(spent.all_draws for study in kind.studies for spent in study.spent.values())
+        cost = kind.curve.get(kind.order)
+        found.append(
+            {
+                "adjacency": kind.adjacency,
+                "coordinator_trusted": kind.coordinator_trusted,
+                "studies": [study.first.study for study in kind.studies],
+                "epsilon": None if cost is None else epsilon(kind.order, cost, delta, draws),
+                "delta": delta,
+                "order": kind.order,
+                "curve": [list(pair) for pair in sorted(kind.curve.items())],
+            }
+        )
+    return found
 
 
 def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
@@ -265,12 +265,15 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
         said += ["", f"Readers of released models only: epsilon {body['epsilon_released']:.4g}."]
     if not body["studies"]:
         said += ["", "Nothing was charged."]
-    together = body.get("all_studies")
-    if together is not None and len(contents.totals.studies) > 1:
+    for together in body.get("all_studies", []):
+        if len(together["studies"]) < 2:
+            continue
+        spent = "unknown" if together["epsilon"] is None else f"at most {together['epsilon']:.4g}"
         said += [
             "",
-            f"All studies together: epsilon at most {together['epsilon']:.4g} at delta {together['delta']:g} "
-            f"(Renyi order {together['order']:g}).",
+            f"{len(together['studies'])} studies together: epsilon {spent} at delta {together['delta']:g} "
+            f"(Renyi order {together['order']:g}), adjacency {together['adjacency']}"
+            + (", if the coordinator is trusted." if together["coordinator_trusted"] else "."),
         ]
     count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
     held = " and ".join(contents.held_against)

@@ -377,18 +377,48 @@ class Totals:
         one.replaced = entry.kind != CHARGE
         one.last = entry
 
-    def across_studies(self) -> dict[float, float]:
-        """Composed cost over all studies of a participant's ledger, at the orders that all rows have.
+    def across_studies(self) -> list[Together]:
+        """Composed cost over all studies of a participant's ledger, one for each kind of guarantee.
 
-        Of each study the identity that spent most counts: an upper bound for every data set of this ledger.
+        Of each study the identity that spent most counts: an upper bound for every data set of this ledger. What holds
+        under another adjacency, or only if a coordinator is trusted, is never added to the rest.
         """
-        total: dict[float, float] | None = None
+        kinds: dict[tuple[str, bool], list[StudyTotals]] = {}
         for study in self.studies.values():
-            curves = [one.at_every_order() for one in study.spent.values()]
-            shared = set.intersection(*(set(curve) for curve in curves)) if curves else set()
-            largest = [(order, max(curve[order] for curve in curves)) for order in sorted(shared)]
-            total = _add(total or {}, largest, total is None)
-        return total or {}
+            kinds.setdefault((study.first.adjacency, study.first.mechanism == "gaussian"), []).append(study)
+        return [
+            Together(adjacency, trusted, tuple(studies), _composed(studies))
+            for (adjacency, trusted), studies in kinds.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Together:
+    """Studies under one kind of guarantee, composed."""
+
+    adjacency: str
+    coordinator_trusted: bool
+    studies: tuple[StudyTotals, ...]  # in the order of their first rows
+    curve: Mapping[float, float]  # order -> cost, where all rows have the order
+
+    @property
+    def order(self) -> float:
+        """At which the figure is stated: that of the first row nearest its filter's.
+
+        The first row came before everything that could be chosen adaptively, so its order is fixed in advance.
+        """
+        first = self.studies[0].first
+        return min((order for order, _ in first.curve), key=lambda order: abs(math.log(order / first.order)))
+
+
+def _composed(studies: Iterable[StudyTotals]) -> dict[float, float]:
+    total: dict[float, float] | None = None
+    for study in studies:
+        curves = [one.at_every_order() for one in study.spent.values()]
+        shared = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+        largest = [(order, max(curve[order] for curve in curves)) for order in sorted(shared)]
+        total = _add(total or {}, largest, total is None)
+    return total or {}
 
 
 _SAME_IN_A_STUDY: Final = (

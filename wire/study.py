@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
-from mechanisms.plan import InfeasiblePlan, Plan, make_plan, verify_plan
+from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
-from mechanisms.statement import CONDITIONAL
+from mechanisms.statement import CONDITIONAL, NO_SAMPLING
 from secagg.errors import InvalidParameters
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
@@ -163,17 +163,22 @@ def round_parameters(plan: Plan) -> RoundParameters:
     )
 
 
-def refuse_comparison(plan: Plan) -> None:
-    """A plan for the published figure is for comparison: nobody can check what it rests on.
+def refuse_unserved(target: object, sampling: object) -> None:
+    """Plans that can be made and compared, but not served. Looked at before anything costly is computed.
 
     Raises:
-        InfeasiblePlan: the plan's target is conditional.
+        InfeasiblePlan: the target is conditional, or participants are drawn.
     """
-    if plan.target == CONDITIONAL:
+    if target == CONDITIONAL:
         raise InfeasiblePlan(
             "a plan whose target is conditional is for comparison only: its epsilon holds if everybody had been drawn "
             "independently, which nobody can check",
             "use the target coordinator or released",
+        )
+    if sampling != NO_SAMPLING:
+        raise InfeasiblePlan(
+            "participants of a round can't be drawn yet: the whole roster is invited to every round",
+            f"use sampling {NO_SAMPLING!r}",
         )
 
 
@@ -220,10 +225,10 @@ class StudyDocument:
                 raise InvalidStudy("study and task of the study document must be names")
             if not isinstance(document["task_options"], dict):
                 raise InvalidStudy("task_options of the study document must be a table")
+            if isinstance(document["plan"], Mapping):
+                refuse_unserved(document["plan"].get("target"), document["plan"].get("sampling"))
             plan = Plan.from_json(document["plan"])
-            verify_plan(plan)
             round_parameters(plan)
-            refuse_comparison(plan)
         except InvalidStudy:
             raise
         except (TypeError, ValueError, RecursionError) as error:  # InfeasiblePlan, InvalidParameters: ValueErrors

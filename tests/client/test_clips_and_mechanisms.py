@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from host_in_process import Story, play
-from study_in_process import Coordinator, make_folder
+from study_in_process import PARTICIPANTS, Coordinator, make_folder
 
 import server.study
 from client.participant_host import BAD_INPUT, JoinError
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
+from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
 from wire import coordinator_pb2 as pb
 from wire.round_model import model_bytes, read_model, write_model
 
@@ -111,3 +112,38 @@ def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
     for bad in (data[:-1], data + b"\0", data[:-8]):
         with pytest.raises(ValueError, match="bytes"):
             read_model(bad, 6, moving)
+
+
+def test_an_encoding_that_fails_gets_an_answer_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether rounding or clipping raises may depend on the data: the zero contribution is sent, never a refusal."""
+    folder = make_folder(tmp_path / "study", **ADAPTIVE)
+    failed: list[int] = []
+
+    def failing(self: Encoder, update: np.ndarray, random_bytes: Any) -> np.ndarray:
+        failed.append(len(failed))
+        raise (RoundingFailed if len(failed) % 2 else InvalidUpdate)("no")
+
+    monkeypatch.setattr(Encoder, "encode", failing)
+    story = play(folder, tmp_path, monkeypatch)
+    assert story.ended == 0
+    assert story.refusals == []
+    assert len(failed) == 2 * PARTICIPANTS
+    assert [event["u3"] for event in completed(story)] == [PARTICIPANTS] * 2
+    # Nobody's bits are in the sum: every estimate is one half, give or take the noise.
+    assert completed(story)[0]["below_clip"] == pytest.approx([0.5, 0.5], abs=0.2)
+
+
+def test_nothing_about_a_sum_without_noise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under "gaussian" the coordinator sees it; events and reports must not pass on a digest or an estimate from it."""
+    told = {}
+    for mechanism in ("gaussian", "skellam"):
+        work = make_work(tmp_path / mechanism)
+        # Noise that is large against the updates: an estimate from the bare sum would say next to nothing wraps.
+        folder = make_folder(work / "study", mechanism=mechanism, epsilon=1.0, bits=16, k_stddevs=2.0)
+        told[mechanism] = completed(play(folder, work, monkeypatch))[0]
+    assert told["gaussian"]["sum_sha256"] is None
+    assert len(told["skellam"]["sum_sha256"]) == 64
+    assert told["gaussian"]["wrapped_share"] == pytest.approx(told["skellam"]["wrapped_share"], rel=0.5)
+    assert told["gaussian"]["wrapped_share"] > 1e-3

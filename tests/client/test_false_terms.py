@@ -216,6 +216,26 @@ def test_a_study_that_changes(study_folder: Path, tmp_path: Path, monkeypatch: p
     refused(second, "differs from the one this host accepted first")
 
 
+def test_a_study_that_changes_beside_a_lost_journal(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was spent stands in the ledger: the same name for another plan would begin again at nothing."""
+    assert play(study_folder, tmp_path, monkeypatch).ended == 0
+    (tmp_path / "journal.sqlite").unlink()
+    plan = StudyDocument.from_bytes(study_bytes(make_folder(tmp_path / "other", rounds=3), tmp_path)).plan
+    for name in ("state.sqlite", "ledger.sqlite", "ledger.sqlite.head"):
+        (tmp_path / name).unlink()
+    kept = ledger_of(tmp_path / "journal.sqlite")
+    assert kept.exists()
+    again = play(
+        study_folder,
+        tmp_path,
+        monkeypatch,
+        prepare=show_study(lambda document: document.update(plan=plan.to_json())),
+    )
+    refused(again, "the ledger holds charges of another study 'seven'")
+
+
 def study_bytes(folder: Path, work: Path) -> bytes:
     async def scenario() -> bytes:
         async with coordinator(folder, work / "other" / "state.sqlite") as where:

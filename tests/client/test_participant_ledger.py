@@ -92,7 +92,8 @@ def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path
     _, head, totals = read_ledger(ledger)
     assert head.rows > before
     assert {study.first.study for study in totals.studies.values()} == {"seven", "eight"}
-    together = totals.across_studies()
+    [kind] = totals.across_studies()
+    together = kind.curve
     for study in totals.studies.values():
         for spent in study.spent.values():
             assert all(together[order] >= cost for order, cost in spent.at_every_order().items())

@@ -108,7 +108,9 @@ def test_show_of_a_participant(study: RunningStudy) -> None:
     who = told["participants"][0]["participant"]
     one = json.loads(budget("show", host, "--participant", who[:12], "--json").stdout)
     assert {row["kind"] for row in one["studies"][0]["charges"]} <= {"charge", "exact"}
-    assert body["all_studies"]["epsilon"] > 0
+    [together] = body["all_studies"]
+    assert together["epsilon"] > 0
+    assert together["adjacency"] == told["adjacency"]
     assert "nothing changed" in budget("show", host).stdout
     refused = budget("show", host, "--participant", "zz")
     assert refused.returncode == BAD_INPUT

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from study_in_process import Peer, coordinator, identities, make_folder, playing
 
 import server.journal
 from mechanisms.accounting import Account, RoundCharge
+from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.coordinator import StartError
 from server.journal import Journal, check_ledger
 from server.study import BUDGET_REACHED
@@ -374,3 +377,20 @@ def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None
                 Ledger(ledger_of(state), read_ledger(ledger_of(state))[0], create=False)
 
     asyncio.run(scenario())
+
+
+def test_other_participants_under_the_same_positions(study_folder: Path, state: Path, tmp_path: Path) -> None:
+    """Charges name positions: with one identity replaced, one person's would be split over two, and too much spent."""
+    folder = tmp_path / "study"
+    shutil.copytree(study_folder, folder)
+    key = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+    assert isinstance(key, Ed25519PrivateKey)
+    roster = verify_roster((folder / "roster.json").read_bytes(), key.public_key().public_bytes_raw())
+    renamed = tuple(replace(entry, host="elsewhere") for entry in roster.entries)  # the same people
+    (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, renamed), key))
+    restore(folder, state)
+    newcomer = RosterEntry(Ed25519PrivateKey.generate().public_key().public_bytes_raw(), roster.entries[0].host)
+    entries = tuple(sorted([newcomer, *roster.entries[1:]], key=lambda entry: entry.identity))
+    (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, entries), key))
+    with pytest.raises(ValueError, match="begun with other participants"):
+        restore(folder, state)

@@ -679,7 +679,20 @@ def test_studies_of_one_participant_compose_at_the_orders_that_all_have() -> Non
     totals.add(hers(1, "22" * 32, curve=((2.0, 0.5), (4.0, 0.25))))
     totals.add(hers(1, study="eight", study_sha256=OTHER, order=3.0, curve=((2.0, 1.0), (3.0, 2.0))))
     # Of the first study the larger of the two; order 4 isn't in every row.
-    assert totals.across_studies() == {2.0: 1.5}
+    [together] = totals.across_studies()
+    assert together.curve == {2.0: 1.5}
+    assert together.order == 4.0  # fixed by the first row; since not all rows have it, no figure is stated
+
+
+def test_guarantees_of_different_kinds_are_never_added() -> None:
+    """Against another adjacency, or a coordinator that must be trusted, the sum of all would be no bound."""
+    totals = Totals()
+    totals.add(hers(1))
+    totals.add(hers(1, study="eight", study_sha256=OTHER, adjacency="replace-one: another"))
+    totals.add(hers(1, study="nine", study_sha256="33" * 32, mechanism="gaussian"))
+    kinds = totals.across_studies()
+    assert [(kind.coordinator_trusted, len(kind.studies)) for kind in kinds] == [(False, 1), (False, 1), (True, 1)]
+    assert len({kind.adjacency for kind in kinds}) == 2
 
 
 def test_two_studies_share_a_participants_ledger(tmp_path: Path) -> None:

@@ -74,12 +74,27 @@ def test_what_contradicts_itself_is_refused() -> None:
             coding(LAYERS, **change)
 
 
-def test_the_published_figure_is_never_served() -> None:
+def test_what_nobody_can_check_is_never_served() -> None:
     sampled = WANTED | {"sampling": "poisson", "population": 6000}
-    plan = plan_study(**sampled, target="conditional", **coding(LAYERS, clip=1.0))
-    with pytest.raises(InvalidStudy, match="comparison"):
-        StudyDocument.from_bytes(document(plan).to_bytes())
-    StudyDocument.from_bytes(document(plan_study(**sampled, target="released", **coding(LAYERS, clip=1.0))).to_bytes())
+    for target, told in (("conditional", "comparison"), ("released", "can't be drawn yet")):
+        plan = plan_study(**sampled, target=target, **coding(LAYERS, clip=1.0))
+        with pytest.raises(InvalidStudy, match=told):
+            StudyDocument.from_bytes(document(plan).to_bytes())
+
+
+def test_a_document_costs_little_before_it_is_refused() -> None:
+    """An order of 2^31 would ask for a table of 16 GiB; a plan whose target is conditional isn't even looked at."""
+    sampled = WANTED | {"sampling": "poisson", "population": 6000}
+    plan = plan_study(**sampled, target="conditional", **coding(LAYERS, clip=1.0)).to_json()
+    for changes in ({}, {"target": "coordinator"}, {"sampling": "none", "target": "coordinator"}):
+        body = {"format": "sordino-study-1", "study": "s", "task": "mlp", "task_options": {}}
+        body["plan"] = plan | {"order_conditional": 2147483646.0} | changes
+        with pytest.raises(InvalidStudy):
+            StudyDocument.from_bytes(json.dumps(body).encode())
+    with pytest.raises(InfeasiblePlan, match="order"):
+        Plan.from_json(plan | {"order_conditional": 2147483646.0})
+    with pytest.raises(InfeasiblePlan, match="whole orders"):
+        Plan.from_json(plan | {"order_conditional": 5.5, "target": "coordinator"})
 
 
 def test_a_drawn_cohort_may_hold_more_colluders_than_its_share() -> None:
