@@ -21,6 +21,7 @@ _PUBLIC = {
     "Plan": "mechanisms.plan",
     "InfeasiblePlan": "mechanisms.plan",
     "Encoder": "mechanisms.encoder",
+    "MECHANISMS": "mechanisms.registry",
     "plan_study": "wire.study",
     "Dataset": "learning.datasets",
     "load_dataset": "learning.datasets",
