@@ -18,11 +18,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from sordino.guarantee import TRUSTED_COORDINATOR
 from sordino.progress import PHASES, StudyView
 
 # Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
 INK, MUTED, GRID, ACCENT, WARN, QUIET = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
 PHASE_COLOURS: Final = dict(zip(PHASES, ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05"), strict=True))
+_LAYER_COLOURS: Final = (ACCENT, *(PHASE_COLOURS[phase] for phase in (PHASES[3], PHASES[4], PHASES[1], PHASES[0])))
 _VARIABLES: Final = {
     INK: "--ink",
     MUTED: "--muted",
@@ -87,8 +89,8 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
         ends = [(reached[-1], f"{reached[-1]:.3f} with noise", ACCENT)] if reached else []
         if without_noise:
             ends.append((without_noise[-1], f"{without_noise[-1]:.3f} without", MUTED))
-        lowest = min([*reached, *without_noise, 0.5])
-        axes.set_ylim(max(0.0, lowest - 0.05), min(1.0, max([*reached, *without_noise, 0.6]) + 0.08))
+        axes.set_ylim(*_share_range([*reached, *without_noise]))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         _label_ends(axes, last, ends)
         _round_axis(axes, last)
         axes.set_ylabel("accuracy")
@@ -105,14 +107,15 @@ def epsilon_figure(view: StudyView) -> str:
         last = max([view.planned_rounds, *rounds, 1])
         budget = view.epsilon_target
         if budget:
-            axes.axhline(budget, color=WARN, linewidth=1.4, dashes=(4, 2.5))
+            axes.plot([0, last], [budget, budget], color=WARN, linewidth=1.4, dashes=(4, 2.5))
+        both = "spent" if view.plan.get("mechanism") == TRUSTED_COORDINATOR else "both"
         same = all(abs(a - b) < 5e-3 for a, b in zip(coordinator, released, strict=True))
         ends: list[tuple[float, str, str]] = []
         if budget:
             ends.append((budget, f"{budget:g} budget", WARN))
         if rounds:
             axes.plot([0, *rounds], [0, *coordinator], color=ACCENT, linewidth=2.4)
-            ends.append((coordinator[-1], f"{coordinator[-1]:.2f} " + ("both" if same else "coordinator"), ACCENT))
+            ends.append((coordinator[-1], f"{coordinator[-1]:.2f} " + (both if same else "coordinator"), ACCENT))
             if not same:
                 axes.plot([0, *rounds], [0, *released], color=MUTED, linewidth=1.8)
                 ends.append((released[-1], f"{released[-1]:.2f} released", MUTED))
@@ -121,6 +124,64 @@ def epsilon_figure(view: StudyView) -> str:
         _round_axis(axes, last, first=0)
         axes.set_ylabel("epsilon")
         return _svg(figure, "epsilon", "Privacy spent after each round, and the budget")
+
+
+Clips = Sequence[tuple[int, Sequence[float], Sequence[float]]]
+"""(round, clips, share of norms within them), both by layer."""
+
+
+def clip_figure(rows: Clips, names: Sequence[str]) -> str:
+    """The clip of each layer, round by round."""
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(*_HALF)
+        ends = _layer_lines(axes, [row[0] for row in rows], [row[1] for row in rows], names, "{:.3g}")
+        axes.set_ylim(0, max(max(row[1]) for row in rows) * 1.12)
+        _label_ends(axes, rows[-1][0], ends)
+        _round_axis(axes, rows[-1][0])
+        axes.set_ylabel("clip")
+        return _svg(figure, "clips", "The clip of each layer in each round")
+
+
+def below_clip_figure(rows: Clips, names: Sequence[str], quantile: float) -> str:
+    """The estimated share of norms within the clip, round by round, and where it should be."""
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(*_HALF)
+        last = rows[-1][0]
+        axes.plot([rows[0][0], last], [quantile, quantile], color=WARN, linewidth=1.4, dashes=(4, 2.5))
+        short = [name.partition(" (")[0] for name in names]
+        ends = _layer_lines(axes, [row[0] for row in rows], [row[2] for row in rows], short, "{:.2f}")
+        axes.set_ylim(0, 1)
+        _label_ends(axes, last, [*ends, (quantile, f"{quantile:g} wanted", WARN)])
+        _round_axis(axes, last)
+        axes.set_ylabel("share")
+        return _svg(figure, "within", "Estimated share of norms within the clip in each round")
+
+
+def _layer_lines(
+    axes: Any, rounds: Sequence[int], values: Sequence[Sequence[float]], names: Sequence[str], form: str
+) -> list[tuple[float, str, str]]:
+    """One line a layer; up to five have a colour and a name, else the least and the greatest a name.
+
+    Returns:
+        What `_label_ends` takes.
+    """
+    columns = list(zip(*values, strict=True))
+    many = len(columns) > len(_LAYER_COLOURS)
+    colours = [MUTED] * len(columns) if many else list(_LAYER_COLOURS[: len(columns)])
+    for column, colour in zip(columns, colours, strict=True):
+        axes.plot(rounds, column, color=colour, linewidth=1.2 if many else 2.0)
+    ends = [
+        (column[-1], f"{form.format(column[-1])} {name}", colour)
+        for column, name, colour in zip(columns, names, colours, strict=True)
+    ]
+    return [min(ends), max(ends)] if many else ends
+
+
+def _share_range(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis of shares: the data and a little more, but never so close that noise looks like a trend."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    spare = max(0.08 * (high - low), (0.2 - (high - low)) / 2)
+    return max(0.0, low - spare), min(1.0, high + spare)
 
 
 def dropout_figure(view: StudyView) -> str:
@@ -177,8 +238,10 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 def _round_axis(axes: Any, last: int, *, first: int = 1, limits: bool = True) -> None:
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, 10**6) if last / step <= (10 if limits else 20))
     axes.set_xticks([number for number in range(first, last + 1) if number % step == 0] or [last])
-    if limits:
-        axes.set_xlim(first - 0.3, last + 0.3)
+    if limits:  # nothing is drawn to the right of the last round but names
+        axes.set_xlim(first - 0.03 * ((last - first) or 10), last)
+        for line in axes.lines:
+            line.set_clip_on(False)
     axes.set_xlabel("round")
 
 

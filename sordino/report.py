@@ -5,16 +5,18 @@ from __future__ import annotations
 import html
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sordino
 from sordino.exit_codes import ExitCode, Failure
+from sordino.guarantee import TRUSTED_COORDINATOR, guarantee
 from sordino.local_study import ONE_MACHINE
 from sordino.panel import size_text
 from sordino.progress import PHASES, StudyView, people
+from sordino.report_style import STYLE
+from sordino.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -31,11 +33,13 @@ class Extras:
         without_noise: accuracy of the same training without noise, round by round; empty when it wasn't run.
         measured: lines (what, how much, note) measured by the demo beside the coordinator's own figures.
         one_machine: all parts ran on one machine.
+        ledger: one line about the privacy ledger.
     """
 
     without_noise: tuple[float, ...] = ()
     measured: tuple[tuple[str, str, str], ...] = field(default=())
     one_machine: bool = False
+    ledger: str = ""
 
 
 def write_report(directory: Path, output: Path | None = None) -> tuple[Path, StudyView]:
@@ -46,7 +50,7 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
         output: where to write; None is ``report.html`` beside ``study.toml``.
 
     Raises:
-        Failure: nothing recorded yet, or nowhere to write.
+        Failure: nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
     from server.configuration import load
     from server.journal import read_events
@@ -57,11 +61,28 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
     events = read_events(state) if state.is_file() else []
     if not events:
         raise Failure(ExitCode.INPUT, f"{state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
+    ledger = _checked_ledger(state)
     view = StudyView().apply_all(events)
-    extras = read_extras(home, one_machine=configuration.coordinator.one_machine)
+    extras = replace(read_extras(home, one_machine=configuration.coordinator.one_machine), ledger=ledger)
     path = output if output is not None else home / "report.html"
     path.write_text(render(view, extras), encoding="utf-8")
     return path, view
+
+
+def _checked_ledger(state: Path) -> str:
+    """One line about the ledger beside the journal; raises `Failure` for one that was changed."""
+    from sordino.budget import Place, read
+    from wire.durable import StorageError
+    from wire.ledger import LEDGER_FILE, ChangedLedger
+
+    try:
+        contents = read(Place(state.with_name(LEDGER_FILE), state=state))
+    except ChangedLedger as error:
+        raise Failure(ExitCode.LEDGER, f"no report is written, the ledger was changed. {error}") from error
+    except StorageError as error:
+        raise Failure(ExitCode.INPUT, f"no report is written without its ledger. {error}") from error
+    count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
+    return f"Privacy ledger: {count}, nothing changed; head {contents.head.hash.hex()}."
 
 
 def read_extras(home: Path, *, one_machine: bool) -> Extras:
@@ -96,7 +117,8 @@ def render(view: StudyView, extras: Extras) -> str:
     parts = [
         _header(view),
         _tiles(view, extras),
-        _summary(view, extras, plan),
+        _summary(view, extras),
+        _mechanism(view, plan),
         '<section class="pair">',
         _figure(
             "Accuracy",
@@ -105,6 +127,7 @@ def render(view: StudyView, extras: Extras) -> str:
         ),
         _figure("Privacy spent", _epsilon_caption(view), figures.epsilon_figure(view)),
         "</section>",
+        _clips(view, plan),
         _figure("Dropouts", _dropout_caption(view), figures.dropout_figure(view), wide=True),
         _dropout_list(view),
         _figure("Phase times", _phase_caption(view), figures.phase_figure(view), wide=True),
@@ -112,13 +135,13 @@ def render(view: StudyView, extras: Extras) -> str:
         _measured(extras),
         _plan_section(view, plan),
         _promise(view, extras, plan),
-        _footer(),
+        _footer(extras),
     ]
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_e(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<style>\n{_STYLE}</style>\n</head>\n<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
+        f"<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -155,12 +178,13 @@ def _tiles(view: StudyView, extras: Extras) -> str:
     beside = f"{extras.without_noise[-1]:.3f} without noise" if extras.without_noise else "on held-out data"
     lost = len(view.dropouts)
     last = view.rounds[-1] if view.rounds else None
+    holds = guarantee(view.plan)
     tiles = [
         ("Accuracy", f"{reached:.3f}" if reached is not None else "–", beside),
         (
             "Epsilon",
             f"{view.epsilon_coordinator:.2f}",
-            f"of {view.epsilon_target:g}, at delta {view.delta:g}",
+            f"of {view.epsilon_target:g}, at delta {view.delta:g}" + (f"; {holds}" if holds else ""),
         ),
         ("Rounds", f"{view.completed}", f"of {view.planned_rounds}"),
         ("Dropouts", f"{lost}", f"participants, {_aborted_words(view) or 'no round lost'}"),
@@ -192,7 +216,7 @@ def _median(values: list[float]) -> float:
     return ordered[len(ordered) // 2] if ordered else 0.0
 
 
-def _summary(view: StudyView, extras: Extras, plan: Plan | None) -> str:
+def _summary(view: StudyView, extras: Extras) -> str:
     finished = view.finished
     if finished is None:
         ending = "The study has not finished; this is its state so far."
@@ -205,14 +229,7 @@ def _summary(view: StudyView, extras: Extras, plan: Plan | None) -> str:
         ending = f"The study ended after {len(view.rounds)} of {view.planned_rounds} rounds: {reason}."
     text = [ending]
     if view.rounds:
-        fewest = min(done.survivors for done in view.rounds)
-        most = max(done.survivors for done in view.rounds)
-        sums = f"between {fewest} and {most}" if fewest != most else f"{most}"
-        text.append(
-            f"In each round the coordinator learned one noisy sum over {sums} updates, and no single update. "
-            f"What all it received can tell about one participant's data, over all rounds, is bounded by "
-            f"epsilon {view.epsilon_coordinator:.2f} at delta {view.delta:g}."
-        )
+        text.append(outcome(view))
     if extras.one_machine:
         text.append(ONE_MACHINE)
     return f'<p class="lead">{_e(" ".join(text))}</p>'
@@ -223,7 +240,37 @@ def _figure(title: str, caption: str, svg: str, *, wide: bool = False) -> str:
     return f"<figure><h2>{_e(title)}</h2><p>{_e(caption)}</p>{body}</figure>"
 
 
+def _mechanism(view: StudyView, plan: Plan | None) -> str:
+    rows = mechanism_rows(view, plan) if plan is not None else []
+    if not rows:
+        return ""
+    cells = "".join(f"<div><dt>{_e(what)}</dt><dd>{_e(words)}</dd></div>" for what, words in rows)
+    return f'<dl class="terms mechanism">{cells}</dl>'
+
+
+def _clips(view: StudyView, plan: Plan | None) -> str:
+    """How the clips moved, where they adapt."""
+    from sordino import figures
+
+    rows = clip_rows(view)
+    if plan is None or not plan.clipping.adaptive or not rows:
+        return ""
+    names, quantile = layer_names(plan.clipping), plan.clipping.quantile
+    return (
+        '<section class="pair second">'
+        + _figure("Clips", "L2 norm that an update is clipped to.", figures.clip_figure(rows, names))
+        + _figure(
+            "Within the clip",
+            f"Share of the norms, estimated. The clips aim at {quantile:g}.",
+            figures.below_clip_figure(rows, names, quantile),
+        )
+        + "</section>"
+    )
+
+
 def _epsilon_caption(view: StudyView) -> str:
+    if view.plan.get("mechanism") == TRUSTED_COORDINATOR:
+        return "Of everybody but the coordinator, which is trusted."
     if abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3:
         return "Nobody is sampled, so coordinator and released are the same."
     return "Coordinator: who sees every sum. Released: who sees the models only."
@@ -326,127 +373,14 @@ def _plan_section(view: StudyView, plan: Plan | None) -> str:
 
 
 def _promise(view: StudyView, extras: Extras, plan: Plan | None) -> str:
-    facts: Mapping[str, Any] = view.plan
-    colluders = facts.get("colluders", "A")
-    survivors = facts.get("min_survivors", "min_survivors")
-    h_min = plan.h_min if plan is not None else "h_min"
-    terms = [
-        (
-            "What the coordinator sees",
-            f"One sum a round, over at least {survivors} updates, with noise in it that no single party knows. If "
-            "it lies about who survived, about keys or about the model, honest participants stop before they "
-            "reveal anything that would open a second sum.",
-        ),
-        (
-            "Who is assumed to collude",
-            f"Up to A = {colluders} participants, together with the coordinator. Their noise is not counted: "
-            f"every sum holds the noise of at least h_min = {h_min} honest participants. A is an assumption, not "
-            "something that is measured.",
-        ),
-        (
-            "What epsilon bounds",
-            "Adjacency is zero-out: a participant's whole update in a round against an update of zeros, her "
-            "noise present either way. It hides what her data says, in all rounds together. It does not hide "
-            "that she took part, and telling two arbitrary updates apart has twice the sensitivity.",
-        ),
-        (
-            "How it is charged",
-            "A round is charged when its survivors are fixed, at what its sum really costs; an attempt that then "
-            "fails stays charged. The figure shown is for the participant with the highest cost, at a Renyi "
-            "order fixed before the study began; the first round carries the price of delta, so it looks dear. "
-            "The study stops before a round that would exceed the budget.",
-        ),
-        (
-            f"What delta {view.delta:g} means",
-            "The chance with which the bound epsilon may fail altogether. It should be far below one over the "
-            "number of participants.",
-        ),
-        (
-            "What remains visible",
-            "Who takes part, when messages arrive, and that somebody's task failed. Losses, norms and numbers of "
-            "examples never leave a participant in the clear. A cheating participant can shift the sum by any "
-            "amount: inputs are not proved.",
-        ),
-    ]
+    promised = terms(view, plan)
     if extras.one_machine:
-        terms.append(("On one machine", ONE_MACHINE))
-    body = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(text)}</dd></div>" for name, text in terms)
+        promised.append(("On one machine", ONE_MACHINE))
+    body = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(text)}</dd></div>" for name, text in promised)
     return f'<section><h2>What is promised</h2><dl class="terms">{body}</dl></section>'
 
 
-def _footer() -> str:
+def _footer(extras: Extras) -> str:
     made = time.strftime("%d %B %Y, %H:%M")
-    return f"<footer>Written {_e(made)} by sordino {_e(sordino.__version__)}.</footer>"
-
-
-_STYLE = """\
-:root {
-  --page: #ffffff; --ink: #1c2126; --muted: #5d6771; --grid: #dfe3e7; --quiet: #e9edf0;
-  --accent: #0b6e82; --warn: #b3491f;
-  --phase-1: #8c9db5; --phase-2: #3f6fa3; --phase-3: #0b8a8f; --phase-4: #c99a2e; --phase-5: #a4527a;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --page: #14181b; --ink: #e4e8eb; --muted: #9aa5ae; --grid: #333b42; --quiet: #262d32;
-    --accent: #4fb7ca; --warn: #e2875b;
-    --phase-1: #8797ae; --phase-2: #5b8fc9; --phase-3: #2f9ea3; --phase-4: #c79b3b; --phase-5: #bb6c93;
-  }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, "Segoe UI", "Helvetica Neue", "Noto Sans", "DejaVu Sans", sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 3rem 1.5rem 4rem; }
-h1 { font-size: 2.1rem; line-height: 1.15; margin: 0; letter-spacing: -0.01em; }
-h2 { font-size: 1.15rem; margin: 0 0 0.15rem; }
-.kind { margin: 0 0 0.2rem; color: var(--accent); font-weight: 600; font-size: 0.9rem; }
-.facts { margin: 0.4rem 0 0; color: var(--muted); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.2rem, 1fr)); gap: 1.2rem 1.5rem;
-  margin: 2rem 0 1.6rem; padding: 1.2rem 0; border-top: 1px solid var(--grid);
-  border-bottom: 1px solid var(--grid); }
-.tiles dt { color: var(--muted); font-size: 0.875rem; }
-.tiles dd { margin: 0; }
-.tiles b { display: block; font-size: 1.7rem; line-height: 1.25; font-weight: 600;
-  font-variant-numeric: tabular-nums; }
-.tiles span { color: var(--muted); font-size: 0.8rem; }
-.lead { max-width: 46rem; margin: 0 0 2.4rem; }
-section { margin: 2.6rem 0 0; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 2rem; margin: 0; }
-figure { margin: 2.4rem 0 0; min-width: 0; }
-.pair figure { margin: 0; }
-figure p { margin: 0 0 0.6rem; color: var(--muted); font-size: 0.9rem; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { font-family: inherit; }
-table { border-collapse: collapse; width: 100%; font-size: 0.875rem; margin-top: 0.8rem; }
-th, td { text-align: left; padding: 0.35rem 0.9rem 0.35rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--grid); }
-th { font-weight: 600; }
-thead th { color: var(--muted); font-weight: 500; vertical-align: bottom; }
-small { display: block; font-size: 0.75rem; color: var(--muted); font-weight: 400; }
-td small { display: inline; }
-.numbers { font-variant-numeric: tabular-nums; }
-.numbers th, .numbers td { text-align: right; padding: 0.3rem 0 0.3rem 0.8rem; white-space: nowrap; }
-.numbers th:first-child, .numbers td:first-child { text-align: left; padding-left: 0; }
-.scroll { overflow-x: auto; }
-.wide svg { min-width: 40rem; overflow: hidden; }
-.plan th, .plan td:nth-child(2) { white-space: nowrap; }
-.plan td:last-child { color: var(--muted); }
-.terms { margin: 0.6rem 0 0; }
-.terms div { display: grid; grid-template-columns: 14rem 1fr; gap: 0 1.5rem; padding: 0.55rem 0;
-  border-bottom: 1px solid var(--grid); }
-.terms dt { font-weight: 600; }
-.terms dd { margin: 0; }
-footer { margin-top: 2.5rem; color: var(--muted); font-size: 0.85rem; }
-@media (max-width: 40rem) {
-  main { padding-top: 1.5rem; }
-  .pair { grid-template-columns: 1fr; }
-  .terms div { grid-template-columns: 1fr; }
-}
-@media print {
-  :root { --page: #ffffff; --ink: #000000; --muted: #444444; --grid: #cccccc; --quiet: #e6e6e6;
-    --accent: #0b6e82; --warn: #b3491f; }
-  body { font-size: 11px; -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-  main { max-width: none; padding: 0; }
-  figure, tr, .terms div { break-inside: avoid; }
-  .pair { grid-template-columns: 1fr 1fr; }
-}
-"""
+    ledger = f"<p>{_e(extras.ledger)}</p>" if extras.ledger else ""
+    return f"<footer>{ledger}Written {_e(made)} by sordino {_e(sordino.__version__)}.</footer>"

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from mechanisms.clip_rule import ClipRule
+from sordino.figures import _share_range
 from sordino.progress import StudyView
 from sordino.report import Extras, render
+from wire.study import plan_study
 
 Events = list[dict[str, Any]]
 
@@ -74,7 +77,11 @@ def test_whole_study(events: Events, extras: Extras) -> None:
         f"{view.accuracy:.3f}",
         f"{view.epsilon_coordinator:.2f}",
         "at delta 1e-05",
-        "Up to A = 5 participants",
+        "Up to A = 5 of 100 participants",
+        "of 8, at delta 1e-05; zero-out, if at most 5 of 100 collude",
+        "ddgauss: distributed discrete Gaussian",
+        "[KLS21] Theorem 1",
+        "L2 norm 1 of the whole update, fixed",
         "h_min = 65",
         "at least 70 updates",
         "zero-out",
@@ -143,3 +150,85 @@ def test_a_plan_of_another_version_is_left_out(events: Events) -> None:
     text = Page(render(StudyView().apply_all(events), Extras())).text
     assert "The plan" not in text
     assert "What is promised" in text
+
+
+ROUND = {"kind": "round_completed", "round": 1, "u3": 7, "epsilon_coordinator": 3.0, "epsilon_released": 3.0}
+
+
+def page_of(mechanism: str, *further: dict[str, Any], **planned: Any) -> str:
+    """A study with one round, or with others, as text."""
+    plan = plan_study(
+        **{"mechanism": mechanism, "clients": 10, "dim": 20, "bits": 20, "clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
+        | {"rounds": 3, "max_dropout": 0.2, "adversarial": 0.2}
+        | planned
+    )
+    start = {"kind": "study_started", "study": "s", "participants": 10, "rounds": 3, "epsilon_target": 8.0}
+    start |= {"delta": 1e-5, "plan": plan.to_json()}
+    source = render(StudyView().apply_all([start, *(further or (ROUND,))]), Extras())
+    page = Page(source)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    return " ".join(page.text.split())
+
+
+def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
+    """The naive page says of every mechanism that each sum holds noise that no single party knows."""
+    text = page_of("gaussian")
+    for told in (
+        "of 8, at delta 1e-05; zero-out, if the coordinator is trusted",
+        "it saw one sum over 7 updates without noise, no single update, and added the noise itself",
+        "What everybody else can learn",
+        "Of everybody but the coordinator, which is trusted.",
+        "epsilon doesn't bound what it learns itself",
+        "none of the noise is theirs",
+    ):
+        assert told in text, told
+    promised = text[text.index("What is promised") :]
+    for false in ("one noisy sum", "no single party knows", "holds the noise of", "her noise present"):
+        assert false not in text[: text.index("The plan")] + promised, false
+
+
+def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
+    text = page_of("local-gaussian")
+    for told in (
+        "of 8, at delta 1e-05; replace-one, whoever colludes",
+        "What anybody can learn",
+        "Adjacency is replace-one",
+        "a participant counts on her own noise only",
+    ):
+        assert told in text, told
+    for false in ("zero-out", "Their noise is not counted", "twice the sensitivity. How"):
+        assert false not in text, false
+
+
+def test_clips_by_layer_and_wrapping() -> None:
+    rule = ClipRule(layers=(15, 5), clips=(0.7, 0.7), update="geometric", quantile=0.5, rate=0.3, bit_weight=0.3)
+    rounds = [
+        ROUND | {"round": number, "clips": [0.7, 0.7 + number / 10], "below_clip": [0.4, 0.6], "wrapped_share": share}
+        for number, share in ((1, 0.0), (2, 0.013), (3, 0.001))
+    ]
+    text = page_of("skellam", *rounds, clip=None, clipping=rule)
+    for told in (
+        "skellam: distributed Skellam",
+        "of each of 2 layers in round 1, then following the 0.5 quantile of the norms in geometric steps",
+        "at most 1.3 % of a sum's values (round 2)",
+        "1 layer 2 (5 values)",
+        "0.40 layer 1",
+        "0.5 wanted",
+    ):
+        assert told in text, told
+    assert "as good as no value" in page_of("skellam", ROUND | {"wrapped_share": 0.0})
+    assert "Within the clip" not in page_of("skellam", ROUND | {"clips": [1.0], "below_clip": []})
+    many = ClipRule(layers=(1,) * 8, clips=(0.3,) * 8, update="linear", quantile=0.5, rate=0.3, bit_weight=0.3)
+    said = {"clips": [0.1 * layer for layer in range(1, 9)], "below_clip": [0.5] * 8}
+    text = page_of("skellam", ROUND | said, clip=None, clipping=many, dim=8)
+    assert "0.8 layer 8" in text
+    assert "layer 4" not in text
+
+
+@pytest.mark.parametrize(("values", "widest"), [((0.34, 0.38), 0.2), ((0.2, 0.9), 0.85), ((), 1.0), ((0.99,), 0.2)])
+def test_the_axis_of_accuracy_ends_near_the_data(values: tuple[float, ...], widest: float) -> None:
+    low, high = _share_range(values)
+    assert 0 <= low <= min(values, default=0)
+    assert max(values, default=1) <= high <= 1
+    assert high - low <= widest + 1e-9

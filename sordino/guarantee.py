@@ -1,0 +1,50 @@
+"""Under which condition an epsilon holds, in a few words that stand wherever an epsilon is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mechanisms.mechanism import DESCRIPTIONS, Description
+
+# Whose word the guarantee needs: the mechanisms of which nobody's promise about colluders counts.
+TRUSTED_COORDINATOR: Final = "gaussian"
+EACH_FOR_ITSELF: Final = "local-gaussian"
+
+
+def description_of(mechanism: str) -> Description | None:
+    """What the mechanism proves; None of one that this version doesn't know."""
+    return DESCRIPTIONS.get(mechanism)
+
+
+def adjacency_word(adjacency: str) -> str:
+    """``zero-out`` or ``replace-one``."""
+    return adjacency.partition(":")[0]
+
+
+def condition(mechanism: str, colluders: int, among: str = "") -> str:
+    """Who has to behave how.
+
+    Args:
+        colluders: A.
+        among: whom the A are of, such as "of 12"; may be empty.
+    """
+    if mechanism == TRUSTED_COORDINATOR:
+        return "if the coordinator is trusted"
+    if mechanism == EACH_FOR_ITSELF:
+        return "whoever colludes"
+    return f"if at most {colluders}{' ' if among else ''}{among} collude"
+
+
+def guarantee(plan: Mapping[str, Any]) -> str:
+    """Adjacency and condition of a plan's epsilon: ``zero-out, if at most 2 of 12 collude``.
+
+    Args:
+        plan: as `mechanisms.plan.Plan.to_json` gives it, or less; empty of one that this version doesn't know.
+    """
+    described = description_of(str(plan.get("mechanism", "")))
+    if described is None or "colluders" not in plan:
+        return ""
+    sampled = plan.get("sampling", "none") != "none"
+    among = f"of {'the ' if sampled else ''}{plan.get('clients', '?')}{' in a round' if sampled else ''}"
+    return f"{adjacency_word(described.adjacency)}, {condition(described.name, int(plan['colluders']), among)}"
