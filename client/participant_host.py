@@ -29,6 +29,7 @@ from learning.datasets import DatasetError, load_labels, load_partition
 from learning.options import OptionError
 from learning.partitions import partition
 from learning.task import TaskUnavailable, make_task
+from mechanisms.mechanism import DESCRIPTIONS
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, verify_roster
 from wire.durable import StorageError
@@ -238,12 +239,20 @@ class ParticipantHost:
                 raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
             except (InvalidRoster, InvalidStudy, ValueError) as error:
                 raise JoinError(f"{self._configuration.coordinator.address}: {error}", BAD_INPUT) from error
+            plan, described = document.plan, DESCRIPTIONS[document.plan.mechanism]
             log.info(
                 "study accepted",
                 study=document.study,
                 roster_version=roster.version,
                 participants=len(roster),
-                h_min=document.plan.h_min,
+                mechanism=plan.mechanism,
+                trusts=described.trusts.partition(":")[0],
+                epsilon=plan.budget_coordinator,  # what policy.max_epsilon is held against
+                delta=plan.delta,
+                adjacency=plan.adjacency.partition(":")[0],
+                rounds=plan.rounds,
+                A=plan.colluders,
+                h_min=plan.h_min,
             )
             if len(self._participants) > 1:
                 roster = SharedRoster.of(roster)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from sordino.guarantee import guarantee
 from sordino.progress import StudyView
 
 
@@ -19,9 +21,17 @@ def dropout_words(dropouts: int, rounds: int, aborted: int) -> str:
     return f"{left}, {counted(aborted, 'attempt')} aborted"
 
 
-def epsilon_line(coordinator: float, budget: float, released: float, delta: float) -> str:
-    """Both epsilons after the budget that they share."""
-    return f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
+def epsilon_lines(
+    coordinator: float, budget: float, released: float, delta: float, plan: Mapping[str, Any]
+) -> list[str]:
+    """Both epsilons with the budget that they share, and under which condition they hold.
+
+    Args:
+        plan: see `sordino.guarantee.guarantee`.
+    """
+    line = f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
+    holds = guarantee(plan)
+    return [f"{line},", f"{'':<20}{holds}"] if holds else [line]
 
 
 def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
@@ -38,7 +48,7 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         return lines
     lines += [
         f"accuracy            {rounds[-1].accuracy:.3f}",
-        epsilon_line(view.epsilon_coordinator, view.epsilon_target, view.epsilon_released, view.delta),
+        *epsilon_lines(view.epsilon_coordinator, view.epsilon_target, view.epsilon_released, view.delta, view.plan),
         f"rounds              {view.completed} of {view.planned_rounds}, "
         f"{median([done.seconds for done in rounds]):.1f} s each",
         "dropouts            "

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mechanisms.statement import DDGAUSS
 from sordino.child_process import STOP_S, Child, child_environment, stop
-from sordino.closing_lines import dropout_words, epsilon_line, median
+from sordino.closing_lines import dropout_words, epsilon_lines, median
 from sordino.exit_codes import ExitCode, Failure
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
 from sordino.networked_round import measure_networked_round
@@ -435,8 +436,12 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     return [
         f"accuracy            {result['accuracy']:.3f}"
         + (f", {beside:.3f} for the same training without noise" if beside is not None else ""),
-        epsilon_line(
-            result["epsilon_coordinator"], result["epsilon_budget"], result["epsilon_released"], result["delta"]
+        *epsilon_lines(
+            result["epsilon_coordinator"],
+            result["epsilon_budget"],
+            result["epsilon_released"],
+            result["delta"],
+            {"mechanism": DDGAUSS, "colluders": result["A"], "clients": result["participants"]},
         ),
         f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
         f"{result['wall_s']:.0f} s with start and the baseline",

@@ -16,6 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from sordino.guarantee import guarantee
 from sordino.progress import PHASES, StudyView, log_lines, people
 
 _HOST_ROWS: Final = 10
@@ -82,7 +83,9 @@ class StudyPanel:
             *self._dropouts(narrow, low),
         )
         title = Text.assemble((f" {view.study or 'sordino'} ", "bold"), (f"· {view.task} " if view.task else "", ""))
-        foot = Text(f" {view.address} " if view.address else "", style=_DIM)
+        holds = guarantee(view.plan)
+        said = [f"{view.plan['mechanism']}, {holds}" if holds else "", view.address]
+        foot = Text(f" {' · '.join(part for part in said if part)} " if any(said) else "", style=_DIM)
         return Panel(
             body,
             title=title,

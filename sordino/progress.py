@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sordino.guarantee import guarantee
+
 PHASES: Final = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 
 
@@ -79,6 +81,12 @@ class CompletedRound:
     epsilon_released: float
     coordinator_rss_mb: float
     at: float
+    clips: tuple[float, ...] = ()
+    """Of the layers, in this round; empty where an older coordinator didn't say."""
+    below_clip: tuple[float, ...] = ()
+    """Estimated share of norms within the clip, by layer; only where clips adapt."""
+    wrapped_share: float | None = None
+    """Of the values of the sum, estimated."""
 
 
 @dataclass
@@ -340,6 +348,9 @@ class StudyView:
                 dropouts=_size(event.get("dropouts")),
                 phase_seconds={str(k): float(v) for k, v in dict(event.get("phase_seconds") or {}).items()},
                 at=self.last_at,
+                clips=tuple(float(value) for value in event.get("clips") or ()),
+                below_clip=tuple(float(value) for value in event.get("below_clip") or ()),
+                wrapped_share=None if event.get("wrapped_share") is None else float(event["wrapped_share"]),
                 **number,
             )
         )
@@ -403,6 +414,7 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
         return [
             f"study {view.study}: {view.task}, {view.participants} participants, {view.planned_rounds} rounds, "
             f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}",
+            *([f"{view.plan['mechanism']}: {holds}"] if (holds := guarantee(view.plan)) else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]
     if kind == "attempt_started":
