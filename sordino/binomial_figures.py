@@ -16,7 +16,7 @@ _ONLY: Final = (
     ("target", "coordinator", "--target"),
     ("budget_coordinator", None, "--budget-coordinator"),
     ("budget_released", None, "--budget-released"),
-    ("sketch", (0, 0), "--sketch-rows and --sketch-ratio"),
+    ("sketch", (0, 0), "--sketch-rows"),
 )
 
 
@@ -124,6 +124,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
         "epsilon": plan.epsilon,
         "budget_coordinator": plan.epsilon,
         "budget_released": plan.epsilon,
+        "layer_noise_stddev": [plan.central_stddev],
+        "quantile_stderr": None,
         "trusts": TRUSTS,
         "theorem": THEOREM,
         "warnings": [],

@@ -75,7 +75,7 @@ class StudyOptions:
     clip_rate: float = 0.3
     clip_bit_weight: float = 0.3
     sketch_rows: int = 0
-    sketch_ratio: float = 1.0
+    sketch_ratio: float = 10.0
     server_rate: float = 1.0
     server_momentum: float = 0.7
     listen: str = "127.0.0.1:8443"
@@ -265,7 +265,6 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
 
 def _check_files(work: Path, names: list[str]) -> None:
     """Read back what was written: an option that the files can't hold is refused now, not at the first start.
-    Read back what was written: an option that the files can't hold is refused now, not at the first start.
     """
     import client.configuration
     import server.configuration

@@ -11,8 +11,10 @@ from sordino.exit_codes import ExitCode, Failure
 
 DEFAULT_DIM: Final = 500
 DEFAULT_CLIP: Final = 1.0
-DEFAULT_SKETCH_ROWS: Final = 15
 DEFAULT_SKETCH_RATIO: Final = 10.0
+DEFAULT_QUANTILE: Final = 0.5
+DEFAULT_CLIP_RATE: Final = 0.3
+DEFAULT_BIT_WEIGHT: Final = 0.3
 MECHANISMS: Final = ("ddgauss", "skellam", "gaussian", "local-gaussian", "binomial")
 TARGETS: Final = ("coordinator", "released", "conditional")
 SAMPLINGS: Final = ("none", "lottery", "poisson", "fixed")
@@ -56,16 +58,79 @@ def check_folder(option: str, file: Path) -> None:
 
 def check_names(*, mechanism: str, target: str | None, sampling: str, rotation: str | None) -> None:
     """Raises Failure: one of the names is unknown."""
+    if mechanism == "randomised-response":
+        raise Failure(
+            ExitCode.INPUT,
+            "--mechanism randomised-response sends no vectors, so there is no such plan. In Python it is "
+            'mechanisms.registry.MECHANISMS["randomised-response"].',
+        )
     one_of("--mechanism", mechanism, MECHANISMS)
     one_of("--target", target, TARGETS)
     one_of("--sampling", sampling, SAMPLINGS)
     one_of("--rotation", rotation, ROTATIONS)
+    if target == "conditional" and sampling == "none":
+        raise Failure(ExitCode.INPUT, "--target conditional needs --sampling poisson and --population.")
+
+
+_RANGES: Final[dict[str, tuple[Callable[[float], bool], str]]] = {
+    "--epsilon": (lambda x: 0 < x < math.inf, "a positive number, such as 8"),
+    "--delta": (lambda x: 0 < x < 1, "far less than 1 / participants, such as 1e-5"),
+    "--rounds": (lambda x: 1 <= x <= 1 << 40, "at least 1"),
+    "--bits": (lambda x: 1 <= x <= 62, "1 to 62"),
+    "--clip": (lambda x: 1e-30 <= x <= 1e30, "a positive number, such as 1"),
+    "--adversarial": (lambda x: 0 <= x < 1, "a share from 0 to below 1; for 5 % write 0.05"),
+    "--beta": (lambda x: 0 <= x <= 0.9, "0 to 0.9"),
+    "--k-stddevs": (lambda x: 1 <= x < math.inf, "at least 1, better 4"),
+    "--budget-coordinator": (lambda x: 0 < x < math.inf, "a positive number"),
+    "--budget-released": (lambda x: 0 < x < math.inf, "a positive number"),
+    "--clip-quantile": (lambda x: 0 < x < 1, "more than 0 and less than 1, such as 0.5"),
+    "--clip-rate": (lambda x: 0 < x <= 10, "more than 0 and at most 10, such as 0.3"),
+    "--clip-bit-weight": (lambda x: 1e-3 <= x <= 1, "0.001 to 1, such as 0.3"),
+    "--sketch-rows": (lambda x: 0 <= x <= 1024, "1 to 1024, such as 15, or 0 for no sketch"),
+    "--sketch-ratio": (lambda x: 1 <= x <= 1e6, "1 to 1000000, such as 10"),
+    "--max-dropout": (lambda x: 0 <= x < 1, "a share from 0 to below 1; for 20 % write 0.2"),
+}
+
+
+def check_ranges(**given: float | None) -> None:
+    """Every number by itself: ``epsilon=-1`` is about ``--epsilon``.
+
+    Raises:
+        Failure: one lies where no plan can be.
+    """
+    for name, value in given.items():
+        option = "--" + name.replace("_", "-")
+        holds, use = _RANGES[option]
+        if value is not None and not holds(value):
+            raise Failure(ExitCode.INPUT, f"{option} {value:g} is out of range. Use {use}.")
+
+
+def check_adapting(
+    clip_update: str, clip_quantile: float | None, clip_rate: float | None, clip_bit_weight: float | None
+) -> None:
+    """Raises Failure: options of clips that adapt, but the clips are fixed; or out of range."""
+    one_of("--clip-update", clip_update, CLIP_UPDATES)
+    given = {"clip_quantile": clip_quantile, "clip_rate": clip_rate, "clip_bit_weight": clip_bit_weight}
+    for name, value in given.items():
+        if value is not None and clip_update == "fixed":
+            option = "--" + name.replace("_", "-")
+            raise Failure(ExitCode.INPUT, f"{option} needs clips that adapt: add --clip-update geometric or linear.")
+    check_ranges(**given)
+
+
+def check_sketch(sketch_rows: int, sketch_ratio: float | None) -> None:
+    """Raises Failure: out of range, or a ratio without rows."""
+    check_ranges(sketch_rows=sketch_rows, sketch_ratio=sketch_ratio)
+    if sketch_ratio is not None and not sketch_rows:
+        raise Failure(ExitCode.INPUT, "--sketch-ratio needs --sketch-rows, such as 15.")
 
 
 def check_population(clients: int, population: int | None, sampling: str) -> None:
     """Raises Failure: sampling without a population, or the other way round."""
     if clients < 2:
-        raise Failure(ExitCode.INPUT, f"--clients {clients} is too few: a sum of one hides nobody. Use at least 2.")
+        raise Failure(ExitCode.INPUT, f"--clients {clients} is too few: a sum of one hides nobody. Use at least 3.")
+    if clients >= 1 << 32:
+        raise Failure(ExitCode.INPUT, f"--clients {clients} is too many. Use less than {1 << 32}.")
     if sampling == "none" and population not in (None, clients):
         raise Failure(
             ExitCode.INPUT,
@@ -104,7 +169,7 @@ def default_target(sampling: str, max_dropout: float, adversarial: float) -> str
 
 
 def shape(
-    *, dim: int | None, layers: str | None, sketch_rows: int | None, sketch_ratio: float | None
+    *, dim: int | None, layers: str | None, sketch_rows: int, sketch_ratio: float | None
 ) -> tuple[int, tuple[int, ...] | None, tuple[int, int]]:
     """(dim, sizes of the layers or None, rows and width of the sketch).
 
@@ -117,15 +182,15 @@ def shape(
     if sizes is not None and dim is not None and sum(sizes) != dim:
         raise Failure(ExitCode.INPUT, f"--layers hold {sum(sizes)} values, but --dim is {dim}. Leave --dim out.")
     values = dim if dim is not None else sum(sizes) if sizes is not None else DEFAULT_DIM
-    if sketch_rows is None and sketch_ratio is None:
+    check_sketch(sketch_rows, sketch_ratio)
+    if not sketch_rows:
         return values, sizes, (0, 0)
     if sizes is not None:
         raise Failure(ExitCode.INPUT, "a sketch mixes the layers: use either --layers or --sketch-rows.")
-    rows = DEFAULT_SKETCH_ROWS if sketch_rows is None else sketch_rows
+    from mechanisms.sketch import sketch_shape
+
     ratio = DEFAULT_SKETCH_RATIO if sketch_ratio is None else sketch_ratio
-    if rows < 1 or not 0 < ratio < math.inf:
-        raise Failure(ExitCode.INPUT, "--sketch-rows must be at least 1 and --sketch-ratio positive: try 15 and 10.")
-    return values, None, (rows, max(1, math.ceil(values / (rows * ratio))))
+    return values, None, (sketch_rows, sketch_shape(values, sketch_rows, ratio))
 
 
 def clip_rule(
@@ -134,11 +199,11 @@ def clip_rule(
     sizes: tuple[int, ...] | None,
     clip: float | None,
     clips: str | None,
-    scaling: str,
+    clip_scaling: str,
     clip_update: str,
-    quantile: float | None,
+    clip_quantile: float | None,
     clip_rate: float | None,
-    bit_weight: float | None,
+    clip_bit_weight: float | None,
 ) -> Any:
     """The `mechanisms.clip_rule.ClipRule` of these options.
 
@@ -153,12 +218,9 @@ def clip_rule(
     """
     from mechanisms.clip_rule import ClipRule
 
-    one_of("--scaling", scaling, SCALINGS)
-    one_of("--clip-update", clip_update, CLIP_UPDATES)
-    adaptive = clip_update != "fixed"
-    for option, given in (("--quantile", quantile), ("--clip-rate", clip_rate), ("--bit-weight", bit_weight)):
-        if given is not None and not adaptive:
-            raise Failure(ExitCode.INPUT, f"{option} needs clips that adapt: add --clip-update geometric or linear.")
+    one_of("--clip-scaling", clip_scaling, SCALINGS)
+    check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
+    check_ranges(clip=clip)
     layers = (coded,) if sizes is None else sizes
     if clips is None:
         each = (DEFAULT_CLIP if clip is None else clip) / math.sqrt(len(layers))
@@ -173,12 +235,14 @@ def clip_rule(
                 f"--clips states {len(bounds)} for {len(layers)} "
                 f"{'layer' if len(layers) == 1 else 'layers'}: state one for each of --layers.",
             )
-    return ClipRule(
-        layers=layers,
-        clips=bounds,
-        scaling=scaling,
-        update=clip_update,
-        quantile=float((0.5 if quantile is None else quantile) if adaptive else 0),
-        rate=float((0.2 if clip_rate is None else clip_rate) if adaptive else 0),
-        bit_weight=float((0.2 if bit_weight is None else bit_weight) if adaptive else 0),
-    )
+        for bound in bounds:
+            if not _RANGES["--clip"][0](bound):
+                raise Failure(ExitCode.INPUT, f"--clips: {bound:g} is out of range. Use {_RANGES['--clip'][1]}.")
+    adapting: dict[str, float] = {}
+    if clip_update != "fixed":
+        adapting = {
+            "quantile": float(DEFAULT_QUANTILE if clip_quantile is None else clip_quantile),
+            "rate": float(DEFAULT_CLIP_RATE if clip_rate is None else clip_rate),
+            "bit_weight": float(DEFAULT_BIT_WEIGHT if clip_bit_weight is None else clip_bit_weight),
+        }
+    return ClipRule(layers=layers, clips=bounds, scaling=clip_scaling, update=clip_update, **adapting)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sordino.plan_checks import percent
+from sordino.plan_checks import percent, reached
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
-WIDTH: Final = 80
-"""Columns of everything that ``plan`` and ``init`` print about a plan."""
+NARROW, USUAL, WIDE = 60, 80, 100
+_LAYERS_SHOWN: Final = 8
+_SAMPLED: Final = {
+    "lottery": "drawn by lottery",
+    "poisson": "each drawn by an independent coin",
+    "fixed": "drawn without replacement",
+}
+
+
+def terminal_width() -> int:
+    """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
+    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:
@@ -27,10 +39,44 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     spends = plan.target != "conditional"  # else it is for comparison only
     figures["budget_coordinator"] = plan.budget_coordinator if spends else None
     figures["budget_released"] = plan.budget_released if spends else None
+    figures["layer_noise_stddev"] = [plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)]
+    figures["quantile_stderr"] = quantile_stderr(plan)
     figures["trusts"] = DESCRIPTIONS[plan.mechanism].trusts
     figures["theorem"] = DESCRIPTIONS[plan.mechanism].theorem
     figures["warnings"] = list(plan.warnings)
     return figures
+
+
+def quantile_stderr(plan: Plan) -> float | None:
+    """Standard error of the share of norms below a clip, as the smallest sum tells it; None with fixed clips.
+
+    A bit is +a/2 or -a/2, so the share is the mean of what the sum holds, over a, plus 1/2: the noise of |u3| shares
+    over a |u3|. The coordinator's own noise is the same for every sum.
+    """
+    if not plan.clipping.adaptive:
+        return None
+    central = plan.mechanism == "gaussian"
+    noise = plan.central_stddev if central else plan.local_stddev * math.sqrt(plan.min_survivors)
+    return noise / (plan.clipping.bit_size(plan.clipping.clips) * plan.min_survivors)
+
+
+def heading(figures: Mapping[str, Any]) -> str:
+    """Who, what, how long, and which epsilon, in one sentence."""
+    drawn = "" if figures["sampling"] == "none" else f" of {figures['population']}, {_SAMPLED[figures['sampling']]}"
+    dim, padded = figures["dim"], figures["padded_dim"]
+    values = f"{dim} values" if padded == dim else f"{dim} values sent as {padded}"
+    most = f"at most {figures['epsilon']:g}"
+    if not reached(figures):
+        most = f"{figures['epsilon_' + figures['target']]:.3f} ({figures['epsilon']:g} was asked for)"
+    reader = {
+        "coordinator": f"epsilon {most}",
+        "released": f"epsilon_released {most}",
+        "conditional": f"epsilon_conditional {most} (published figure, for comparison only)",
+    }[figures["target"]]
+    return (
+        f"{figures['clients']} participants{drawn}, {values} of {figures['bits']} bits, "
+        f"{_count(figures['rounds'], 'round')}, {reader} at delta {figures['delta']:g}"
+    )
 
 
 def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -40,42 +86,13 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         figures: as ``figures_of`` gives them.
     """
     clients, dim = figures["clients"], figures["dim"]
-    rows = [
-        (
-            "epsilon_coordinator",
-            _epsilon(figures["epsilon_coordinator"]),
-            _target(figures, "coordinator")
-            + f"{_count(figures['rounds'], 'round')} with fewest survivors, delta {figures['delta']:g}",
-        ),
-        ("epsilon_released", _epsilon(figures["epsilon_released"]), _target(figures, "released") + _released(figures)),
-    ]
-    if figures["epsilon_conditional"] is not None or figures["target"] == "conditional":
-        rows.append(
-            (
-                "epsilon_conditional",
-                _epsilon(figures["epsilon_conditional"]),
-                _target(figures, "conditional") + "published figure, if each were drawn by an independent coin",
-            )
-        )
-    of_all = figures["full_stddev"] / figures["clip"]
-    central = figures["mechanism"] == "gaussian"
-    rows += [
-        (
-            "noise multiplier",
-            f"{figures['noise_multiplier']:.3f}",
-            "noise of a sum over the clip"
-            if central
-            else f"smallest sum's noise over the clip; {of_all:.3f} if all {clients} survive",
-        ),
-        (
-            "noise of one share",
-            "none" if central else f"{figures['local_stddev']:.4g}",
-            "the coordinator adds all of it" if central else "standard deviation, units of the update",
-        ),
+    return [
+        *_epsilons(figures),
+        *_noises(figures),
         ("min_survivors", f"{figures['min_survivors']} of {clients}", "fewest in a sum; below, nothing is revealed"),
         ("quorum", f"{figures['quorum']}", "fewest that may begin a round"),
-        ("A", f"{figures['A']}", "assumed to collude; their noise is ignored"),
-        ("h_min", f"{figures['h_min']}", "honest in the smallest sum; sizes the noise"),
+        ("A", f"{figures['A']}", _colluders(figures)),
+        ("h_min", f"{figures['h_min']}", _honest(figures)),
         ("threshold", f"{figures['threshold']}", "shares that open a secret if all take part"),
         (
             "aborted rounds",
@@ -88,9 +105,111 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             f"each round: {figures['padded_dim']} x {figures['bits']} bits for {dim} values",
         ),
         ("rotation block", f"{figures['block_dim']}", f"{figures['rotation']}, of {figures['coded_dim']} values"),
-        ("grid step", f"{figures['granularity']:.4g}", f"rounding lifts the clip to {figures['inflated_clip']:.6g}"),
+        (
+            "grid step",
+            f"{figures['granularity']:.4g}",
+            f"rounding lifts the clip to {figures['inflated_clip']:.6g}{_scaled(figures, ', both')}",
+        ),
     ]
+
+
+def _epsilons(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    alone = figures["mechanism"] in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
+    told = (
+        f"{_count(figures['rounds'], 'round')} {'whoever survives' if alone else 'with fewest survivors'}, delta "
+        f"{figures['delta']:g}"
+    )
+    if figures["mechanism"] == "gaussian":
+        told = f"for everybody but the coordinator, which is trusted: {told}"
+    rows = [
+        ("epsilon_coordinator", _epsilon(figures["epsilon_coordinator"]), _target(figures, "coordinator") + told),
+        ("epsilon_released", _epsilon(figures["epsilon_released"]), _target(figures, "released") + _released(figures)),
+    ]
+    if figures["epsilon_conditional"] is not None or figures["target"] == "conditional":
+        rows.append(
+            (
+                "epsilon_conditional",
+                _epsilon(figures["epsilon_conditional"]),
+                _target(figures, "conditional") + "published figure, if each were drawn by an independent coin",
+            )
+        )
     return rows
+
+
+def _noises(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    clients, h_min, of_all = figures["clients"], figures["h_min"], figures["full_stddev"] / figures["clip"]
+    unit = _scaled(figures) or ", units of the update"
+    if figures["mechanism"] == "gaussian":
+        rows = [
+            ("noise multiplier", f"{figures['noise_multiplier']:.3f}", "noise of every sum over the clip"),
+            (
+                "noise of a sum",
+                f"{figures['central_stddev']:.4g}",
+                f"standard deviation{unit}; the coordinator adds it after it has seen the sum",
+            ),
+        ]
+    else:
+        rows = [
+            (
+                "noise multiplier",
+                f"{figures['noise_multiplier']:.3f}",
+                f"noise of the {h_min} honest shares of h_min over the clip; {of_all:.3f} if all {clients} survive, "
+                "colluders' shares included",
+            ),
+            ("noise of one share", f"{figures['local_stddev']:.4g}", f"standard deviation{unit}"),
+        ]
+    rule = figures["clipping"]
+    if rule["scaling"] != "uniform":
+        by_layer = list(zip(figures["layer_noise_stddev"], rule["clips"], rule["layers"], strict=True))
+        for number, (noise, clip, size) in enumerate(by_layer[:_LAYERS_SHOWN], 1):
+            rows.append(
+                (
+                    f"noise of layer {number}",
+                    f"{noise:.4g}",
+                    f"of {'every' if figures['mechanism'] == 'gaussian' else 'the smallest'} sum, units of the "
+                    f"update; clip {clip:.4g}, {_count(size, 'value')}",
+                )
+            )
+        if len(by_layer) > _LAYERS_SHOWN:
+            rows.append(("", "", f"and {len(by_layer) - _LAYERS_SHOWN} more: --json has all"))
+    if figures["quantile_stderr"] is not None:
+        rows.append(
+            (
+                "quantile estimate",
+                f"± {figures['quantile_stderr']:.2g}",
+                "standard error of the share of norms below a clip, in the smallest sum",
+            )
+        )
+    return rows
+
+
+def _scaled(figures: Mapping[str, Any], subject: str = ",") -> str:
+    """Where layers are divided by scales of their own, sums are in other units than the update."""
+    return "" if figures["clipping"]["scaling"] == "uniform" else f"{subject} in scaled units"
+
+
+def _colluders(figures: Mapping[str, Any]) -> str:
+    does = {
+        "gaussian": "they don't know the coordinator's noise",
+        "local-gaussian": "nobody's noise protects another",
+    }.get(figures["mechanism"], "their noise is ignored")
+    if figures["sampling"] == "none" or figures["population"] == figures["clients"]:
+        return f"assumed to collude; {does}"
+    from secagg.parameters import assumed_colluders
+
+    everywhere = assumed_colluders(figures["population"], figures["adversarial"], figures["max_dropout"])
+    if figures["A"] >= everywhere:
+        return f"assumed to collude, wherever they are drawn; {does}"
+    return (
+        f"at most {figures['A']} of the {everywhere} colluders are drawn, except with chance 2^-40 in all rounds "
+        f"together; {does}"
+    )
+
+
+def _honest(figures: Mapping[str, Any]) -> str:
+    if figures["mechanism"] in ("gaussian", "local-gaussian"):
+        return "honest in the smallest sum; the noise doesn't depend on it"
+    return "honest in the smallest sum; sizes the noise"
 
 
 def _epsilon(value: float | None) -> str:
@@ -123,7 +242,7 @@ def _with_probability(figures: Mapping[str, Any]) -> str:
     return f", probability {share:g}" if share is not None else ""
 
 
-def plan_lines(figures: Mapping[str, Any], width: int = WIDTH - 2) -> list[str]:
+def plan_lines(figures: Mapping[str, Any], width: int) -> list[str]:
     """``plan_table`` as aligned text that is folded at ``width`` columns, warnings last."""
     lines = aligned(plan_table(figures), width)
     for warning in figures.get("warnings", ()):

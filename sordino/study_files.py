@@ -39,7 +39,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("seed", options.seed, "of the partition; public"),
             "",
             "[privacy]  # (fixed)",
-            _line("mechanism", options.mechanism, "ddgauss, skellam, local-gaussian; gaussian: coordinator adds it"),
+            _line("mechanism", options.mechanism, "ddgauss, skellam, local-gaussian; gaussian: trusts the coordinator"),
             _line("epsilon", options.epsilon, "budget of the whole study; the noise follows from it"),
             _line("delta", options.delta, "chance that the guarantee fails; far below 1/participants"),
             _line("clip", options.clip, "largest L2 norm of one update; the first one where clips adapt"),
@@ -127,7 +127,7 @@ def host_toml(
         "[policy]  # a round that breaks it is refused",
         _line("max_epsilon", options.epsilon, "most that one participant may spend in this study"),
         _line("max_delta", options.delta, ""),
-        _line("mechanism", options.mechanism, "the only one that is accepted"),
+        _line("mechanism", options.mechanism, _MECHANISM_COMMENTS[options.mechanism]),
         _line("min_honest_survivors", h_min, "fewest honest participants in a sum"),
         _line("min_colluders", colluders, "participants that must be assumed to collude"),
         _line("one_machine", options.one_machine, "accept more participants on one host than that: a trial"),
@@ -148,6 +148,12 @@ def host_toml(
 
 
 _MARK = "\x00"  # stands between a key and its comment until the table is aligned
+_MECHANISM_COMMENTS = {
+    "ddgauss": "the only one that is accepted; everybody adds a share of the noise",
+    "skellam": "the only one that is accepted; everybody adds a share of the noise",
+    "local-gaussian": "the only one that is accepted; each report is private by itself",
+    "gaussian": "trusted to add it: the coordinator sees sums without noise",
+}
 _TASK_COMMENTS = {
     "client_rate": "step size of local training",
     "batch_size": "examples in one step",

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sordino.exit_codes import ExitCode, listing
+from sordino.cli import clip_options as _options
+from sordino.exit_codes import ExitCode, Failure, listing
 from sordino.local_study import ONE_MACHINE, StudyOptions
 
 NAME = "init"
@@ -26,7 +27,7 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 _D = StudyOptions()
-_STUDY, _DATA, _PRIVACY, _CODING, _NETWORK = "Study", "Data", "Privacy", "Clips and coding", "Network"
+_STUDY, _DATA, _PRIVACY, _CODING, _NETWORK = "Study", "Data", "Privacy", _options.PANEL, "Network"
 
 
 def run(
@@ -116,26 +117,13 @@ def run(
             "--clip-by-layer/--clip-flat", help="Clip each array of the model by itself.", rich_help_panel=_CODING
         ),
     ] = _D.clip_by_layer,
-    clip_scaling: Annotated[
-        str, typer.Option(help="Noise by layer: uniform, proportional, least-noise.", rich_help_panel=_CODING)
-    ] = _D.clip_scaling,
-    clip_update: Annotated[
-        str,
-        typer.Option(help="fixed; geometric or linear follow a quantile of the norms.", rich_help_panel=_CODING),
-    ] = _D.clip_update,
-    clip_quantile: Annotated[
-        float, typer.Option(help="Share of norms that should lie below the clip.", rich_help_panel=_CODING)
-    ] = _D.clip_quantile,
-    clip_rate: Annotated[float, typer.Option(help="Step of that.", rich_help_panel=_CODING)] = _D.clip_rate,
-    clip_bit_weight: Annotated[
-        float, typer.Option(help="Size of the coordinates that carry it, over the clip.", rich_help_panel=_CODING)
-    ] = _D.clip_bit_weight,
-    sketch_rows: Annotated[
-        int, typer.Option(help="Rows of a count-mean sketch sent instead; 0: none.", rich_help_panel=_CODING)
-    ] = _D.sketch_rows,
-    sketch_ratio: Annotated[
-        float, typer.Option(help="By how much the sketch is shorter.", rich_help_panel=_CODING)
-    ] = _D.sketch_ratio,
+    clip_scaling: Annotated[str, _options.CLIP_SCALING] = _D.clip_scaling,
+    clip_update: Annotated[str, _options.CLIP_UPDATE] = _D.clip_update,
+    clip_quantile: Annotated[float | None, _options.CLIP_QUANTILE] = None,
+    clip_rate: Annotated[float | None, _options.CLIP_RATE] = None,
+    clip_bit_weight: Annotated[float | None, _options.CLIP_BIT_WEIGHT] = None,
+    sketch_rows: Annotated[int, _options.SKETCH_ROWS] = _D.sketch_rows,
+    sketch_ratio: Annotated[float | None, _options.SKETCH_RATIO] = None,
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where the coordinator listens.", rich_help_panel=_NETWORK),
@@ -159,11 +147,32 @@ def run(
     ] = _D.one_machine,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
+    from mechanisms.refusals import InfeasiblePlan
     from sordino.local_study import make_local_study, plan_for
-    from sordino.plan_checks import check_aborts, check_share, notes
-    from sordino.plan_text import figures_of, plan_lines
+    from sordino.plan_checks import notes
+    from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, one_of
+    from sordino.plan_refusals import check_aborts, check_counts, in_options
+    from sordino.plan_text import figures_of, plan_lines, terminal_width
 
-    check_share(max_dropout)
+    if mechanism == "binomial":
+        raise Failure(ExitCode.INPUT, "--mechanism binomial can be planned, not served. Use ddgauss or skellam.")
+    one_of("--mechanism", mechanism, ("ddgauss", "skellam", "gaussian", "local-gaussian"))
+    one_of("--rotation", rotation, ("auto", *ROTATIONS))
+    one_of("--clip-scaling", clip_scaling, SCALINGS)
+    check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
+    check_sketch(sketch_rows, sketch_ratio)
+    if sketch_rows and clip_by_layer:
+        raise Failure(ExitCode.INPUT, "a sketch mixes the layers: use either --clip-by-layer or --sketch-rows.")
+    check_ranges(
+        epsilon=epsilon,
+        delta=delta,
+        clip=clip,
+        bits=bits,
+        max_dropout=max_dropout,
+        adversarial=adversarial,
+        beta=beta,
+        k_stddevs=k_stddevs,
+    )
     options = StudyOptions(
         name=name if name is not None else directory.resolve().name,
         rounds=rounds,
@@ -190,20 +199,36 @@ def run(
         clip_by_layer=clip_by_layer,
         clip_scaling=clip_scaling,
         clip_update=clip_update,
-        clip_quantile=clip_quantile,
-        clip_rate=clip_rate,
-        clip_bit_weight=clip_bit_weight,
+        clip_quantile=_D.clip_quantile if clip_quantile is None else clip_quantile,
+        clip_rate=_D.clip_rate if clip_rate is None else clip_rate,
+        clip_bit_weight=_D.clip_bit_weight if clip_bit_weight is None else clip_bit_weight,
         sketch_rows=sketch_rows,
-        sketch_ratio=sketch_ratio,
+        sketch_ratio=_D.sketch_ratio if sketch_ratio is None else sketch_ratio,
         server_rate=server_rate,
         server_momentum=server_momentum,
         listen=listen,
         names=tuple(host or ()),
         one_machine=one_machine,
     )
-    check_aborts(
-        figures_of(plan_for(options)), max_dropout, lambda changed: plan_for(dataclasses.replace(options, **changed))
-    )
+    chosen = {
+        "clients": participants,
+        "rounds": rounds,
+        "bits": bits,
+        "max_dropout": max_dropout,
+        "adversarial": adversarial,
+        "min_survivors": min_survivors,
+        "quorum": quorum,
+    }
+
+    def again(changed: dict[str, Any]) -> dict[str, Any]:
+        renamed = {"participants" if name == "clients" else name: value for name, value in changed.items()}
+        return figures_of(plan_for(dataclasses.replace(options, **renamed)))
+
+    check_counts(chosen, again, "--participants")
+    try:
+        check_aborts(again({}), max_dropout, again)
+    except InfeasiblePlan as problem:
+        raise in_options(problem, chosen, again) from None
     study = make_local_study(directory, options)
     figures = figures_of(study.plan)
     if as_json:
@@ -220,14 +245,15 @@ def run(
         f"Made the study {study.options.name} in {study.directory}: "
         f"{participants} participants on {hosts} {'host' if hosts == 1 else 'hosts'}.\n"
     )
-    for line in plan_lines(figures):
+    width = terminal_width()
+    for line in plan_lines(figures, width - 2):
         typer.echo(f"  {line}")
     for note in notes(figures, max_dropout):
-        typer.echo("\n" + textwrap.fill(note, 98))
+        typer.echo("\n" + textwrap.fill(note, width))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
     typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
     if hosts > 1:
         typer.echo(f"           and so on to {study.hosts[-1].name}, each in a terminal of its own")
     if one_machine:
-        typer.echo("\n" + textwrap.fill(ONE_MACHINE, 98))
+        typer.echo("\n" + textwrap.fill(ONE_MACHINE, width))
     return int(ExitCode.OK)

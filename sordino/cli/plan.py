@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino.cli import clip_options as _options
 from sordino.exit_codes import ExitCode, listing
 
 NAME = "plan"
@@ -25,16 +26,21 @@ HELP = (
     "Readers: epsilon_coordinator is for whoever knows who took part; epsilon_released for readers of released models "
     "alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
     "everybody was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
-    "JSON: some figures may be null. An epsilon is null above 70, which the sampler's distance from its law can't "
-    "state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, epsilon_pld "
-    "without Poisson sampling; both budgets of a conditional plan. 'accountant' names the smallest valid bound on "
-    "the target. 'alternatives' is there with --alternatives."
+    "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by a scale of its own; "
+    "clip, inflated_clip, granularity, local_stddev, central_stddev and full_stddev are then in scaled units. "
+    "layer_noise_stddev lists the noise of each layer in units of the update: central_stddev, of the smallest sum, "
+    "times the layer's scale.\n\n"
+    "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum; "
+    "null with fixed clips. Other figures may be null, too. An epsilon is null above 70, which the sampler's distance "
+    "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, "
+    "epsilon_pld without Poisson sampling; both budgets of a conditional plan. 'accountant' names the smallest valid "
+    "bound on the target. 'alternatives' is there with --alternatives."
 )
 EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
-_PRIVACY, _PROTOCOL, _SHAPE, _CLIPPING, _OUTPUT = "Privacy", "Protocol", "Encoding", "Clipping", "Output"
+_PRIVACY, _PROTOCOL, _CODING, _OUTPUT = "Privacy", "Protocol", _options.PANEL, "Output"
 QUICK_S = 2.0
 """Alternatives are shown unasked if they are expected to take less."""
 
@@ -108,48 +114,36 @@ def run(
     ] = None,
     dim: Annotated[
         int | None,
-        typer.Option(help="Values in one update.", show_default="500, or of all layers", rich_help_panel=_SHAPE),
+        typer.Option(help="Values in one update.", show_default="500, or of all layers", rich_help_panel=_CODING),
     ] = None,
-    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_SHAPE)] = 16,
+    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_CODING)] = 16,
     rotation: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="hadamard or hadamard-blocks.",
             show_default="hadamard unless it pads by more than 5 %",
-            rich_help_panel=_SHAPE,
+            rich_help_panel=_CODING,
         ),
     ] = None,
     beta: Annotated[
         float,
-        typer.Option(help="Level of the conditional rounding.", show_default="e^-0.5", rich_help_panel=_SHAPE),
+        typer.Option(help="Level of the conditional rounding.", show_default="e^-0.5", rich_help_panel=_CODING),
     ] = math.exp(-0.5),
     k_stddevs: Annotated[
         float,
-        typer.Option("--k-stddevs", help="Standard deviations before a sum could wrap around.", rich_help_panel=_SHAPE),
+        typer.Option(
+            "--k-stddevs", help="Standard deviations before a sum could wrap around.", rich_help_panel=_CODING
+        ),
     ] = 4.0,
-    sketch_rows: Annotated[
-        int | None,
-        typer.Option(
-            help="Send a count-mean sketch of so many rows; the clip is then the sketch's.",
-            show_default="no sketch, 15 with a ratio",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = None,
-    sketch_ratio: Annotated[
-        float | None,
-        typer.Option(
-            help="Values of the update for each of its sketch.",
-            show_default="10 with rows",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = None,
+    sketch_rows: Annotated[int, _options.SKETCH_ROWS] = 0,
+    sketch_ratio: Annotated[float | None, _options.SKETCH_RATIO] = None,
     clip: Annotated[
-        float | None, typer.Option(help="Largest L2 norm of one update.", show_default="1", rich_help_panel=_CLIPPING)
+        float | None, typer.Option(help="Largest L2 norm of one update.", show_default="1", rich_help_panel=_CODING)
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=_CLIPPING),
+        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=_CODING),
     ] = None,
     clips: Annotated[
         str | None,
@@ -157,43 +151,14 @@ def run(
             metavar="C,C,...",
             help="Largest L2 norm of each layer.",
             show_default="clip / sqrt(number of layers) each",
-            rich_help_panel=_CLIPPING,
+            rich_help_panel=_CODING,
         ),
     ] = None,
-    scaling: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="How noise is spread over layers: uniform, proportional (to their clips) or least-noise.",
-            rich_help_panel=_CLIPPING,
-        ),
-    ] = "uniform",
-    clip_update: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="fixed, or geometric or linear: clips then follow a quantile of the norms.",
-            rich_help_panel=_CLIPPING,
-        ),
-    ] = "fixed",
-    quantile: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of norms that adaptive clips keep below them.", show_default="0.5", rich_help_panel=_CLIPPING
-        ),
-    ] = None,
-    clip_rate: Annotated[
-        float | None,
-        typer.Option(help="Step of adaptive clips.", show_default="0.2", rich_help_panel=_CLIPPING),
-    ] = None,
-    bit_weight: Annotated[
-        float | None,
-        typer.Option(
-            help="Size of the bit that adaptive clips add, over the clip.",
-            show_default="0.2",
-            rich_help_panel=_CLIPPING,
-        ),
-    ] = None,
+    clip_scaling: Annotated[str, _options.CLIP_SCALING] = "uniform",
+    clip_update: Annotated[str, _options.CLIP_UPDATE] = "fixed",
+    clip_quantile: Annotated[float | None, _options.CLIP_QUANTILE] = None,
+    clip_rate: Annotated[float | None, _options.CLIP_RATE] = None,
+    clip_bit_weight: Annotated[float | None, _options.CLIP_BIT_WEIGHT] = None,
     with_alternatives: Annotated[
         bool | None,
         typer.Option(
@@ -213,19 +178,31 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
 ) -> int:
-    from sordino.plan_checks import check_aborts, check_share, with_fewer_rounds
     from sordino.plan_options import (
         check_budgets,
         check_names,
         check_picture,
         check_population,
+        check_ranges,
         clip_rule,
         default_target,
         shape,
     )
+    from sordino.plan_refusals import check_aborts, check_counts, in_options
 
     check_names(mechanism=mechanism, target=target, sampling=sampling, rotation=rotation)
-    check_share(max_dropout)
+    check_ranges(
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+        bits=bits,
+        max_dropout=max_dropout,
+        adversarial=adversarial,
+        beta=beta,
+        k_stddevs=k_stddevs,
+        budget_coordinator=budget_coordinator,
+        budget_released=budget_released,
+    )
     check_population(clients, population, sampling)
     if plot is not None:
         check_picture("--plot", plot)
@@ -244,11 +221,11 @@ def run(
             sizes=sizes,
             clip=clip,
             clips=clips,
-            scaling=scaling,
+            clip_scaling=clip_scaling,
             clip_update=clip_update,
-            quantile=quantile,
+            clip_quantile=clip_quantile,
             clip_rate=clip_rate,
-            bit_weight=bit_weight,
+            clip_bit_weight=clip_bit_weight,
         ),
         "sketch": sketch,
         "rotation": rotation,
@@ -267,15 +244,17 @@ def run(
     }
     import wire.study  # noqa: F401  # its time is not the plan's
 
+    def again(changed: dict[str, Any]) -> dict[str, Any]:
+        return _figures(chosen | changed, bounds=False)
+
+    check_counts(chosen, again)
     started = time.monotonic()
     try:
         figures = _figures(chosen)
     except ValueError as problem:  # InfeasiblePlan
-        raise with_fewer_rounds(
-            problem, rounds, lambda fewer: _figures(chosen | {"rounds": fewer}, bounds=False)
-        ) from None
+        raise in_options(problem, chosen, again) from None
     expected_s = 14 * (time.monotonic() - started)
-    check_aborts(figures, max_dropout, lambda changed: _figures(chosen | changed, bounds=False))
+    check_aborts(figures, max_dropout, again)
     settled = chosen | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
         from sordino.plan_alternatives import alternatives
@@ -309,27 +288,20 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> dict[str, Any]:
 
 def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
     from sordino.plan_checks import notes
-    from sordino.plan_text import WIDTH, aligned, plan_lines
+    from sordino.plan_text import aligned, heading, plan_lines, terminal_width
+
+    width = terminal_width()
 
     def paragraph(text: str) -> None:
-        typer.echo("\n" + textwrap.fill(text, WIDTH, break_on_hyphens=False))
+        typer.echo("\n" + textwrap.fill(text, width, break_on_hyphens=False))
 
-    drawn = "" if figures["sampling"] == "none" else f" of {figures['population']}, drawn by {figures['sampling']}"
-    typer.echo(
-        textwrap.fill(
-            f"{figures['clients']} participants{drawn}, {figures['dim']} values of {figures['bits']} bits, "
-            f"{chosen['rounds']} {'round' if chosen['rounds'] == 1 else 'rounds'}, "
-            f"epsilon at most {figures['epsilon']:g} at delta {figures['delta']:g}",
-            WIDTH,
-        )
-        + "\n"
-    )
-    for line in plan_lines(figures):
+    typer.echo(textwrap.fill(heading(figures), width, break_on_hyphens=False) + "\n")
+    for line in plan_lines(figures, width - 2):
         typer.echo(f"  {line}")
     for note in notes(figures, chosen["max_dropout"]):
         paragraph(note)
     typer.echo("")
-    for line in aligned(_about(figures), WIDTH):
+    for line in aligned(_about(figures), width):
         typer.echo(line)
     if figures["target"] == "conditional":
         paragraph("For comparison only: nobody outside can check how participants were drawn, so no study is served.")
@@ -351,17 +323,25 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
 
 def _about(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
     """What a statistician asks: whom one trusts, what neighbours are, which theorem, which bound."""
+    adjacency = figures["adjacency"]
+    if figures["mechanism"] == "gaussian":  # nobody adds a share
+        adjacency = adjacency.removesuffix(", her noise share present")
     rows = [
         ("Mechanism:", "", f"{figures['mechanism']}, {figures['theorem']}"),
-        ("Adjacency:", "", figures["adjacency"]),
+        ("Adjacency:", "", adjacency),
         ("Trusts:", "", figures["trusts"]),
     ]
+    # The exact figure takes no sampling into account: it is that of somebody who knows who took part.
     bounds = [
-        f"{name} {figures[key]:.3f}"
-        for name, key in (("exact", "epsilon_exact"), ("PLD", "epsilon_pld"))
+        f"{reader}: {name} {figures[key]:.3f}"
+        for reader, name, key in (
+            ("epsilon_coordinator", "exact", "epsilon_exact"),
+            ("epsilon_conditional", "PLD", "epsilon_pld"),
+        )
         if figures[key]
     ]
     if bounds:
-        told = f"tightest for the target: {figures['accountant']} ({', '.join(bounds)}); the study spends the Renyi one"
+        spent = "" if figures["target"] == "conditional" else "; the study spends the Renyi one"
+        told = f"{'; '.join(bounds)}. Smallest for the target: {figures['accountant']}{spent}"
         rows.append(("Bounds:", "", told))
     return rows

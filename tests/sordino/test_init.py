@@ -91,6 +91,31 @@ def test_verb_prints_the_plan_and_what_comes_next(run: Run, tmp_path: Path) -> N
     assert max(len(line.replace(str(tmp_path), "")) for line in out.splitlines()) <= 100
 
 
+def test_plan_and_init_share_the_options_of_clips(run: Run, tmp_path: Path) -> None:
+    """The naive pair has its own defaults in each: init's plan is then another than the one that was looked at."""
+    clips = ("--clip-update", "geometric", "--clip-scaling", "least-noise", "--bits", 18, "--rounds", 3, "--json")
+    made = json.loads(run("init", tmp_path / "one", *clips)[1])["plan"]
+    dim = made["dim"]
+    planned = json.loads(run("plan", "--clients", 100, "--dim", dim, *clips)[1])
+    assert made["clipping"] == planned["clipping"]
+    assert made["clipping"]["rate"] == made["clipping"]["bit_weight"] == 0.3
+    assert made["quantile_stderr"] == planned["quantile_stderr"]
+    sketch = ("--sketch-rows", 15, "--rounds", 3, "--json")
+    planned = json.loads(run("plan", "--clients", 100, "--dim", dim, *sketch)[1])
+    made = json.loads(run("init", tmp_path / "two", *sketch)[1])["plan"]
+    assert made["sketch"] == planned["sketch"] == [15, dim // 150]
+    pages = [" ".join(run(verb, "--help")[1].split()) for verb in ("plan", "init")]
+    for option in ("update", "quantile", "rate", "bit-weight", "scaling"):
+        assert all(f"--clip-{option} " in page for page in pages)
+
+
+def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
+    _, out, _ = run("init", tmp_path / "trial", "--mechanism", "gaussian")
+    assert "Note: the coordinator is trusted: it sees every sum without noise." in out
+    host = (tmp_path / "trial/hosts/host-01/host.toml").read_text()
+    assert "the coordinator sees sums without noise" in host
+
+
 def test_verb_json(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
     body = json.loads(out)
@@ -103,9 +128,15 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("--min-survivors", 20), 3, "raise min_survivors to"),
-        (("--bits", 4), 3, "bits"),
-        (("--bits", 99), 3, "bits"),
+        (("--min-survivors", 20), 3, "Use --min-survivors 53"),
+        (("--min-survivors", 101), 2, "--min-survivors 101 exceeds --participants 100"),
+        (("--participants", 2, "--hosts", 1), 3, "Use --participants 5"),
+        (("--quorum", 3), 2, "--quorum 3 is below --min-survivors 56"),
+        (("--mechanism", "binomial"), 2, "binomial can be planned, not served"),
+        (("--clip-rate", 0.2), 2, "add --clip-update"),
+        (("--sketch-rows", 15, "--clip-by-layer"), 2, "a sketch mixes the layers"),
+        (("--bits", 4), 3, "Use --bits 9"),
+        (("--bits", 99), 2, "--bits 99 is out of range"),
         (("--separate-machines",), 3, "the largest host holds 10 participants"),
         (("--hosts", 200), 2, "200 hosts can't share 100 participants"),
         (("--task", "gpt"), 2, "unknown task 'gpt'"),
@@ -117,7 +148,7 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
         (("--name", "a b"), 2, "study.name"),
         (("--epsilon", "lots"), 2, "--epsilon"),
         (("--participants", 1), 2, "--participants"),
-        (("--max-dropout", 20), 2, "--max-dropout is a share between 0 and 1; for 20 % write 0.2"),
+        (("--max-dropout", 20), 2, "for 20 % write 0.2"),
         (("--min-survivors", 85), 3, "Use --min-survivors 70, or --max-dropout 0.15"),
     ],
 )

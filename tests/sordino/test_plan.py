@@ -23,6 +23,7 @@ NAMES = {
     "effective_noise_multiplier", "epsilon_coordinator", "epsilon_released", "epsilon_conditional", "target",
     "adjacency", "A", "h_min", "min_survivors", "quorum", "threshold", "degree", "abort_probability", "padded_dim",
     "upload_bytes", "accountant", "epsilon_exact", "epsilon_pld", "budget_coordinator", "budget_released",
+    "layer_noise_stddev", "quantile_stderr",
 }
 # fmt: on
 PUBLISHED = ("--max-dropout", 0, "--adversarial", 0, "--sampling", "poisson", "--population", 10_000)
@@ -61,7 +62,10 @@ def test_every_mechanism_has_the_stable_names_and_says_whom_it_trusts(
     said = " ".join(out.split())
     assert code == 0
     assert f"Trusts: {figures['trusts']}" in said
-    assert f"Adjacency: {figures['adjacency']}" in said
+    shown = figures["adjacency"]
+    if figures["mechanism"] == "gaussian":  # nobody adds a share
+        shown = shown.removesuffix(", her noise share present")
+    assert f"Adjacency: {shown} Trusts:" in said
     assert max(len(line) for line in out.splitlines()) <= 80
     assert out.splitlines()[3].split()[0] == "epsilon_coordinator"  # privacy first
 
@@ -86,14 +90,17 @@ def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
     assert planned(run, "--sampling", "poisson", "--population", 10_000)["target"] == "coordinator"
     assert planned(run, "--max-dropout", 0, "--adversarial", 0)["target"] == "coordinator"
     said = " ".join(run("plan", *PUBLISHED, "--rounds", 300, "--no-alternatives")[1].split())
+    assert "epsilon_conditional at most 8 (published figure, for comparison only)" in said
+    assert "of 10000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
     assert "For comparison only" in said
+    assert "Note: sampling is planned and accounted, but not served yet." in said
 
 
 def test_clips_by_layer_that_adapt(run: Run) -> None:
     figures = planned(
         run,
-        *("--layers", "300,100,100", "--clips", "1,0.5,0.25", "--scaling", "proportional"),
-        *("--clip-update", "geometric", "--quantile", 0.8, "--clip-rate", 0.3, "--bit-weight", 0.5),
+        *("--layers", "300,100,100", "--clips", "1,0.5,0.25", "--clip-scaling", "proportional"),
+        *("--clip-update", "geometric", "--clip-quantile", 0.8, "--clip-rate", 0.2, "--clip-bit-weight", 0.5),
     )
     assert (figures["dim"], figures["coded_dim"]) == (500, 503)
     assert figures["clipping"] == {
@@ -102,7 +109,7 @@ def test_clips_by_layer_that_adapt(run: Run) -> None:
         "scaling": "proportional",
         "update": "geometric",
         "quantile": 0.8,
-        "rate": 0.3,
+        "rate": 0.2,
         "bit_weight": 0.5,
     }
     assert figures["clip"] == pytest.approx(math.sqrt(3))
@@ -111,10 +118,90 @@ def test_clips_by_layer_that_adapt(run: Run) -> None:
     assert split["clip"] == pytest.approx(2)
 
 
+def test_noise_of_each_layer_is_in_units_of_the_update(run: Run) -> None:
+    """The naive figure prints central_stddev for every layer: it is in scaled units."""
+    layers = ("--layers", "300,100,100", "--clips", "1,0.5,0.25")
+    figures = planned(run, *layers, "--clip-scaling", "proportional")
+    assert figures["layer_noise_stddev"] == pytest.approx([figures["central_stddev"] * c for c in (1, 0.5, 0.25)])
+    least = planned(run, *layers, "--clip-scaling", "least-noise")
+    scales = [math.sqrt(clip / math.sqrt(size)) for clip, size in ((1, 300), (0.5, 100), (0.25, 100))]
+    assert least["layer_noise_stddev"] == pytest.approx([least["central_stddev"] * s for s in scales])
+    plain = planned(run)
+    assert plain["layer_noise_stddev"] == [plain["central_stddev"]]
+    said = run("plan", *layers, "--clip-scaling", "least-noise", "--no-alternatives")[1]
+    row = next(line for line in said.splitlines() if "noise of layer 2" in line)
+    assert row.split()[4] == f"{least['layer_noise_stddev'][1]:.4g}"
+    assert "standard deviation, in scaled units" in said
+    many = run("plan", "--layers", ",".join(["10"] * 12), "--clip-scaling", "proportional", "--no-alternatives")[1]
+    assert "noise of layer 8 " in many
+    assert "noise of layer 9 " not in many
+    assert "and 4 more: --json has all" in many
+
+
+@pytest.mark.parametrize("mechanism", ["ddgauss", "gaussian"])
+def test_the_share_below_a_clip_has_a_standard_error(run: Run, mechanism: str) -> None:
+    adaptive = ("--mechanism", mechanism, "--clip-update", "geometric")
+    figures = planned(run, *adaptive)
+    survivors = figures["min_survivors"]
+    shares = figures["h_min"] if mechanism == "gaussian" else survivors  # the coordinator's noise is the same
+    expected = figures["local_stddev"] * math.sqrt(shares) / (0.3 * figures["clip"] * survivors)
+    assert figures["quantile_stderr"] == pytest.approx(expected)
+    assert planned(run)["quantile_stderr"] is None
+    assert "mostly follow noise" not in " ".join(run("plan", *adaptive)[1].split())
+    noisy = " ".join(run("plan", *adaptive, "--epsilon", 2)[1].split())
+    assert "quantile estimate ± 0." in noisy
+    assert "the clips will mostly follow noise. Raise --clip-bit-weight, participants, or epsilon." in noisy
+
+
+def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
+    ours = " ".join(run("plan", "--no-alternatives")[1].split())
+    assert "their noise is ignored" in ours
+    assert "sizes the noise" in ours
+    for mechanism in ("gaussian", "local-gaussian"):
+        said = " ".join(run("plan", "--mechanism", mechanism, "--no-alternatives")[1].split())
+        assert "noise is ignored" not in said
+        assert "sizes the noise" not in said
+        assert ("noise of one share" in said) == (mechanism == "local-gaussian")
+        assert ("for everybody but the coordinator, which is trusted" in said) == (mechanism == "gaussian")
+
+
+def test_colluders_of_a_draw(run: Run) -> None:
+    said = " ".join(run("plan", "--sampling", "lottery", "--population", 1000, "--no-alternatives")[1].split())
+    assert "25 at most 25 of the 50 colluders are drawn, except with chance 2^-40 in all rounds together" in said
+    assert "100 participants of 1000, drawn by lottery" in said
+
+
+def test_an_epsilon_that_no_plan_can_state_is_not_promised(run: Run) -> None:
+    out = run("plan", "--epsilon", 200, "--bits", 24, "--no-alternatives")[1]
+    said = " ".join(out.split())
+    assert "epsilon 71.283 (200 was asked for)" in said
+    assert "at most 200" not in said
+    assert "Note: 71.283 is the largest epsilon that can be stated at this delta and length." in said
+
+
+def test_each_tighter_bound_is_its_readers(run: Run) -> None:
+    poisson = ("--mechanism", "gaussian", "--sampling", "poisson", "--population", 10_000, "--no-alternatives")
+    said = " ".join(run("plan", *poisson)[1].split())
+    assert "Bounds: epsilon_coordinator: exact 7." in said
+    assert "; epsilon_conditional: PLD 0." in said
+    assert "Smallest for the target: exact; the study spends the Renyi one" in said
+
+
+@pytest.mark.parametrize(("columns", "width"), [("40", 60), ("90", 90), ("200", 100)])
+def test_text_fills_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = run("plan", "--no-alternatives")[1].splitlines()
+    assert width - 12 < max(len(line) for line in lines) <= width
+
+
 def test_a_sketch_is_smaller(run: Run) -> None:
-    plain, sketched = planned(run, "--dim", 10_000), planned(run, "--dim", 10_000, "--sketch-ratio", 8)
-    assert sketched["sketch"] == [15, 84]
-    assert sketched["coded_dim"] == 15 * 84
+    plain, sketched = (
+        planned(run, "--dim", 10_000),
+        planned(run, "--dim", 10_000, "--sketch-rows", 15, "--sketch-ratio", 8),
+    )
+    assert sketched["sketch"] == [15, 83]
+    assert sketched["coded_dim"] == 15 * 83
+    assert planned(run, "--dim", 10_000, "--sketch-rows", 15)["sketch"] == [15, 66]
     saved = plain["upload_bytes"] - sketched["upload_bytes"]
     assert saved == (plain["padded_dim"] - sketched["padded_dim"]) * 2  # 16 bits
     assert saved > 15_000
@@ -235,54 +322,74 @@ def test_the_least_gaussian_noise() -> None:
     ("arguments", "code", "told"),
     [
         (("--rotation", "dct"), 2, "--rotation dct is unknown"),
-        (("--scaling", "even"), 2, "--scaling even is unknown"),
+        (("--mechanism", "randomised-response"), 2, 'mechanisms.registry.MECHANISMS["randomised-response"]'),
+        (("--clip-scaling", "even"), 2, "--clip-scaling even is unknown"),
         (("--clip-update", "quadratic"), 2, "--clip-update quadratic is unknown"),
         (("--layers", "100,x"), 2, "--layers takes whole numbers"),
         (("--layers", "100,0"), 2, "must be at least 1"),
         (("--layers", "100,200", "--dim", 500), 2, "--layers hold 300 values, but --dim is 500"),
         (("--layers", "100,200", "--clips", "1"), 2, "--clips states 1 for 2 layers"),
         (("--layers", "100,200", "--clips", "1,two"), 2, "--clips takes numbers"),
-        (("--layers", "100,200", "--clips", "1,-2"), 3, "is out of range"),
+        (("--layers", "100,200", "--clips", "1,-2"), 2, "--clips: -2 is out of range"),
         (("--clips", "1", "--clip", 2), 2, "either --clip"),
-        (("--clip", "nan"), 3, "not a number"),
-        (("--quantile", 0.5), 2, "add --clip-update"),
-        (("--clip-update", "linear", "--quantile", 1.5), 3, "strictly between 0 and 1"),
-        (("--sketch-rows", 0), 2, "--sketch-rows must be at least 1"),
+        (("--clip", "nan"), 2, "--clip nan is out of range"),
+        (("--clip-quantile", 0.5), 2, "--clip-quantile needs clips that adapt: add --clip-update"),
+        (("--clip-update", "linear", "--clip-quantile", 1.5), 2, "more than 0 and less than 1"),
+        (("--clip-update", "linear", "--clip-bit-weight", 2), 2, "--clip-bit-weight 2 is out of range"),
+        (("--sketch-rows", -1), 2, "--sketch-rows -1 is out of range"),
+        (("--sketch-ratio", 8), 2, "--sketch-ratio needs --sketch-rows"),
         (("--sketch-rows", 5, "--layers", "1,2"), 2, "either --layers or --sketch-rows"),
         (("--sampling", "coin", "--population", 1000), 2, "--sampling coin is unknown"),
         (("--sampling", "fixed", "--population", 50), 2, "Use at least 100"),
-        (("--target", "conditional"), 3, "use poisson sampling"),
+        (("--target", "conditional"), 2, "needs --sampling poisson and --population"),
         (("--budget-coordinator", 5), 2, "--epsilon is the budget of the target"),
         ((*PUBLISHED, "--budget-released", 5), 2, "spends nothing"),
         (("--mechanism", "binomial", "--sampling", "lottery", "--population", 1000), 2, "leave --sampling out"),
         (("--mechanism", "binomial", "--clip-update", "linear"), 2, "one fixed clip"),
         (("--plot", "plan.jpg"), 2, "must end in .png or .svg"),
         (("--plot", "/nowhere/plan.png"), 2, "in a folder that exists"),
-        (("--beta", 1), 3, "beta must lie in"),
+        (("--beta", 1), 2, "--beta 1 is out of range. Use 0 to 0.9"),
         (("--dim", 0), 2, "must be at least 1"),
+        (("--epsilon", -1), 2, "--epsilon -1 is out of range"),
+        (("--bits", 64), 2, "--bits 64 is out of range. Use 1 to 62"),
+        (("--rounds", 0), 2, "--rounds 0 is out of range. Use at least 1"),
+        (("--adversarial", 5), 2, "for 5 % write 0.05"),
+        (("--min-survivors", 101), 2, "--min-survivors 101 exceeds --clients 100"),
+        (("--quorum", 101), 2, "--quorum 101 exceeds --clients 100"),
+        (("--quorum", 3), 2, "--quorum 3 is below --min-survivors 56"),
+        (("--quorum", 60, "--min-survivors", 70), 2, "--quorum 60 is below --min-survivors 70."),
     ],
 )
 def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...], code: int, told: str) -> None:
     ended, out, err = run("plan", *arguments)
     assert (ended, out) == (code, "")
-    assert told in err.replace("Use poisson", "use poisson")
+    assert told in err
     assert len(err.strip().splitlines()) <= 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "option", "place"),
+    ("arguments", "told"),
     [
-        (("--bits", 8), "--bits", 0),
-        (("--mechanism", "skellam", "--bits", 40), "--bits", 0),
-        (("--epsilon", 0.01, "--bits", 12), "--bits", 0),
-        (("--sampling", "fixed", "--population", 10_000, "--target", "released", "--rounds", 500), "--rounds", 2),
+        (("--bits", 8), "--bits"),
+        (("--bits", 4), "--bits 9; with --bits 11"),
+        (("--mechanism", "skellam", "--bits", 40), "--bits"),
+        (("--epsilon", 0.01, "--bits", 12), "--bits"),
+        (("--sampling", "fixed", "--population", 10_000, "--target", "released", "--rounds", 500), "--rounds"),
+        (("--clients", 2), "--clients"),
+        (("--clients", 2, "--max-dropout", 0, "--adversarial", 0), "--clients"),
+        (("--min-survivors", 20), "--min-survivors 53"),
+        (("--budget-released", 3), "--budget-released 8"),
+        (
+            ("--sampling", "lottery", "--population", 1000, "--target", "released", "--budget-coordinator", 12),
+            "--budget-coordinator 18.2, or --rounds ",
+        ),
     ],
 )
-def test_the_nearest_setting_that_a_refusal_names_works(
-    run: Run, arguments: tuple[object, ...], option: str, place: int
-) -> None:
+def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tuple[object, ...], told: str) -> None:
     code, _, err = run("plan", *arguments)
     assert code == 3
-    number = int(err.splitlines()[1].split()[place].strip(";."))
-    code, _, err = run("plan", *arguments, option, number)
-    assert (code, err) == (0, "")
+    suggested = err.splitlines()[1]
+    assert suggested.startswith(f"Use {told}")
+    for setting in suggested.removeprefix("Use ").rstrip(".").split(";")[0].split(", or "):
+        code, _, err = run("plan", *arguments, *setting.split())
+        assert (code, err) == (0, ""), setting
