@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sordino.exit_codes import ExitCode, Failure
+from sordino.guarantee import condition, counts_colluders
 from wire.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
 from wire.ledger_rows import EXACT, StudyTotals, Totals, epsilon
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+_DIGITS: Final = 11  # of an identity that are shown, as wide as the column's head; enough for --participant
 
 
 @dataclass(frozen=True)
@@ -134,14 +141,30 @@ def choose(contents: Contents, participant: str | None) -> int | str | None:
         return None
     known = {who for study in contents.totals.studies.values() for who in study.spent}
     if contents.about.side == COORDINATOR:
-        if participant.isascii() and participant.isdigit():
+        last = _last_position(contents, known)
+        if participant.isascii() and participant.isdigit() and int(participant) <= last:
             return int(participant)  # also one who was in no sum yet
-        raise Failure(ExitCode.INPUT, f"--participant {participant}: name a position in the roster, from 0.")
+        raise Failure(ExitCode.INPUT, f"--participant {participant}: name a position in the roster, from 0 to {last}.")
     found = [who for who in known if str(who).startswith(participant.lower())]
     if len(found) != 1:
         some = "no identity" if not found else f"{len(found)} identities"
         raise Failure(ExitCode.INPUT, f"--participant {participant}: {some} in this ledger begins so.")
     return found[0]
+
+
+def _last_position(contents: Contents, known: set[int | str]) -> int:
+    """Of the roster; without the study document, of those who were in a sum."""
+    plan = _plan(contents)
+    return plan.population - 1 if plan is not None else max((int(who) for who in known), default=0)
+
+
+def _plan(contents: Contents) -> Plan | None:
+    """From the study document beside a coordinator's ledger; None where it isn't at hand."""
+    from server.journal import read_study
+    from wire.study import StudyDocument
+
+    document = read_study(contents.place.state) if contents.place.state is not None else None
+    return None if document is None else StudyDocument.from_bytes(document).plan
 
 
 def figures(contents: Contents, participant: int | str | None = None) -> dict[str, Any]:
@@ -169,13 +192,11 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
 def _released(contents: Contents) -> float | None:
     """epsilon of readers of released models; None where the study document isn't at hand, which has the sampling."""
     from mechanisms.accounting import Account, RoundCharge
-    from server.journal import read_study
-    from wire.study import StudyDocument
 
-    document = read_study(contents.place.state) if contents.place.state is not None else None
-    if document is None:
+    plan = _plan(contents)
+    if plan is None:
         return None
-    account = Account(StudyDocument.from_bytes(document).plan)
+    account = Account(plan)
     for row in contents.rows:
         entry = row.entry
         account.charge(RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan))
@@ -281,24 +302,31 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
 
 
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
+    whose = "all" if coordinator else "this ledger's"
+    holds = condition(study["mechanism"], study["A"])
+    renyi = f"Renyi({study['order']:.4g})"  # the order stands where its figures stand
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
-        f"{study['delta']:g}" + (" by the participant charged most" if coordinator else ""),
-        f"  {study['mechanism']}, A = {study['A']} assumed to collude, Renyi filter at order {study['order']:.4g}",
-        f"  adjacency {study['adjacency']}",
+        f"{study['delta']:g}, the largest of {whose} participants",
+        f"  {study['mechanism']}, {holds}; Renyi filter at order {study['order']:.4g}",
+        *textwrap.wrap(f"adjacency {study['adjacency']}", 98, initial_indent="  ", subsequent_indent="    "),
         "",
-        "  participant       charges      Renyi    epsilon",
+        f"  participant   charges {renyi:>12}    epsilon",
     ]
     for one in study["participants"]:
-        who = str(one["participant"])
-        said.append(f"  {who[:16]:<16} {one['charges']:>8} {one['renyi']:>10.4g} {one['epsilon']:>10.4g}")
-    said += ["", "  row  round  attempt  kind       |u3|     h      Renyi  at"]
+        who = str(one["participant"])[:_DIGITS]
+        said.append(f"  {who:<11} {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}")
+    # A participant's ledger holds the rows of all participants of its host.
+    head = "" if coordinator else f"{'participant':<{_DIGITS}}  "
+    said += ["", f"  row  {head}round  attempt  kind       |u3|     h {renyi:>12}  at"]
     for row in study["charges"]:
         known = coordinator or row["kind"] == EXACT  # else the participant hasn't been told u3
         size = str(row["h"] + study["A"]) if known else "-"
+        honest = str(row["h"]) if counts_colluders(study["mechanism"]) else "-"
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(row["at"]))
+        who = "" if coordinator else f"{str(row['participants'])[:_DIGITS]:<{_DIGITS}}  "
         said.append(
-            f"  {row['row']:>3}  {row['round']:>5}  {row['attempt']:>7}  {row['kind']:<9} {size:>5} {row['h']:>5} "
-            f"{row['renyi']:>10.4g}  {when}"
+            f"  {row['row']:>3}  {who}{row['round']:>5}  {row['attempt']:>7}  {row['kind']:<9} {size:>5} {honest:>5} "
+            f"{row['renyi']:>12.4g}  {when}"
         )
     return said

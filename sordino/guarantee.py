@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mechanisms.mechanism import DESCRIPTIONS, Description
 
-# Whose word the guarantee needs: the mechanisms of which nobody's promise about colluders counts.
+# The two under which it makes no difference to epsilon how many participants collude.
 TRUSTED_COORDINATOR: Final = "gaussian"
 EACH_FOR_ITSELF: Final = "local-gaussian"
 
@@ -34,6 +34,11 @@ def condition(mechanism: str, colluders: int, among: str = "") -> str:
     if mechanism == EACH_FOR_ITSELF:
         return "whoever colludes"
     return f"if at most {colluders}{' ' if among else ''}{among} collude"
+
+
+def counts_colluders(mechanism: str) -> bool:
+    """Whether the noise of A participants is taken off, so that A and h decide about epsilon."""
+    return mechanism not in (TRUSTED_COORDINATOR, EACH_FOR_ITSELF)
 
 
 def guarantee(plan: Mapping[str, Any]) -> str:

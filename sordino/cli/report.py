@@ -12,11 +12,11 @@ from sordino.exit_codes import ExitCode, listing
 
 NAME = "report"
 HELP = (
-    "Write a study's report.html from what its coordinator recorded.\n\nIt shows accuracy, the privacy spent, "
-    "dropouts, phase times, and the plan in plain words. The page is one file, needs no network, and can be "
-    "printed. It may be written while the study runs."
+    "Write a study's report.html from what its coordinator recorded.\n\nIt shows accuracy, the privacy spent and on "
+    "which assumptions, dropouts, phase times, and the plan in plain words. The page is one file, needs no network, "
+    "and can be printed. It may be written while the study runs; a study whose ledger was changed gets none."
 )
-EPILOG = "Example: [bold]sordino report my-study[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT)
+EPILOG = "Example: [bold]sordino report my-study[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
 
 
 def run(
@@ -29,10 +29,12 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
+    from sordino.guarantee import description_of
     from sordino.report import write_report
 
     path, view = write_report(directory, output)
     if as_json:
+        described = description_of(str(view.plan.get("mechanism", "")))
         body = {
             "report": str(path.resolve()),
             "rounds": len(view.rounds),
@@ -40,6 +42,9 @@ def run(
             "epsilon_coordinator": view.epsilon_coordinator,
             "epsilon_released": view.epsilon_released,
             "delta": view.delta,
+            "mechanism": view.plan.get("mechanism"),
+            "adjacency": None if described is None else described.adjacency,
+            "A": view.plan.get("colluders"),
         }
         typer.echo(json.dumps(body))
     else:

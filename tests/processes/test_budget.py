@@ -92,10 +92,21 @@ def test_show(study: RunningStudy) -> None:
     text = budget("show", study.folder)
     assert text.returncode == 0
     assert f"Head {body['head']}" in text.stdout
-    assert "of 50 spent at delta" in text.stdout
+    assert f"of 50 spent at delta {plan.delta:g}, the largest of all participants" in text.stdout
+    assert f"  ddgauss, if at most {plan.colluders} collude; Renyi filter at order {plan.order:.4g}\n" in text.stdout
+    assert f"Renyi({plan.order:.4g})" in text.stdout
+    nobody = budget("show", study.folder, "--participant", 7)
+    assert nobody.returncode == BAD_INPUT
+    assert "--participant 7: name a position in the roster, from 0 to 6." in nobody.stderr
     # The log of events has the head of every charge that was acted upon.
     heads = {event["ledger_head"] for event in study.events("survivors_frozen")}
     assert heads == {row["hash"] for row in told["charges"]}
+
+
+def test_report_names_the_ledger(folder: Path) -> None:
+    assert sordino("report", folder).returncode == 0
+    head = json.loads(budget("verify", folder, "--json").stdout)["head"]
+    assert f"nothing changed; head {head}." in (folder / "report.html").read_text()
 
 
 def test_show_of_a_participant(study: RunningStudy) -> None:
@@ -111,7 +122,12 @@ def test_show_of_a_participant(study: RunningStudy) -> None:
     [together] = body["all_studies"]
     assert together["epsilon"] > 0
     assert together["adjacency"] == told["adjacency"]
-    assert "nothing changed" in budget("show", host).stdout
+    text = budget("show", host).stdout
+    assert "nothing changed" in text
+    assert "the largest of this ledger's participants" in text
+    # Every row says whose it is, by as many digits as --participant takes.
+    rows = [line.split() for line in text.partition("  row  participant  round")[2].splitlines()[1:] if "Z" in line]
+    assert [row[1] for row in rows] == [row["participants"][:11] for row in told["charges"]]
     refused = budget("show", host, "--participant", "zz")
     assert refused.returncode == BAD_INPUT
     assert "--participant zz" in refused.stderr
@@ -195,6 +211,11 @@ def test_verify_after_tampering(folder: Path, name: str) -> None:
     if row is not None:
         assert body["row"] == row
         assert budget("show", folder).returncode == code  # no totals of a ledger that is wrong
+        refused = sordino("report", folder)  # and no page
+        assert refused.returncode == code
+        assert "no report is written, the ledger was changed." in refused.stderr
+        assert told in refused.stderr
+        assert not (folder / "report.html").exists()
 
 
 def test_serve_refuses_a_tampered_ledger(folder: Path) -> None:
