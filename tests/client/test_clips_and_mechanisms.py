@@ -42,6 +42,11 @@ def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, monkeypatch: 
     shares = zip(first["clips"], first["below_clip"], strict=True)
     assert second["clips"] == pytest.approx([clip * math.exp(-0.3 * (share - 0.5)) for clip, share in shares])
     assert all(0 <= event["wrapped_share"] < 1e-3 for event in (first, second))
+    # What a host takes part in is said once, in its log: the price, the adjacency, and whom it has to trust.
+    [accepted] = [entry for entry in story.logs if entry["event"] == "study accepted"]
+    assert (accepted["mechanism"], accepted["epsilon"], accepted["adjacency"]) == (mechanism, 1000.0, "zero-out")
+    assert accepted["trusts"] == ("the coordinator" if mechanism == "gaussian" else "nobody alone")
+    assert {"delta", "rounds", "A", "h_min"} <= set(accepted)
 
 
 @pytest.mark.parametrize(

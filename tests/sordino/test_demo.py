@@ -159,7 +159,7 @@ def test_final_lines_are_short_and_complete() -> None:
     for word in (
         "0.741, 0.761",
         "6.78 of 8",
-        "delta 1e-05",
+        "delta 1e-05,\n                    zero-out, if at most 5 of 100 collude\n",
         "min_survivors 70",
         "h_min 65",
         "A 5",

@@ -49,8 +49,10 @@ def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]
         "20 participants (host-03, host-07)",
         "connection closed",
         "31.2 kB",
+        "ddgauss, zero-out, if at most 5 of 100 collude · 127.0.0.1:8443",
     ):
         assert word in text
+    assert "if at most 5 of 100 collude" in "\n".join(drawn(view, without_noise, 80, 24))
 
 
 @pytest.mark.parametrize("hosts", [1, 40, 500])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from sordino.closing_lines import closing_lines
+from sordino.guarantee import guarantee
 from sordino.progress import StudyView, log_lines
 
 Events = list[dict[str, Any]]
@@ -112,3 +115,27 @@ def test_lines_for_a_log(events: Events) -> None:
     assert lost[0] == ("round 5, MaskedInputCollection: dropped 20 participants (host-03, host-07): connection closed")
     assert any("aborted: too few participants answered (61 answered, 75 needed)" in line for line in lines)
     assert lines[-1] == "finished: 15 of 15 rounds"
+
+
+def test_what_an_epsilon_holds_for_is_said_beside_it(events: Events, tmp_path: Path) -> None:
+    """A and adjacency follow from the plan's mechanism, in the first lines and in the last ones."""
+    view = StudyView()
+    view.apply(events[0])
+    first, second = log_lines(events[0], view)
+    assert "epsilon at most 8 at delta 1e-05" in first
+    assert second == "ddgauss: zero-out, if at most 5 of 100 collude"
+    lines = closing_lines(view.apply_all(events[1:]), tmp_path, tmp_path / "state.sqlite")
+    number = next(index for index, line in enumerate(lines) if line.startswith("epsilon_coordinator "))
+    assert lines[number].endswith(", at delta 1e-05,")
+    assert lines[number + 1] == " " * 20 + "zero-out, if at most 5 of 100 collude"
+    assert max(map(len, lines)) <= 100
+
+
+def test_no_colluders_are_named_where_they_make_no_difference() -> None:
+    plan = {"colluders": 2, "clients": 12}
+    assert guarantee(plan | {"mechanism": "gaussian"}) == "zero-out, if the coordinator is trusted"
+    assert guarantee(plan | {"mechanism": "local-gaussian"}) == "replace-one, whoever colludes"
+    assert guarantee(plan | {"mechanism": "skellam"}) == "zero-out, if at most 2 of 12 collude"
+    sampled = plan | {"mechanism": "skellam", "sampling": "lottery"}
+    assert guarantee(sampled) == "zero-out, if at most 2 of the 12 in a round collude"
+    assert guarantee(plan | {"mechanism": "of a newer version"}) == guarantee({}) == ""
