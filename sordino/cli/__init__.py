@@ -150,11 +150,20 @@ def _usage(error: Any) -> str:
     return str(error.format_message()).rstrip(".") + "." + where
 
 
+def _spoken(arguments: Sequence[str]) -> str:
+    """The command as it was called, without options: ``sordino plan``, ``sordino budget show``."""
+    words = [part for part in arguments if not part.startswith("-")]
+    spoken, command = ["sordino"], typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        spoken.append(words[0])
+        command = command.commands.get(words.pop(0))
+    return " ".join(spoken)
+
+
 def _tell(failure: Failure, arguments: Sequence[str]) -> None:
     """One plain sentence on stderr; with --json also one object on stdout."""
-    verb = next((part for part in arguments if not part.startswith("-")), "")
     if failure.code is not ExitCode.INTERRUPTED:
-        print(f"sordino {verb}".rstrip() + f": {failure.message}", file=sys.stderr)
+        print(f"{_spoken(arguments)}: {failure.message}", file=sys.stderr)
         if failure.suggestion:
             print(failure.suggestion[:1].upper() + failure.suggestion[1:].rstrip(".") + ".", file=sys.stderr)
     if "--json" in arguments:

@@ -95,6 +95,20 @@ def test_one_clear_error(run: Run, small_study: Path, arguments: tuple[str, ...]
     assert told in body["error"] + str(body["suggestion"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "spoken"),
+    [
+        (("play",), "sordino play: "),
+        (("plan", "--bits", 0), "sordino plan: "),
+        (("experiment", "dme", "--trials", -1), "sordino experiment dme: "),
+        (("budget", "show", "/nowhere"), "sordino budget show: "),
+        (("budget", "wipe", "/nowhere"), "sordino budget wipe: "),
+    ],
+)
+def test_an_error_names_the_whole_command(run: Run, arguments: tuple[object, ...], spoken: str) -> None:
+    assert run(*arguments)[2].startswith(spoken)
+
+
 def test_port_in_use(run: Run, tmp_path: Path) -> None:
     import socket
 
