@@ -261,7 +261,7 @@ def _clips(view: StudyView, plan: Plan | None) -> str:
         + _figure("Clips", "L2 norm that an update is clipped to.", figures.clip_figure(rows, names))
         + _figure(
             "Within the clip",
-            f"Share of the norms, estimated. The clips aim at {quantile:g}.",
+            f"Share of the norms, a noisy estimate. The clips aim at {quantile:g}.",
             figures.below_clip_figure(rows, names, quantile),
         )
         + "</section>"
@@ -376,8 +376,13 @@ def _promise(view: StudyView, extras: Extras, plan: Plan | None) -> str:
     promised = terms(view, plan)
     if extras.one_machine:
         promised.append(("On one machine", ONE_MACHINE))
-    body = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(text)}</dd></div>" for name, text in promised)
+    body = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(_unbroken(text))}</dd></div>" for name, text in promised)
     return f'<section><h2>What is promised</h2><dl class="terms">{body}</dl></section>'
+
+
+def _unbroken(text: str) -> str:
+    """Assumptions such as ``A = 2`` stay on one line."""
+    return text.replace(" = ", "\u00a0=\u00a0")
 
 
 def _footer(extras: Extras) -> str:
