@@ -15,6 +15,7 @@ INK, MUTED, GRID = "#22303c", "#66737f", "#e3e8ec"
 BLUE, RED, OCHRE = "#3b7a9e", "#b3452c", "#b98a2c"
 _GAP: Final = 0.048  # between the names at the ends of lines, of the panel's height
 
+_BELOW, _ABOVE = 0.05, 0.08  # room below and above all curves, of their height
 _SAME: Final = 0.012  # lines that end closer than that share a name
 
 
@@ -46,13 +47,21 @@ class Panel:
 
 
 def draw_errors(
-    panels: Sequence[Panel], *, ylabel: str, note: str, file: Path, room: float = 0.3, columns: int = 1
+    panels: Sequence[Panel],
+    *,
+    ylabel: str,
+    note: str,
+    file: Path,
+    room: float = 0.3,
+    columns: int = 1,
+    ticks: Sequence[float] | None = None,
 ) -> None:
     """Panels in rows of ``columns``, both axes logarithmic, the same in each row, and a note below.
 
     Args:
         panels: a multiple of ``columns``.
         room: share of each panel's width that is kept for the names of its lines.
+        ticks: epsilons that are written on the axis; by default those of the points, thinned out.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -76,9 +85,11 @@ def draw_errors(
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.06))
         axes = figure.subplots(rows, columns, sharey="row", squeeze=False)
         for place, (panel, one) in enumerate(zip(panels, axes.flat, strict=True)):
-            _draw(panel, one)
+            _draw(panel, one, ticks)
             if place % columns == 0:
                 one.set_ylabel(ylabel)
+        for row in range(rows):  # which share their y axis
+            _fit(panels[row * columns : (row + 1) * columns], axes[row, 0])
         for panel, one in zip(panels, axes.flat, strict=True):  # when the shared axis is known
             _name_ends(panel, one, room)
         figure.text(0.012, -0.012, note, fontsize=8, color=MUTED, va="top", wrap=True)
@@ -89,13 +100,13 @@ def _metadata(file: Path) -> dict[str, Any]:
     return {"Date": None} if file.suffix.lower() == ".svg" else {}
 
 
-def _draw(panel: Panel, axes: Any) -> None:
+def _draw(panel: Panel, axes: Any, ticks: Sequence[float] | None) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ticks: set[float] = set()
+    given: set[float] = set()
     for line in panel.lines:
         xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-        ticks.update(xs)
+        given.update(xs)
         axes.plot(xs, ys, color=line.colour, linewidth=line.width, **({"dashes": line.dashes} if line.dashes else {}))
         axes.plot(
             [x for x, _ in line.dots],
@@ -111,7 +122,7 @@ def _draw(panel: Panel, axes: Any) -> None:
     axes.set_yscale("log")
     axes.set_title(panel.title, fontsize=10.5, loc="left", color=INK)
     axes.set_xlabel("epsilon")
-    axes.set_xticks(_thinned(sorted(ticks)))
+    axes.set_xticks(_thinned(sorted(given)) if ticks is None else list(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -122,6 +133,16 @@ def _draw(panel: Panel, axes: Any) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _fit(panels: Sequence[Panel], axes: Any) -> None:
+    """The y axis from just below the least error to some room above the largest."""
+    errors = [y for panel in panels for line in panel.lines for _, y in (*line.points, *line.dots)]
+    if not errors:
+        return
+    low, high = math.log(min(errors)), math.log(max(errors))
+    gap = max(high - low, 0.5)
+    axes.set_ylim(math.exp(low - _BELOW * gap), math.exp(high + _ABOVE * gap))
 
 
 def _thinned(ticks: list[float]) -> list[float]:

@@ -11,6 +11,7 @@ from sordino.error_figure import BLUE, MUTED, OCHRE, RED, Line, Panel, draw_erro
 from sordino.plan_alternatives import central_gaussian_multiplier, error_variance
 
 _STEPS: Final = (1 / 8, 1 / 5.6, 1 / 4, 1 / 2.8, 1 / 2, 1 / 1.4, 1.0, 1.4, 2.0)  # of the chosen epsilon
+_TICKS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)
 
 
 def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
@@ -47,22 +48,30 @@ def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float
 def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
     """Draw `error_curves` to a .png or .svg file."""
     curves = error_curves(chosen)
+    held = {epsilon for points in curves.values() for epsilon, _ in points}
+    ticks = [epsilon for epsilon in (float(f"{chosen['epsilon'] * step:.2g}") for step in _TICKS) if epsilon in held]
     rounds = f"{chosen['rounds']} round" + ("" if chosen["rounds"] == 1 else "s")
     panel = Panel(
         f"{chosen['clients']} participants, {chosen['dim']} values of {chosen['bits']} bits, {rounds}, "
         f"delta {chosen['delta']:g}",
         [
             Line("local Gaussian", RED, curves["local-gaussian"]),
-            Line("distributed discrete Gaussian", BLUE, curves["ddgauss"], width=2.6),
-            Line("distributed Skellam", OCHRE, curves["skellam"], dashes=(3, 2), width=1.8),
+            # They often coincide: one lies dashed on the other.
+            Line("distributed Skellam", OCHRE, curves["skellam"], width=4.0),
+            Line("distributed discrete Gaussian", BLUE, curves["ddgauss"], dashes=(3.5, 2.5), width=2.0),
             Line("central Gaussian", MUTED, curves["central"], dashes=(1, 1.5), width=1.8),
         ],
     )
     note = (
-        f"epsilon of all rounds, for the reader “{chosen['target']}”; noise is sized for the smallest sum, the "
-        "error is that of a sum in which everybody survived.\nAdjacency: zero-out, but for the local Gaussian "
-        "replace-one, where each report alone is private. The central Gaussian trusts the coordinator."
+        f"epsilon of all rounds, for the reader “{chosen['target']}”. Noise is sized for the smallest sum; the error\n"
+        "is that of a sum in which everybody survived. Adjacency: zero-out, but for the local Gaussian replace-one,\n"
+        "where each report alone is private. The central Gaussian trusts the coordinator."
     )
     draw_errors(
-        [panel], ylabel="root mean squared error of a value of the mean, over the clip", note=note, file=file, room=0.34
+        [panel],
+        ylabel="root mean squared error of a value of the mean, over the clip",
+        note=note,
+        file=file,
+        room=0.34,
+        ticks=ticks,
     )

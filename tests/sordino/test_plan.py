@@ -14,6 +14,7 @@ from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
 from sordino.plan_alternatives import BITS, alternatives
 from sordino.plan_bounds import exact_gaussian_multiplier, tighter_bounds
+from sordino.plan_figure import draw_plan
 from wire.study import plan_study
 
 Run = Callable[..., tuple[int, str, str]]
@@ -260,6 +261,25 @@ def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert code == 0
     assert f"Drawn: {file}" in out
     assert file.read_text().startswith("<?xml")
+
+
+def test_the_plot_has_round_ticks_and_room_at_the_top(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: drawn.append(figure))
+    monkeypatch.setattr("sordino.plan_figure.error_curves", lambda chosen: dict.fromkeys(CURVES, CURVE))
+    chosen = {"clients": 100, "dim": 500, "bits": 16, "rounds": 1, "delta": 1e-5, "epsilon": 8.0, "target": "released"}
+    draw_plan(chosen, tmp_path / "plan.png")
+    (axes,) = drawn[0].axes
+    assert list(axes.get_xticks()) == [1, 2, 4, 8, 16]
+    low, high = axes.get_ylim()
+    assert 0.08 < low < 0.1
+    assert 1.05 < high < 1.3
+
+
+CURVES = ("ddgauss", "skellam", "central", "local-gaussian")
+CURVE = [(1.0, 1.0), (1.4, 0.8), (2.0, 0.6), (2.9, 0.5), (4.0, 0.4), (5.7, 0.3), (8.0, 0.2), (11.0, 0.15), (16.0, 0.1)]
 
 
 # ------------------------------------------------------------------------------------------- tighter bounds
