@@ -36,7 +36,8 @@ def _several() -> None:
         "a vector on the sphere whose radius is the clip; nobody leaves and nobody colludes. Every trial draws new "
         "vectors and a new rotation, encodes for every participant, sums modulo 2^bits and decodes. Beside the "
         "simulated error stand its closed form, that of a central Gaussian with the least noise there is, and that of "
-        "a sampler that rounds its deviation up to whole grid steps.\n\nTime: about 0.1 ms a participant and trial "
+        "a sampler that rounds its deviation up to whole grid steps. The table shows the simulated error, or with "
+        "--trials 0 the closed form.\n\nTime: about 0.1 ms a participant and trial "
         "of each setting; the default is two minutes of one core."
     ),
     epilog=(

@@ -72,21 +72,44 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
     rows = body["rows"]
     simulated = body["trials"] > 0
     name = "simulated_over_central" if simulated else "closed_form_over_central"
+    trials = f"{body['trials']} trials" if body["trials"] > 1 else "1 trial"
+    kind = f"simulated ({trials} each)" if simulated else "closed form"
     lines = [
-        f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, data {body['data']}; "
-        + (f"{body['trials']} trials each" if simulated else "closed form"),
-        "Mean squared error as a factor of a central Gaussian's at the same epsilon:",
+        f"{body['dim']} values, clip {body['clip']:g}, one round, delta {body['delta']:g}, data {body['data']}",
+        *_adjacencies(rows),
+        f"Mean squared error, {kind}, as a factor of a central",
+        "Gaussian's at the same epsilon, delta and clip:",
     ]
     for clients, mechanism in dict.fromkeys((row["clients"], row["mechanism"]) for row in rows):
         part = [row for row in rows if (row["clients"], row["mechanism"]) == (clients, mechanism)]
         widths = sorted({row["bits"] for row in part})
         found = {(row["bits"], row["epsilon"]): row.get(name) for row in part}
-        lines += ["", f"{mechanism}, {clients} participants"]
+        lines += ["", f"{mechanism}, {clients} participants, {'simulated' if simulated else 'closed form'}"]
+        lines[-1] += _standard_errors(part)
         lines.append("  epsilon" + "".join(f"{f'{width} bits':>10}" for width in widths))
         for epsilon in sorted({row["epsilon"] for row in part}):
             cells = (_factor(found[width, epsilon]) for width in widths)
             lines.append(f"  {epsilon:>7g}" + "".join(f"{cell:>10}" for cell in cells))
     return [*lines, "", *_summary(rows)]
+
+
+def _adjacencies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What neighbouring inputs are, for the mechanisms that are there."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        names = found.setdefault(row["adjacency"].partition(":")[0], []) if row["feasible"] else []
+        if row["mechanism"] not in names:
+            names.append(row["mechanism"])
+    told = [name if len(found) == 1 else f"{name} ({', '.join(names)})" for name, names in found.items()]
+    return [f"Adjacency: {', '.join(told)}"]
+
+
+def _standard_errors(part: Sequence[Mapping[str, Any]]) -> str:
+    shares = [row["mse_standard_error"] / row["mse_simulated"] for row in part if row.get("mse_standard_error")]
+    if not shares:
+        return ""
+    low, high = f"{100 * min(shares):.2g}", f"{100 * max(shares):.2g}"
+    return f", each ± {low if low == high else f'{low} to {high}'} % (standard error)"
 
 
 def _factor(value: float | None) -> str:
@@ -107,13 +130,14 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             if part:
                 ratios = [row[name] for row in part]
                 lines.append(f"{title}: {min(ratios):.3f} to {max(ratios):.3f} ({len(part)} settings)")
-    feasible = [row for row in rows if row["feasible"]]
+    # What follows is about noise that many add together.
+    feasible = [row for row in rows if row["feasible"] and row["mechanism"] in ("ddgauss", "skellam")]
     large = [row["closed_form_over_central"] for row in feasible if row["bits"] >= 16]
     if large:
-        lines.append(f"Closed form over central Gaussian at 16 bits or more: at most {max(large):.3f}")
+        lines.append(f"Distributed over central Gaussian, closed form, 16 bits or more: at most {max(large):.3f}")
     small = [row["mse_closed_form"] / row["mse_integer_stddev"] for row in feasible if row["bits"] == 10]
     if small:
-        told = "Closed form at 10 bits over a sampler's for whole deviations"
+        told = "Distributed at 10 bits over a sampler's for whole deviations"
         lines.append(f"{told}: {min(small):.3f} to {max(small):.3f}")
     return lines
 
@@ -142,8 +166,8 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
         f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, one round, data: {body['data']}; "
         "nobody leaves or colludes. Lines: closed form; "
         + (f"circles: simulated, {body['trials']} trials each." if body["trials"] else "nothing simulated.")
-        + " Dotted: continuous Gaussian of a trusted coordinator, calibrated exactly. Adjacency: zero-out"
-        + (", local: replace-one." if any(row["mechanism"] == "local-gaussian" for row in rows) else ".")
+        + " Dotted: continuous Gaussian of a trusted coordinator, calibrated exactly. "
+        + f"{_adjacencies(rows)[0]}."
     )
     columns = len({row["mechanism"] for row in rows})
     draw_errors(

@@ -163,10 +163,30 @@ def test_json_csv_and_figure(run: Run, tmp_path: Path) -> None:
 def test_the_table(run: Run) -> None:
     code, out, _ = run(*SHORT)
     assert code == 0
-    assert "skellam, 20 participants" in out
+    assert "250 values, clip 10, one round, delta 1e-05, data sphere\nAdjacency: zero-out\n" in out
+    assert "Mean squared error, simulated (2 trials each), as a factor" in out
+    assert "skellam, 20 participants, simulated, each ± " in out
+    assert "% (standard error)" in out
     assert "Simulated over (s^2 + 1/6) granularity^2 / n:" in out
     assert "16 bits or more: at most 1.1" in out
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_the_table_of_closed_forms(run: Run) -> None:
+    code, out, _ = run(*SHORT[:-1], 0, "--mechanisms", "skellam,local-gaussian")
+    assert code == 0
+    assert "Mean squared error, closed form, as a factor" in out
+    assert "skellam, 20 participants, closed form\n" in out
+    assert "standard error" not in out
+    assert "Adjacency: zero-out (skellam), replace-one (local-gaussian)" in out
+
+
+def test_what_is_about_common_noise_is_not_said_of_others(run: Run) -> None:
+    """The naive summary says of local noise, too, that it is near a central Gaussian's: it is far from it."""
+    for mechanism in ("gaussian", "local-gaussian"):
+        _, out, _ = run(*SHORT[:-1], 0, "--mechanisms", mechanism)
+        assert "16 bits or more" not in out
+        assert "whole deviations" not in out
 
 
 def test_help(run: Run) -> None:
@@ -185,7 +205,7 @@ def test_help(run: Run) -> None:
         (("--epsilons", "nan"), 3, "epsilon must be finite"),
         (("--mechanisms", "laplace"), 2, "--mechanisms laplace is unknown"),
         (("--data", "none"), 2, "--data none is unknown"),
-        (("--trials", -1), 2, "--trials -1 is out of range"),
+        (("--trials", -1), 2, "sordino experiment dme: --trials -1 is out of range"),
         (("--workers", 0), 2, "--workers 0 is out of range"),
         (("--clip", 0), 3, "clip 0 is out of range"),
         (("--bits", "3"), 3, "3 bits cannot hold"),
