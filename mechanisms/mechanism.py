@@ -13,6 +13,9 @@ from typing import Any, Final
 ZERO_OUT: Final = (
     "zero-out: one participant's contribution (update and clip bits) against zero, her noise share present"
 )
+ZERO_OUT_CENTRAL: Final = (
+    "zero-out: one participant's contribution (update and clip bits) against zero, the coordinator's noise unchanged"
+)
 REPLACE: Final = "replace-one: one participant's update against any other"
 
 
@@ -51,7 +54,7 @@ DESCRIPTIONS: Final = {
             "gaussian",
             "central Gaussian (DP-FedAvg)",
             "[CKS20] Theorem 4 and Proposition 12; [BW18] Theorem 8 for the exact figure without sampling",
-            ZERO_OUT,
+            ZERO_OUT_CENTRAL,
             "the coordinator: it sees the exact sum and adds the noise",
             "renyi",
         ),
