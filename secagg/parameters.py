@@ -157,8 +157,13 @@ class RoundParameters:
                 raise InvalidParameters(f"{name} must be a whole number")
         if not 2 <= self.cohort < PRIME:
             raise InvalidParameters(f"the cohort must have 2 to {PRIME - 1} participants, not {self.cohort}")
-        if not 0 <= self.colluders < self.cohort:
-            raise InvalidParameters(f"colluders must lie in [0, {self.cohort - 1}], not {self.colluders}")
+        if self.colluders < 0:
+            raise InvalidParameters(f"colluders must not be negative, like {self.colluders}")
+        if self.colluders >= self.cohort:
+            raise InvalidParameters(
+                f"a cohort of {self.cohort} is too small for {self.colluders} colluders: invite at least "
+                f"{self.colluders + 1} participants"
+            )
         if not 1 <= self.bits <= LARGEST_BITS:
             raise InvalidParameters(f"bits must lie in 1..{LARGEST_BITS}, not {self.bits}")
         if self.dim < 1 or self.dim * word_dtype(self.bits).itemsize > LARGEST_STREAM_BYTES:
@@ -169,16 +174,17 @@ class RoundParameters:
                 f"threshold {threshold} for {self.cohort} participants of whom {self.sharing_colluders} may collude "
                 f"cannot be met: invite at least {self.sharing_colluders + 1} participants"
             )
+        if self.min_survivors > self.cohort:
+            raise InvalidParameters(f"min_survivors {self.min_survivors} exceeds the cohort of {self.cohort}")
         if self.min_survivors < threshold:
             raise InvalidParameters(
                 f"min_survivors {self.min_survivors} is below the threshold {threshold} "
                 f"(cohort {self.cohort}, {self.sharing_colluders} colluders): raise min_survivors to {threshold}"
             )
-        if not self.min_survivors <= self.quorum <= self.cohort:
-            raise InvalidParameters(
-                "min_survivors <= quorum <= cohort must hold, not "
-                f"{self.min_survivors} <= {self.quorum} <= {self.cohort}"
-            )
+        if self.quorum < self.min_survivors:
+            raise InvalidParameters(f"quorum {self.quorum} is below min_survivors {self.min_survivors}")
+        if self.quorum > self.cohort:
+            raise InvalidParameters(f"quorum {self.quorum} exceeds the cohort of {self.cohort}")
         if self.min_survivors - self.colluders < 1:
             raise InvalidParameters("min_survivors must exceed the number of colluders")
 
