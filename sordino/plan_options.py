@@ -74,6 +74,7 @@ def check_names(*, mechanism: str, target: str | None, sampling: str, rotation: 
 
 _RANGES: Final[dict[str, tuple[Callable[[float], bool], str]]] = {
     "--epsilon": (lambda x: 0 < x < math.inf, "a positive number, such as 8"),
+    "--epsilons": (lambda x: 0 < x < math.inf, "positive numbers, such as 1,2,4"),
     "--delta": (lambda x: 0 < x < 1, "far less than 1 / participants, such as 1e-5"),
     "--rounds": (lambda x: 1 <= x <= 1 << 40, "at least 1"),
     "--bits": (lambda x: 1 <= x <= 62, "1 to 62"),

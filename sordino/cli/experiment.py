@@ -77,7 +77,7 @@ def dme(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.plan_options import check_folder, check_picture, numbers, one_of
+    from sordino.plan_options import check_folder, check_picture, check_ranges, numbers, one_of
 
     names = [name.strip() for name in mechanisms.split(",")]
     for name in names:
@@ -97,6 +97,15 @@ def dme(
     sizes = numbers("--clients", clients, int, "whole numbers")
     targets = numbers("--epsilons", epsilons, float, "numbers")
     widths = numbers("--bits", bits, int, "whole numbers")
+    check_ranges(delta=delta, clip=clip, k_stddevs=k_stddevs)
+    for width in widths:
+        check_ranges(bits=width)
+    for target in targets:
+        check_ranges(epsilons=target)
+    if min(sizes) < 3:
+        raise Failure(ExitCode.INPUT, f"--clients {min(sizes)} is too few. Use at least 3.")
+    if dim < 1:
+        raise Failure(ExitCode.INPUT, f"--dim {dim} is out of range. Use at least 1.")
 
     from sordino.experiments.dme import Setting, run, settings_of
     from sordino.experiments.dme_output import body_of, draw, table_lines, write_csv
