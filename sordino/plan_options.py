@@ -130,8 +130,10 @@ def check_population(clients: int, population: int | None, sampling: str) -> Non
     """Raises Failure: sampling without a population, or the other way round."""
     if clients < 2:
         raise Failure(ExitCode.INPUT, f"--clients {clients} is too few: a sum of one hides nobody. Use at least 3.")
-    if clients >= 1 << 32:
-        raise Failure(ExitCode.INPUT, f"--clients {clients} is too many. Use less than {1 << 32}.")
+    from secagg.shamir import PRIME
+
+    if clients >= PRIME:
+        raise Failure(ExitCode.INPUT, f"--clients {clients} is too many for one sum. Use at most {PRIME - 1}.")
     if sampling == "none" and population not in (None, clients):
         raise Failure(
             ExitCode.INPUT,
@@ -183,6 +185,8 @@ def shape(
     if sizes is not None and dim is not None and sum(sizes) != dim:
         raise Failure(ExitCode.INPUT, f"--layers hold {sum(sizes)} values, but --dim is {dim}. Leave --dim out.")
     values = dim if dim is not None else sum(sizes) if sizes is not None else DEFAULT_DIM
+    if values > 1 << 28:
+        raise Failure(ExitCode.INPUT, f"an update of {values} values is too long. Use a --dim of at most {1 << 28}.")
     check_sketch(sketch_rows, sketch_ratio)
     if not sketch_rows:
         return values, sizes, (0, 0)

@@ -116,7 +116,7 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _epsilons(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     alone = figures["mechanism"] in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
     told = (
-        f"{_count(figures['rounds'], 'round')} {'whoever survives' if alone else 'with fewest survivors'}, delta "
+        f"{_count(figures['rounds'], 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
         f"{figures['delta']:g}"
     )
     if figures["mechanism"] == "gaussian":
@@ -153,7 +153,7 @@ def _noises(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             (
                 "noise multiplier",
                 f"{figures['noise_multiplier']:.3f}",
-                f"noise of the {h_min} honest shares of h_min over the clip; {of_all:.3f} if all {clients} survive, "
+                f"noise of the {h_min} honest shares over the clip; {of_all:.3f} if all {clients} survive, "
                 "colluders' shares included",
             ),
             ("noise of one share", f"{figures['local_stddev']:.4g}", f"standard deviation{unit}"),

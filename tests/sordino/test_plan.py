@@ -30,6 +30,11 @@ NAMES = {
 PUBLISHED = ("--max-dropout", 0, "--adversarial", 0, "--sampling", "poisson", "--population", 10_000)
 
 
+@pytest.fixture(autouse=True)
+def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def planned(run: Run, *arguments: object) -> dict[str, Any]:
     code, out, err = run("plan", *arguments, "--json")
     assert (code, err) == (0, "")
@@ -370,6 +375,8 @@ def test_the_least_gaussian_noise() -> None:
         (("--plot", "/nowhere/plan.png"), 2, "in a folder that exists"),
         (("--beta", 1), 2, "--beta 1 is out of range. Use 0 to 0.9"),
         (("--dim", 0), 2, "must be at least 1"),
+        (("--dim", 1 << 29), 2, "at most 268435456"),
+        (("--clients", 100_000), 2, "--clients 100000 is too many for one sum. Use at most 65520"),
         (("--epsilon", -1), 2, "--epsilon -1 is out of range"),
         (("--bits", 64), 2, "--bits 64 is out of range. Use 1 to 62"),
         (("--rounds", 0), 2, "--rounds 0 is out of range. Use at least 1"),
