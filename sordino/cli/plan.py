@@ -323,12 +323,9 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
 
 def _about(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
     """What a statistician asks: whom one trusts, what neighbours are, which theorem, which bound."""
-    adjacency = figures["adjacency"]
-    if figures["mechanism"] == "gaussian":  # nobody adds a share
-        adjacency = adjacency.removesuffix(", her noise share present")
     rows = [
         ("Mechanism:", "", f"{figures['mechanism']}, {figures['theorem']}"),
-        ("Adjacency:", "", adjacency),
+        ("Adjacency:", "", figures["adjacency"]),
         ("Trusts:", "", figures["trusts"]),
     ]
     # The exact figure takes no sampling into account: it is that of somebody who knows who took part.
