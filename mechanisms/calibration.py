@@ -25,6 +25,7 @@ from mechanisms.statement import (
     DDGAUSS,
     GAUSSIAN,
     LARGEST_BITS,
+    LOCAL,
     NO_SAMPLING,
     RELEASED,
     Statement,
@@ -131,9 +132,10 @@ def _solve(stated: Statement) -> Calibration:
             return planned_epsilon(stated, noise(numerator), reader, orders)  # type: ignore[arg-type]
 
         if epsilon(high) > target:
+            shared = "" if stated.mechanism in (LOCAL, GAUSSIAN) else f" with {stated.h_min} honest survivors"
             raise InfeasiblePlan(
                 f"no noise that fits {stated.bits} bits reaches epsilon {stated.epsilon:g} "
-                f"over {stated.rounds} rounds with {stated.h_min} honest survivors",
+                f"over {stated.rounds} rounds{shared}",
                 "",
             )
         below, above = low, high

@@ -106,7 +106,7 @@ class PrivacyTable(Table):
     """Size of the coordinates that carry the quantile, in units of the clip."""
     sketch_rows: int = Field(default=0, ge=0, le=1024)
     """Rows of a count-mean sketch that is sent in place of the update; 0: none."""
-    sketch_ratio: float = Field(default=1.0, ge=1, le=1e6)
+    sketch_ratio: float = Field(default=10.0, ge=1, le=1e6)
     """By how much the sketch is shorter than the update."""
 
     def coding(self, layers: Sequence[int]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def coding(
     rate: float = 0.3,
     bit_weight: float = 0.3,
     sketch_rows: int = 0,
-    sketch_ratio: float = 1.0,
+    sketch_ratio: float = 10.0,
 ) -> dict[str, Any]:
     """How updates are clipped and coded, as arguments of `plan_study`.
 
