@@ -78,10 +78,6 @@ class Roster:
         """How many participants the fullest host process holds: they fall together."""
         return max(Counter(entry.host for entry in self.entries).values())
 
-    def identities_digest(self) -> bytes:
-        """SHA-256 of all identities in order: equal where positions name the same people."""
-        return hashlib.sha256(b"sordino/v1/identities" + b"".join(one.identity for one in self.entries)).digest()
-
     @cached_property
     def _digest(self) -> bytes:
         return hashlib.sha256(_signed_bytes(self)).digest()

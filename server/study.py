@@ -214,7 +214,11 @@ class Study:
             ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
             wire.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
-        await self._journal.open_study(self._document.study, self._study_bytes, self._roster.identities_digest())
+        await self._journal.open_study(
+            self._document.study,
+            self._study_bytes,
+            hashlib.sha256(b"".join(entry.identity for entry in self._roster.entries)).digest(),
+        )
         for row in self._journal.charges():
             self._count(row)
         for round_, attempt in await self._journal.close_open_attempts():
