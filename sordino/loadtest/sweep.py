@@ -82,8 +82,9 @@ def markdown(results: Sequence[Mapping[str, Any]], incomplete: str | None = None
     common, plan = results[0]["options"], results[0]["plan"]
     lines = [
         f"{common['clients']} participants in {counted(common['processes'], 'process', 'processes')}, "
-        f"{common['dim']:,} values of {counted(common['bits'], 'bit')} ({plan['padded_dim']:,} travel), "
-        f"{counted(common['rounds'], 'round')} a row; drop style "
+        f"{common['dim']:,} values of {counted(common['bits'], 'bit')}"
+        + (f" ({plan['padded_dim']:,} travel), " if plan["padded_dim"] != common["dim"] else ", ")
+        + f"{counted(common['rounds'], 'round')} a row; drop style "
         f"{common['drop_style']}, deadline of each phase {common['deadline_s']:g} s. *Seen* is what the coordinator "
         "noted as dropouts: unmasking goes on as soon as enough shares are there, and waits for nobody else.",
         "",
