@@ -21,7 +21,14 @@ from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
 from wire import coordinator_pb2 as pb
 from wire.round_model import model_bytes, read_model, write_model
 
-ADAPTIVE = {"clip_update": "geometric", "clip_by_layer": True, "clip_scaling": "proportional", "clip": 50.0}
+# With bits as heavy as they may be an estimate's standard error is 0.03 at most: tolerances of 0.25 are eight of them.
+ADAPTIVE = {
+    "clip_update": "geometric",
+    "clip_by_layer": True,
+    "clip_scaling": "proportional",
+    "clip": 50.0,
+    "clip_bit_weight": 1.0,
+}
 
 
 def completed(story: Story) -> list[dict[str, Any]]:
@@ -37,7 +44,7 @@ def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, monkeypatch: 
     assert story.refusals == []
     first, second = completed(story)
     assert first["clips"] == [50 / math.sqrt(2)] * 2
-    assert first["below_clip"] == pytest.approx([1.0, 1.0], abs=0.2)
+    assert first["below_clip"] == pytest.approx([1.0, 1.0], abs=0.25)
     assert first["next_clips"] == second["clips"]
     shares = zip(first["clips"], first["below_clip"], strict=True)
     assert second["clips"] == pytest.approx([clip * math.exp(-0.3 * (share - 0.5)) for clip, share in shares])
@@ -137,7 +144,7 @@ def test_an_encoding_that_fails_gets_an_answer_like_any_other(
     assert len(failed) == 2 * PARTICIPANTS
     assert [event["u3"] for event in completed(story)] == [PARTICIPANTS] * 2
     # Nobody's bits are in the sum: every estimate is one half, give or take the noise.
-    assert completed(story)[0]["below_clip"] == pytest.approx([0.5, 0.5], abs=0.2)
+    assert completed(story)[0]["below_clip"] == pytest.approx([0.5, 0.5], abs=0.25)
 
 
 def test_nothing_about_a_sum_without_noise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,5 +157,5 @@ def test_nothing_about_a_sum_without_noise_is_told(tmp_path: Path, monkeypatch: 
         told[mechanism] = completed(play(folder, work, monkeypatch))[0]
     assert told["gaussian"]["sum_sha256"] is None
     assert len(told["skellam"]["sum_sha256"]) == 64
-    assert told["gaussian"]["wrapped_share"] == pytest.approx(told["skellam"]["wrapped_share"], rel=0.5)
-    assert told["gaussian"]["wrapped_share"] > 1e-3
+    # 4.55 % at two standard deviations; the estimate's standard error is 0.5 %. Without noise it would be none.
+    assert all(0.02 < event["wrapped_share"] < 0.08 for event in told.values())
