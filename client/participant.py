@@ -252,8 +252,11 @@ class Participant:
     ) -> NDArray[np.unsignedinteger[Any]]:
         """The update, encoded: words below 2^B, shape (padded_dim,)."""
         update = await attempt.update
-        encoder = Encoder(terms.document.plan, masking.cohort.context, clips)
-        return await self._compute(self._encode, encoder, update)
+
+        def encoded() -> NDArray[np.unsignedinteger[Any]]:  # the noise's tables may take a quarter of a second to make
+            return self._encode(Encoder(terms.document.plan, masking.cohort.context, clips), update)
+
+        return await self._compute(encoded)
 
     def _encode(self, encoder: Encoder, update: NDArray[np.float32] | None) -> NDArray[np.unsignedinteger[Any]]:
         """The update, or nothing but noise: an error here would be an answer about the data, as in `_local_update`."""
