@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class EnrolStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENROL_STATUS_UNSPECIFIED: _ClassVar[EnrolStatus]
+    ENROL_STATUS_PENDING: _ClassVar[EnrolStatus]
+    ENROL_STATUS_ACCEPTED: _ClassVar[EnrolStatus]
+    ENROL_STATUS_REFUSED: _ClassVar[EnrolStatus]
+
 class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REFUSAL_CODE_UNSPECIFIED: _ClassVar[RefusalCode]
@@ -14,6 +21,10 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_POLICY: _ClassVar[RefusalCode]
     REFUSAL_CODE_ALREADY_JOINED: _ClassVar[RefusalCode]
     REFUSAL_CODE_LOCAL_FAILURE: _ClassVar[RefusalCode]
+ENROL_STATUS_UNSPECIFIED: EnrolStatus
+ENROL_STATUS_PENDING: EnrolStatus
+ENROL_STATUS_ACCEPTED: EnrolStatus
+ENROL_STATUS_REFUSED: EnrolStatus
 REFUSAL_CODE_UNSPECIFIED: RefusalCode
 REFUSAL_CODE_COORDINATOR_MISBEHAVED: RefusalCode
 REFUSAL_CODE_POLICY: RefusalCode
@@ -25,6 +36,70 @@ class Chunk(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ("protocol_version",)
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
+
+class Description(_message.Message):
+    __slots__ = ("card", "study_document", "roster_version")
+    CARD_FIELD_NUMBER: _ClassVar[int]
+    STUDY_DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    card: bytes
+    study_document: bytes
+    roster_version: int
+    def __init__(self, card: _Optional[bytes] = ..., study_document: _Optional[bytes] = ..., roster_version: _Optional[int] = ...) -> None: ...
+
+class EnrolRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: bytes
+    def __init__(self, request: _Optional[bytes] = ...) -> None: ...
+
+class EnrolAnswer(_message.Message):
+    __slots__ = ("status", "reason", "answer")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    status: EnrolStatus
+    reason: str
+    answer: bytes
+    def __init__(self, status: _Optional[_Union[EnrolStatus, str]] = ..., reason: _Optional[str] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
+class AuthorityHello(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AuthorityChallenge(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
+
+class PendingRequest(_message.Message):
+    __slots__ = ("nonce", "signature")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    signature: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class PendingRequests(_message.Message):
+    __slots__ = ("requests", "roster_version")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedScalarFieldContainer[bytes]
+    roster_version: int
+    def __init__(self, requests: _Optional[_Iterable[bytes]] = ..., roster_version: _Optional[int] = ...) -> None: ...
+
+class PublishReceipt(_message.Message):
+    __slots__ = ("roster_version",)
+    ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    roster_version: int
+    def __init__(self, roster_version: _Optional[int] = ...) -> None: ...
 
 class DocumentRequest(_message.Message):
     __slots__ = ("sha256",)
@@ -173,7 +248,7 @@ class NoShare(_message.Message):
     def __init__(self) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request", "round_end", "study_end", "heartbeat")
+    __slots__ = ("challenge", "welcome", "round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request", "round_end", "study_end", "heartbeat", "survivor_proof")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ROUND_START_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +260,7 @@ class CoordinatorMessage(_message.Message):
     ROUND_END_FIELD_NUMBER: _ClassVar[int]
     STUDY_END_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    SURVIVOR_PROOF_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     round_start: RoundStart
@@ -196,7 +272,8 @@ class CoordinatorMessage(_message.Message):
     round_end: RoundEnd
     study_end: StudyEnd
     heartbeat: Heartbeat
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., round_start: _Optional[_Union[RoundStart, _Mapping]] = ..., cohort_keys: _Optional[_Union[CohortKeys, _Mapping]] = ..., neighbour_shares: _Optional[_Union[NeighbourShares, _Mapping]] = ..., upload_credit: _Optional[_Union[UploadCredit, _Mapping]] = ..., survivor_sets: _Optional[_Union[SurvivorSets, _Mapping]] = ..., unmasking_request: _Optional[_Union[UnmaskingRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., study_end: _Optional[_Union[StudyEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    survivor_proof: SurvivorProof
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., round_start: _Optional[_Union[RoundStart, _Mapping]] = ..., cohort_keys: _Optional[_Union[CohortKeys, _Mapping]] = ..., neighbour_shares: _Optional[_Union[NeighbourShares, _Mapping]] = ..., upload_credit: _Optional[_Union[UploadCredit, _Mapping]] = ..., survivor_sets: _Optional[_Union[SurvivorSets, _Mapping]] = ..., unmasking_request: _Optional[_Union[UnmaskingRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., study_end: _Optional[_Union[StudyEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., survivor_proof: _Optional[_Union[SurvivorProof, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -215,18 +292,28 @@ class Welcome(_message.Message):
     def __init__(self, session_token: _Optional[bytes] = ..., study_sha256: _Optional[bytes] = ..., roster_sha256: _Optional[bytes] = ...) -> None: ...
 
 class RoundStart(_message.Message):
-    __slots__ = ("round", "attempt", "model_sha256", "study_sha256", "roster_sha256")
+    __slots__ = ("round", "attempt", "model_sha256", "study_sha256", "roster_sha256", "ticket")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     STUDY_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROSTER_SHA256_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     model_sha256: bytes
     study_sha256: bytes
     roster_sha256: bytes
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., study_sha256: _Optional[bytes] = ..., roster_sha256: _Optional[bytes] = ...) -> None: ...
+    ticket: LotteryTicket
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., study_sha256: _Optional[bytes] = ..., roster_sha256: _Optional[bytes] = ..., ticket: _Optional[_Union[LotteryTicket, _Mapping]] = ...) -> None: ...
+
+class LotteryTicket(_message.Message):
+    __slots__ = ("seed", "path")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    seed: bytes
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, seed: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class CohortKeys(_message.Message):
     __slots__ = ("round", "attempt", "members")
@@ -311,6 +398,20 @@ class SurvivorSignature(_message.Message):
     participant: int
     signature: bytes
     def __init__(self, participant: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class SurvivorProof(_message.Message):
+    __slots__ = ("round", "attempt", "u2", "u3", "signatures")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    U2_FIELD_NUMBER: _ClassVar[int]
+    U3_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    u2: bytes
+    u3: bytes
+    signatures: _containers.RepeatedCompositeFieldContainer[SurvivorSignature]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., u2: _Optional[bytes] = ..., u3: _Optional[bytes] = ..., signatures: _Optional[_Iterable[_Union[SurvivorSignature, _Mapping]]] = ...) -> None: ...
 
 class RoundEnd(_message.Message):
     __slots__ = ("round", "attempt", "completed", "reason")

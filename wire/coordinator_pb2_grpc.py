@@ -185,3 +185,256 @@ class Coordinator(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class EnrolmentStub(object):
+    """Enrolment, on a port of its own: whoever asks has no client certificate yet. Nothing here needs to be believed: what
+    the authority says is signed by it, what a joiner says carries a MAC under her code. Formats: wire/enrolment.py.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Describe = channel.unary_unary(
+                '/sordino.v1.Enrolment/Describe',
+                request_serializer=wire_dot_coordinator__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=wire_dot_coordinator__pb2.Description.FromString,
+                _registered_method=True)
+        self.Enrol = channel.unary_unary(
+                '/sordino.v1.Enrolment/Enrol',
+                request_serializer=wire_dot_coordinator__pb2.EnrolRequest.SerializeToString,
+                response_deserializer=wire_dot_coordinator__pb2.EnrolAnswer.FromString,
+                _registered_method=True)
+        self.Challenge = channel.unary_unary(
+                '/sordino.v1.Enrolment/Challenge',
+                request_serializer=wire_dot_coordinator__pb2.AuthorityHello.SerializeToString,
+                response_deserializer=wire_dot_coordinator__pb2.AuthorityChallenge.FromString,
+                _registered_method=True)
+        self.Pending = channel.unary_unary(
+                '/sordino.v1.Enrolment/Pending',
+                request_serializer=wire_dot_coordinator__pb2.PendingRequest.SerializeToString,
+                response_deserializer=wire_dot_coordinator__pb2.PendingRequests.FromString,
+                _registered_method=True)
+        self.Publish = channel.stream_unary(
+                '/sordino.v1.Enrolment/Publish',
+                request_serializer=wire_dot_coordinator__pb2.Chunk.SerializeToString,
+                response_deserializer=wire_dot_coordinator__pb2.PublishReceipt.FromString,
+                _registered_method=True)
+
+
+class EnrolmentServicer(object):
+    """Enrolment, on a port of its own: whoever asks has no client certificate yet. Nothing here needs to be believed: what
+    the authority says is signed by it, what a joiner says carries a MAC under her code. Formats: wire/enrolment.py.
+    """
+
+    def Describe(self, request, context):
+        """What a joiner looks at before she sends anything.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Enrol(self, request, context):
+        """Hand in a request, or ask again what became of it: the same bytes, the same request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Challenge(self, request, context):
+        """For the authority: a nonce to sign, then the requests that wait, and what it has signed in chunks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pending(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Publish(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_EnrolmentServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=wire_dot_coordinator__pb2.DescribeRequest.FromString,
+                    response_serializer=wire_dot_coordinator__pb2.Description.SerializeToString,
+            ),
+            'Enrol': grpc.unary_unary_rpc_method_handler(
+                    servicer.Enrol,
+                    request_deserializer=wire_dot_coordinator__pb2.EnrolRequest.FromString,
+                    response_serializer=wire_dot_coordinator__pb2.EnrolAnswer.SerializeToString,
+            ),
+            'Challenge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Challenge,
+                    request_deserializer=wire_dot_coordinator__pb2.AuthorityHello.FromString,
+                    response_serializer=wire_dot_coordinator__pb2.AuthorityChallenge.SerializeToString,
+            ),
+            'Pending': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pending,
+                    request_deserializer=wire_dot_coordinator__pb2.PendingRequest.FromString,
+                    response_serializer=wire_dot_coordinator__pb2.PendingRequests.SerializeToString,
+            ),
+            'Publish': grpc.stream_unary_rpc_method_handler(
+                    servicer.Publish,
+                    request_deserializer=wire_dot_coordinator__pb2.Chunk.FromString,
+                    response_serializer=wire_dot_coordinator__pb2.PublishReceipt.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'sordino.v1.Enrolment', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('sordino.v1.Enrolment', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Enrolment(object):
+    """Enrolment, on a port of its own: whoever asks has no client certificate yet. Nothing here needs to be believed: what
+    the authority says is signed by it, what a joiner says carries a MAC under her code. Formats: wire/enrolment.py.
+    """
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sordino.v1.Enrolment/Describe',
+            wire_dot_coordinator__pb2.DescribeRequest.SerializeToString,
+            wire_dot_coordinator__pb2.Description.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Enrol(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sordino.v1.Enrolment/Enrol',
+            wire_dot_coordinator__pb2.EnrolRequest.SerializeToString,
+            wire_dot_coordinator__pb2.EnrolAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Challenge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sordino.v1.Enrolment/Challenge',
+            wire_dot_coordinator__pb2.AuthorityHello.SerializeToString,
+            wire_dot_coordinator__pb2.AuthorityChallenge.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pending(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sordino.v1.Enrolment/Pending',
+            wire_dot_coordinator__pb2.PendingRequest.SerializeToString,
+            wire_dot_coordinator__pb2.PendingRequests.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Publish(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/sordino.v1.Enrolment/Publish',
+            wire_dot_coordinator__pb2.Chunk.SerializeToString,
+            wire_dot_coordinator__pb2.PublishReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
