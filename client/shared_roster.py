@@ -24,7 +24,7 @@ class SharedRoster(Roster):
     @classmethod
     def of(cls, roster: Roster) -> SharedRoster:
         """The same list, with a memory of its own."""
-        return cls(roster.study, roster.version, roster.entries)
+        return cls(roster.study, roster.version, roster.entries, roster.lottery)
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
         """Whether `signature` (64 bytes) is that of the participant's identity over `message`.

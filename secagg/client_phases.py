@@ -44,6 +44,7 @@ from secagg.keys import (
     set_digest,
     upload_statement,
 )
+from secagg.lottery import InvalidTicket
 from secagg.masking import apply_masks, word_dtype
 from secagg.messages import (
     ADVERTISE_KEYS,
@@ -129,15 +130,17 @@ class AdvertiseKeys(_Phase):
     def __init__(self, config: RoundConfig, identity: IdentityKey, random_bytes: RandomBytes) -> None:
         """
         Raises:
-            CoordinatorMisbehaved: this identity isn't on the roster, or the cohort isn't the whole of it.
+            CoordinatorMisbehaved: this identity isn't on the roster, or didn't win the round's lottery.
         """
         me = config.roster.positions.get(identity.public)
         if me is None:
             raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant is not on the roster")
-        # A coordinator that could choose a cohort could choose one around its victim, and show different ones to
-        # different participants. The lottery that takes the choice from it isn't built yet.
-        if config.parameters.cohort != len(config.roster):
-            raise CoordinatorMisbehaved(ADVERTISE_KEYS, "the cohort is not the whole roster")
+        try:
+            invited = config.invited
+        except InvalidTicket as error:
+            raise CoordinatorMisbehaved(ADVERTISE_KEYS, str(error)) from error
+        if me not in invited:
+            raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant did not win the round's lottery")
         self._config, self._identity, self._random_bytes, self._me = config, identity, random_bytes, me
 
     def advertise(self) -> tuple[ShareKeys, Advertisement]:
@@ -234,6 +237,9 @@ class ShareKeys(_Phase):
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 is not strictly ascending")
         if not u1 or u1[0] < 0 or u1[-1] >= len(roster):
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 names somebody who is not on the roster")
+        # Not only oneself: a victim among colluders would win its own place as well.
+        if not config.invited.issuperset(u1):
+            raise CoordinatorMisbehaved(SHARE_KEYS, "u1 names somebody who did not win the round's lottery")
         if not parameters.quorum <= len(u1) <= parameters.cohort:
             raise CoordinatorMisbehaved(
                 SHARE_KEYS, f"u1 has {len(u1)} members, outside {parameters.quorum}..{parameters.cohort}"

@@ -12,12 +12,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final
 
 from secagg.errors import InvalidParameters
 from secagg.parameters import RoundParameters
-from secagg.roster import Roster
+
+if TYPE_CHECKING:  # both hash by the functions of this module
+    from secagg.lottery import Ticket
+    from secagg.roster import Roster
 
 PROTOCOL_VERSION = 1
 
@@ -68,16 +71,36 @@ class RoundConfig:
     study_digest: bytes  # SHA-256 of the study document: public plan, task and configuration
     model_digest: bytes  # SHA-256 of the model that is trained in this round
     parameters: RoundParameters
+    ticket: Ticket | None = None  # of the round's lottery; without one the whole roster is invited
 
     def __post_init__(self) -> None:
         if self.round < 1 or self.attempt < 1:
             raise InvalidParameters("round and attempt are counted from 1")
         if len(self.study_digest) != 32 or len(self.model_digest) != 32:
             raise InvalidParameters("study_digest and model_digest must be SHA-256 digests of 32 bytes")
-        if self.parameters.cohort > len(self.roster.entries):
+        # A coordinator that could choose a cohort could choose one around its victim: it is the whole roster, or drawn.
+        if self.ticket is None and len(self.roster) > self.parameters.cohort:
             raise InvalidParameters(
-                f"the cohort of {self.parameters.cohort} is larger than the roster of {len(self.roster.entries)}"
+                f"the roster of {len(self.roster)} is larger than the cohort of {self.parameters.cohort}, and no "
+                "lottery draws one"
             )
+        if self.ticket is not None and len(self.roster) < self.parameters.cohort:
+            raise InvalidParameters(
+                f"a cohort of {self.parameters.cohort} can't be drawn from a roster of {len(self.roster)}"
+            )
+
+    @cached_property
+    def invited(self) -> frozenset[int]:
+        """The cohort: who may be in u1, by position in the roster, in every attempt of the round.
+
+        Raises:
+            secagg.lottery.InvalidTicket: the ticket isn't the one that the authority signed for this round.
+        """
+        from secagg.lottery import winners
+
+        if self.ticket is None:
+            return frozenset(range(len(self.roster)))
+        return winners(self.roster, self.round, self.ticket, self.parameters.cohort)
 
     def round_context(self) -> bytes:
         """32 bytes that name this attempt and all it depends on."""

@@ -1,7 +1,7 @@
 """The roster: who may take part, signed by the study's authority.
 
 Entries are sorted by identity, so a participant is named by its position, and the order of positions is the order of
-identities everywhere in the protocol.
+identities everywhere in the protocol. A new version is signed whenever somebody comes or goes; versions only grow.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from itertools import pairwise
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from secagg.lottery import MOST_VERSIONS, Lottery
 from secagg.signatures import verify_signature
 
-FORMAT = "sordino-roster-1"
+FORMAT = "sordino-roster-2"
 LARGEST_ROSTER = 1_000_000
 
 
@@ -44,14 +45,15 @@ class Roster:
     study: str
     version: int
     entries: tuple[RosterEntry, ...]
+    lottery: Lottery | None = None  # where cohorts are drawn
 
     def __post_init__(self) -> None:
         if not (0 < len(self.study) <= 64 and self.study.isascii() and self.study.isprintable()):
             raise InvalidRoster("the study's name must be 1 to 64 printable ASCII characters")
-        if not 1 <= self.version < 2**63:
-            raise InvalidRoster("the roster's version must be a positive number")
-        if not 1 <= len(self.entries) <= LARGEST_ROSTER:
-            raise InvalidRoster(f"a roster has between 1 and {LARGEST_ROSTER} participants")
+        if not 1 <= self.version <= MOST_VERSIONS:
+            raise InvalidRoster(f"the roster's version must lie in 1..{MOST_VERSIONS}: begin a new study")
+        if len(self.entries) > LARGEST_ROSTER:
+            raise InvalidRoster(f"a roster has at most {LARGEST_ROSTER} participants")
         if any(len(entry.identity) != 32 for entry in self.entries):
             raise InvalidRoster("an identity is an Ed25519 public key of 32 bytes")
         identities = [entry.identity for entry in self.entries]
@@ -76,7 +78,7 @@ class Roster:
 
     def largest_host(self) -> int:
         """How many participants the fullest host process holds: they fall together."""
-        return max(Counter(entry.host for entry in self.entries).values())
+        return max(Counter(entry.host for entry in self.entries).values(), default=0)
 
     @cached_property
     def _digest(self) -> bytes:
@@ -89,8 +91,10 @@ class Roster:
 
 def _signed_bytes(roster: Roster) -> bytes:
     """Length-prefixed, so that no two rosters have the same bytes."""
-    parts = [b"sordino/v1/roster"]
+    parts = [b"sordino/v1/roster" if roster.lottery is None else b"sordino/v1/lottery-roster"]
     fields = [roster.study.encode(), roster.version.to_bytes(8, "little")]
+    if roster.lottery is not None:
+        fields += (roster.lottery.draws.to_bytes(8, "little"), roster.lottery.root)
     for entry in roster.entries:
         fields += (entry.identity, entry.host.encode())
     for field in fields:
@@ -104,6 +108,7 @@ def sign_roster(roster: Roster, authority: Ed25519PrivateKey) -> bytes:
         "format": FORMAT,
         "study": roster.study,
         "version": roster.version,
+        "lottery": roster.lottery and {"draws": roster.lottery.draws, "root": roster.lottery.root.hex()},
         "participants": [{"identity": entry.identity.hex(), "host": entry.host} for entry in roster.entries],
         "signature": authority.sign(_signed_bytes(roster)).hex(),
     }
@@ -129,7 +134,11 @@ def verify_roster(data: bytes, authority_public: bytes) -> Roster:
         )
         if type(document["version"]) is not int or type(document["study"]) is not str:
             raise InvalidRoster("the roster's study must be a string and its version a whole number")
-        roster = Roster(document["study"], document["version"], entries)
+        drawn = document["lottery"]
+        if drawn is not None and type(drawn["draws"]) is not int:
+            raise InvalidRoster("the number of draws must be a whole number")
+        lottery = None if drawn is None else Lottery(drawn["draws"], bytes.fromhex(drawn["root"]))
+        roster = Roster(document["study"], document["version"], entries, lottery)
         signature = bytes.fromhex(document["signature"])
         signed = _signed_bytes(roster)
     except InvalidRoster:

@@ -1,0 +1,130 @@
+"""The lottery that chooses a round's cohort where it is smaller than the roster.
+
+After closing a roster version the authority draws one seed for each round, independently, and signs the Merkle root of
+them with the roster. The cohort of round r, in all of its attempts, is the C participants with the smallest
+
+    SHA-256("sordino/v1/lottery", study, version, r, seed of r, identity)
+
+The coordinator may know all seeds: they were drawn when nobody could change the list any more. What it can't do is
+choose a cohort, redraw one, or replace a winner who is absent. Collusion is assumed to be fixed before the seeds were
+drawn, so the number of colluders among the winners is hypergeometric (`secagg.parameters.colluders_in_cohort`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from secagg.commitments import HASH_BYTES, MerkleTree, verify_path
+from secagg.context import digest, encode, number
+
+if TYPE_CHECKING:
+    from secagg.keys import RandomBytes
+    from secagg.roster import Roster
+
+SEED_BYTES: Final = 32
+MOST_DRAWS: Final = 1_000_000
+MOST_VERSIONS: Final = 4096
+"""V: how many rosters a study may have. Each is a new draw of every round, and A counts them all."""
+
+
+class InvalidTicket(ValueError):
+    """A round's seed isn't the one that the authority drew; one sentence."""
+
+
+@dataclass(frozen=True)
+class Lottery:
+    """What the roster's signature covers: how many seeds, and their Merkle root (32 bytes)."""
+
+    draws: int  # L: seeds for rounds 1 to L
+    root: bytes
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.draws <= MOST_DRAWS or len(self.root) != HASH_BYTES:
+            raise ValueError(f"a lottery has 1 to {MOST_DRAWS} draws and a root of {HASH_BYTES} bytes")
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One round's seed (32 bytes) with its path to the root."""
+
+    seed: bytes
+    path: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """All seeds of one roster version, as the authority drew them and the coordinator holds them.
+
+    Raises:
+        ValueError: no seeds, too many, or one that hasn't 32 bytes.
+    """
+
+    study: str
+    version: int
+    seeds: tuple[bytes, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.seeds) <= MOST_DRAWS or any(len(seed) != SEED_BYTES for seed in self.seeds):
+            raise ValueError(f"a lottery has 1 to {MOST_DRAWS} seeds of {SEED_BYTES} bytes")
+
+    @classmethod
+    def draw(cls, study: str, version: int, rounds: int, random_bytes: RandomBytes) -> Draws:
+        """Fresh seeds; to be drawn when the roster version is closed."""
+        return cls(study, version, tuple(random_bytes(SEED_BYTES) for _ in range(rounds)))
+
+    @cached_property
+    def _tree(self) -> MerkleTree:
+        return MerkleTree(
+            [_leaf(self.study, self.version, round_, seed) for round_, seed in enumerate(self.seeds, start=1)]
+        )
+
+    @property
+    def lottery(self) -> Lottery:
+        """For the roster."""
+        return Lottery(len(self.seeds), self._tree.root)
+
+    def ticket(self, round_: int) -> Ticket:
+        """What everybody is told at the beginning of a round; rounds are counted from 1."""
+        return Ticket(self.seeds[round_ - 1], self._tree.path(round_ - 1))
+
+
+def _leaf(study: str, version: int, round_: int, seed: bytes) -> bytes:
+    return digest("sordino/v1/lottery-seed", study.encode(), number(version), number(round_), seed)
+
+
+def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozenset[int]:
+    """The cohort of a round: positions in the roster.
+
+    Args:
+        cohort: C, at most the number of participants on the roster.
+
+    Raises:
+        InvalidTicket: the roster has no lottery or none for this round, or the seed isn't the one it was signed with.
+    """
+    lottery = roster.lottery
+    if lottery is None:
+        raise InvalidTicket("the roster was signed without a lottery")
+    if not 1 <= round_ <= lottery.draws:
+        raise InvalidTicket(f"the roster was signed with draws for {lottery.draws} rounds, this is round {round_}")
+    if len(ticket.seed) != SEED_BYTES or not verify_path(
+        lottery.root, _leaf(roster.study, roster.version, round_, ticket.seed), round_ - 1, lottery.draws, ticket.path
+    ):
+        raise InvalidTicket("the seed of the lottery is not the one that the authority drew for this round")
+    if cohort >= len(roster):
+        return frozenset(range(len(roster)))
+    # The identity comes last, so the hash of all before it is made once. Equal values would need a collision.
+    blank = encode(
+        "sordino/v1/lottery",
+        *(roster.study.encode(), number(roster.version), number(round_), ticket.seed, bytes(32)),
+    )
+    before = hashlib.sha256(blank[:-32])
+    values: list[bytes] = []
+    for entry in roster.entries:
+        one = before.copy()
+        one.update(entry.identity)
+        values.append(one.digest())
+    return frozenset(heapq.nsmallest(cohort, range(len(values)), key=values.__getitem__))
