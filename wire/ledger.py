@@ -71,6 +71,7 @@ class Row:
     """A row as stored."""
 
     number: int  # from 1
+    previous: bytes  # hash of the row before it, or of the beginning
     hash: bytes
     entry: LedgerEntry
 
@@ -278,7 +279,7 @@ def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator
         except InvalidRow as error:
             raise ChangedLedger(path, f"row {row} was changed: {error}", row) from error
         head = Head(row, hash_)
-        yield Row(row, hash_, entry)
+        yield Row(row, previous, hash_, entry)
 
 
 def _compare(path: Path, about: About, head: Head, told: _Told | None) -> None:
@@ -328,7 +329,7 @@ class Ledger:
         """
         self.path = path
         self._found: tuple[About, Head, Totals] | None = None
-        self._turn, self._pending = threading.Lock(), list[tuple[Row, bytes, bytes, Future[Row]]]()
+        self._turn, self._pending = threading.Lock(), list[tuple[Row, bytes, Future[Row]]]()
         self._broken: StorageError | None = None
 
         def check() -> None:
@@ -399,10 +400,10 @@ class Ledger:
                 raise InvalidRow(f"not a row of a {self.about.side}")
             self.totals.add(entry)
             body, before = entry.to_bytes(), self._ending
-            row = Row(before.rows + 1, row_hash(before.hash, before.rows + 1, body), entry)
+            row = Row(before.rows + 1, before.hash, row_hash(before.hash, before.rows + 1, body), entry)
             self._ending = row.head
             future.set_running_or_notify_cancel()  # a caller that is cancelled takes no row back
-            self._pending.append((row, before.hash, body, future))
+            self._pending.append((row, body, future))
             self._writer.submit(self._write)
         return future
 
@@ -425,18 +426,18 @@ class Ledger:
                 raise broken
             last = batch[-1][0].head
             statements: list[Statement] = [
-                ("INSERT INTO rows VALUES (?, ?, ?, ?)", (row.number, previous, row.hash, body))
-                for row, previous, body, _ in batch
+                ("INSERT INTO rows VALUES (?, ?, ?, ?)", (row.number, row.previous, row.hash, body))
+                for row, body, _ in batch
             ]
             _write_head_file(self.path, self.about, self.head, last)
             self._store.submit(*statements, ("UPDATE head SET rows = ?, hash = ?", (last.rows, last.hash))).result()
         except (StorageError, OSError) as error:
             failure = self._give_up(error)
-            for _, _, _, future in batch:
+            for _, _, future in batch:
                 future.set_exception(failure)
             return
         self.head = last
-        for row, _, _, future in batch:
+        for row, _, future in batch:
             future.set_result(row)
         try:
             _write_head_file(self.path, self.about, last)
