@@ -1,4 +1,4 @@
-"""TLS certificates of a local study: a P-256 authority that signs one certificate and is forgotten.
+"""TLS certificates of a study: a P-256 authority, the coordinator's certificate, and one for each host.
 
 gRPC refuses Ed25519 leaves, so TLS uses P-256 and identities on the roster stay Ed25519.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,15 +22,16 @@ _CLOCK_SKEW = datetime.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class ServerCertificate:
-    """PEM texts; only ``key`` is secret."""
+    """PEM texts; both keys are secret."""
 
     ca: bytes
     certificate: bytes
-    key: bytes
+    key: bytes = field(repr=False)
+    ca_key: bytes = field(repr=False)
 
 
 def make_server_certificate(study: str, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
-    """Make an authority and one server certificate signed by it; the authority's private key is not kept.
+    """Make a certificate authority and one server certificate signed by it.
 
     Args:
         study: goes into the subjects, for whoever reads them.
@@ -62,9 +63,41 @@ def make_server_certificate(study: str, names: Sequence[str], now: datetime.date
     )
     pem = serialization.Encoding.PEM
     return ServerCertificate(
-        ca=ca.public_bytes(pem),
-        certificate=leaf.public_bytes(pem),
-        key=key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        ca=ca.public_bytes(pem), certificate=leaf.public_bytes(pem), key=_private(key), ca_key=_private(ca_key)
+    )
+
+
+def make_client_certificate(ca: bytes, ca_key: bytes, uri: str, now: datetime.datetime) -> tuple[bytes, bytes]:
+    """A key and a client certificate that names one identity or one host.
+
+    Args:
+        ca, ca_key: the certificate authority's certificate and private key, PEM.
+        uri: ``urn:sordino:identity:<64 hex>`` or ``urn:sordino:host:<name>``; all that the coordinator looks at.
+        now: the time from which it is valid, with a time zone.
+
+    Returns:
+        The certificate and its private key, PEM.
+    """
+    issuer = x509.load_pem_x509_certificate(ca)
+    issuer_key = serialization.load_pem_private_key(ca_key, None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)  # noqa: S101  # as made above
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sordino participant")])
+    leaf = (
+        _builder(subject, issuer.subject, key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return leaf.public_bytes(serialization.Encoding.PEM), _private(key)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
