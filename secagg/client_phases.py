@@ -135,6 +135,10 @@ class AdvertiseKeys(_Phase):
         me = config.roster.positions.get(identity.public)
         if me is None:
             raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant is not on the roster")
+        # A coordinator that could choose a cohort could choose one around its victim, and show different ones to
+        # different participants: it is the whole roster, or drawn.
+        if config.ticket is None and len(config.roster) > config.parameters.cohort:
+            raise CoordinatorMisbehaved(ADVERTISE_KEYS, "the cohort is not the whole roster, and no lottery draws it")
         try:
             invited = config.invited
         except InvalidTicket as error:
@@ -235,11 +239,11 @@ class ShareKeys(_Phase):
         u1 = tuple(participant for participant, _ in message.members)
         if any(a >= b for a, b in pairwise(u1)):
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 is not strictly ascending")
-        if not u1 or u1[0] < 0 or u1[-1] >= len(roster):
-            raise CoordinatorMisbehaved(SHARE_KEYS, "u1 names somebody who is not on the roster")
-        # Not only oneself: a victim among colluders would win its own place as well.
+        # All of them, not only oneself: a victim among colluders has won its own place as well.
         if not config.invited.issuperset(u1):
-            raise CoordinatorMisbehaved(SHARE_KEYS, "u1 names somebody who did not win the round's lottery")
+            raise CoordinatorMisbehaved(
+                SHARE_KEYS, "u1 names somebody who is not on the roster or did not win the round's lottery"
+            )
         if not parameters.quorum <= len(u1) <= parameters.cohort:
             raise CoordinatorMisbehaved(
                 SHARE_KEYS, f"u1 has {len(u1)} members, outside {parameters.quorum}..{parameters.cohort}"

@@ -78,12 +78,6 @@ class RoundConfig:
             raise InvalidParameters("round and attempt are counted from 1")
         if len(self.study_digest) != 32 or len(self.model_digest) != 32:
             raise InvalidParameters("study_digest and model_digest must be SHA-256 digests of 32 bytes")
-        # A coordinator that could choose a cohort could choose one around its victim: it is the whole roster, or drawn.
-        if self.ticket is None and len(self.roster) > self.parameters.cohort:
-            raise InvalidParameters(
-                f"the roster of {len(self.roster)} is larger than the cohort of {self.parameters.cohort}, and no "
-                "lottery draws one"
-            )
         if self.ticket is not None and len(self.roster) < self.parameters.cohort:
             raise InvalidParameters(
                 f"a cohort of {self.parameters.cohort} can't be drawn from a roster of {len(self.roster)}"

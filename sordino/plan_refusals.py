@@ -79,11 +79,13 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
 def assumed(chosen: Mapping[str, Any]) -> int:
     """A of these arguments, as ``plan_study`` finds it."""
     from secagg.parameters import assumed_colluders, colluders_in_cohort
+    from wire.study import cohorts_drawn
 
     clients, shares = chosen["clients"], (chosen["adversarial"], chosen["max_dropout"])
     if chosen.get("sampling", "none") == "none" or chosen.get("population") is None:
         return assumed_colluders(clients, *shares)
-    return colluders_in_cohort(chosen["population"], clients, *shares, chosen["rounds"])
+    draws = cohorts_drawn(chosen["sampling"], chosen["rounds"])
+    return colluders_in_cohort(chosen["population"], clients, *shares, draws)
 
 
 def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Again) -> None:

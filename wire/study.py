@@ -17,8 +17,9 @@ from typing import Any, Final
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
-from mechanisms.statement import CONDITIONAL, NO_SAMPLING
+from mechanisms.statement import CONDITIONAL, LOTTERY, NO_SAMPLING
 from secagg.errors import InvalidParameters
+from secagg.lottery import MOST_VERSIONS
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
 from secagg.parameters import (
@@ -29,6 +30,7 @@ from secagg.parameters import (
     default_min_survivors,
     probability_below,
 )
+from secagg.roster import InvalidRoster, Roster
 from wire import coordinator_pb2 as pb
 
 FORMAT: Final = "sordino-study-1"
@@ -54,8 +56,9 @@ def plan_study(
     adversarial: float,
     min_survivors: int | None = None,
     quorum: int | None = None,
-    sampling: str = "none",
+    sampling: str = NO_SAMPLING,
     population: int | None = None,
+    largest_roster: int | None = None,
     **others: Any,
 ) -> Plan:
     """From what people mean to the public plan of a study.
@@ -66,7 +69,8 @@ def plan_study(
         min_survivors: fewest inputs in a sum; default: what independent dropouts at ``max_dropout`` miss in one of a
             thousand rounds.
         quorum: fewest participants of u1 and u2; default: ``min_survivors``.
-        sampling, population: how the participants of a round are found, and from how many.
+        sampling, population: how the participants of a round are found, and from how many at least.
+        largest_roster: with a lottery the largest roster that A must hold for; default: ``population``.
         others: see `mechanisms.plan.make_plan`.
 
     Raises:
@@ -74,8 +78,11 @@ def plan_study(
     """
     try:
         colluders = assumed_colluders(clients, adversarial, max_dropout)
-        if sampling != "none" and population is not None:
-            colluders = colluders_in_cohort(population, clients, adversarial, max_dropout, rounds)
+        if sampling != NO_SAMPLING and population is not None:
+            colluders = max(
+                colluders_in_cohort(size, clients, adversarial, max_dropout, cohorts_drawn(sampling, rounds))
+                for size in {population, largest_roster or population}
+            )
         if min_survivors is None:
             min_survivors = default_min_survivors(clients, colluders, max_dropout)
         RoundParameters(
@@ -150,8 +157,7 @@ def round_parameters(plan: Plan) -> RoundParameters:
     Raises:
         InvalidParameters: the plan's numbers break a rule of the protocol.
     """
-    assumed = colluders_in_cohort(plan.population, plan.clients, plan.adversarial, plan.max_dropout, plan.rounds)
-    if plan.colluders < assumed:
+    if plan.colluders < _colluders(plan, plan.population):
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
     return RoundParameters(
         cohort=plan.clients,
@@ -163,11 +169,57 @@ def round_parameters(plan: Plan) -> RoundParameters:
     )
 
 
+def cohorts_drawn(sampling: str, rounds: int) -> int:
+    """How many cohorts the coordinator could pick from: with a lottery each roster version is a new draw of all."""
+    return rounds * MOST_VERSIONS if sampling == LOTTERY else rounds
+
+
+def _colluders(plan: Plan, roster: int) -> int:
+    return colluders_in_cohort(
+        roster, plan.clients, plan.adversarial, plan.max_dropout, cohorts_drawn(plan.sampling, plan.rounds)
+    )
+
+
+def check_roster_fits(plan: Plan, roster: Roster) -> None:
+    """Whether a plan's promises hold with this roster, whoever is absent.
+
+    Without sampling everybody is invited: any roster up to the planned cohort, even one that is too small to begin a
+    round yet. With a lottery the rate q is that of the smallest roster that the plan covers, and A that of the largest.
+
+    Raises:
+        InvalidRoster: it doesn't fit, with what to change.
+    """
+    size = len(roster)
+    if plan.sampling != LOTTERY:
+        if size > plan.clients:
+            raise InvalidRoster(
+                f"the plan is for {plan.clients} participants, the roster has {size}: begin a study with a larger plan"
+            )
+        return
+    if roster.lottery is None or roster.lottery.draws != plan.rounds:
+        found = "none" if roster.lottery is None else f"draws for {roster.lottery.draws}"
+        raise InvalidRoster(
+            f"the plan draws the cohorts of {plan.rounds} rounds, the roster was signed with {found}: the authority "
+            f"must sign it with {plan.rounds} draws"
+        )
+    if size < plan.population:
+        raise InvalidRoster(
+            f"the plan draws from {plan.population} participants or more, the roster has {size}: "
+            "enrol more, or begin a study with a smaller population"
+        )
+    needed = _colluders(plan, size)
+    if plan.colluders < needed:
+        raise InvalidRoster(
+            f"with {size} participants on the roster A must be {needed}, the plan assumes {plan.colluders}: "
+            "begin a study that is planned for so many"
+        )
+
+
 def refuse_unserved(target: object, sampling: object) -> None:
     """Plans that can be made and compared, but not served. Looked at before anything costly is computed.
 
     Raises:
-        InfeasiblePlan: the target is conditional, or participants are drawn.
+        InfeasiblePlan: the target is conditional, or participants are drawn otherwise than by the lottery.
     """
     if target == CONDITIONAL:
         raise InfeasiblePlan(
@@ -175,10 +227,10 @@ def refuse_unserved(target: object, sampling: object) -> None:
             "independently, which nobody can check",
             "use the target coordinator or released",
         )
-    if sampling != NO_SAMPLING:
+    if sampling not in (NO_SAMPLING, LOTTERY):
         raise InfeasiblePlan(
-            "participants of a round can't be drawn yet: the whole roster is invited to every round",
-            f"use sampling {NO_SAMPLING!r}",
+            f"nobody could check that the participants of a round were drawn by {sampling} sampling",
+            f"use sampling {LOTTERY!r}, whose seeds the authority draws and signs, or {NO_SAMPLING!r}",
         )
 
 

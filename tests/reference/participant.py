@@ -50,8 +50,8 @@ class Participant:
         self.phase = "AdvertiseKeys"
         self.answered, self.reply = b"", dict[str, Any]()  # once it has
         identities = [identity for identity, _ in agreed.roster]
-        # There is no lottery yet: a cohort that is not the whole roster would be the coordinator's choice.
-        self._require(self.identity in identities and self.numbers.cohort == len(identities), self.phase)
+        # Without a lottery a cohort that is not the whole roster would be the coordinator's choice.
+        self._require(self.identity in identities and self.numbers.cohort >= len(identities), self.phase)
         self.me = identities.index(self.identity)
 
     def sign(self, statement: bytes) -> bytes:

@@ -26,6 +26,7 @@ from attempts_in_memory import (
     identities,
     make_config,
     refuses,
+    roster_of,
     start_cohort,
 )
 from naive_variants import client_without, refusals
@@ -34,6 +35,7 @@ from secagg import client_phases
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.keys import AgreementKey, ShareChannel, advertisement_statement
+from secagg.lottery import Draws
 from secagg.messages import (
     MASK_KEY,
     SELF_MASK_SEED,
@@ -83,6 +85,13 @@ def brought_to(phase: str, client: ModuleType, config: RoundConfig | None = None
     return cohort
 
 
+def drawn_config() -> RoundConfig:
+    """A cohort of 12, drawn from a roster of 20."""
+    base = roster_of(20)
+    draws = Draws.draw(base.study, base.version, 3, np.random.default_rng(5).bytes)
+    return replace(make_config(12, roster=20), roster=replace(base, lottery=draws.lottery), ticket=draws.ticket(1))
+
+
 def sign_and_unmask(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
     """All say the same, and as many sign as there are."""
     honest = tuple(honest)
@@ -95,7 +104,7 @@ def sign_and_unmask(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
 # ---------------------------------------------------------------- AdvertiseKeys
 
 
-@attack("this participant is not on the roster")
+@attack("this participant is not on the roster", ANOTHER_CHECK)
 def invited_without_being_on_the_roster(client: ModuleType) -> bool:
     config = make_config(12)
     stranger = next(key for key in identities(13) if key.public not in config.roster.positions)
@@ -103,7 +112,34 @@ def invited_without_being_on_the_roster(client: ModuleType) -> bool:
     return len(advertisement.signature) == 64
 
 
+@attack("this participant did not win the round's lottery")
+def invited_without_having_won(client: ModuleType) -> bool:
+    config = drawn_config()
+    loser = next(who for who in range(20) if who not in config.invited)
+    _, advertisement = client.AdvertiseKeys(config, identities(20)[loser], bytes).advertise()
+    return len(advertisement.signature) == 64
+
+
 # ---------------------------------------------------------------- ShareKeys: the cohort
+
+
+@attack("u1 names somebody who is not on the roster")
+def a_victim_among_colluders(client: ModuleType) -> bool:
+    """The victim has won its own place; those who haven't are put around it."""
+    config = drawn_config()
+    victim = min(config.invited)
+    losers = sorted(set(range(20)) - config.invited)[:8]
+    members = sorted([victim, *sorted(config.invited - {victim})[:3], *losers])
+    keys = {who: client.AdvertiseKeys.__new__(client.AdvertiseKeys) for who in members}
+    advertised = {}
+    for who in members:
+        phase = keys[who]
+        phase._config, phase._identity, phase._me = config, identities(20)[who], who
+        phase._random_bytes = np.random.default_rng(who).bytes
+        keys[who], advertised[who] = phase.advertise()
+    _, sealed = keys[victim].receive(CohortKeys(tuple((who, advertised[who]) for who in members)))
+    return len(sealed.ciphertexts) == 11
+
 
 
 def deals(cohort: Cohort, message: CohortKeys, who: int = 0) -> bool:
@@ -534,11 +570,11 @@ def test_attack_on_a_naive_participant(name: str) -> None:
 
 
 def test_every_check_of_a_participant_has_its_attack() -> None:
-    """Checks that aren't in the list: malformed bitmaps and keys without an agreement, tested below."""
+    """Checks that aren't in the list: malformed bitmaps and keys without an agreement, tested below; and draws."""
     checks = refusals(client_phases, "CoordinatorMisbehaved")
     without = [text for text in checks if not any(one.check in text for one in ATTACKS.values())]
     assert [text for text in without if "error" not in text] == []
-    assert len(without) == 3
+    assert len(without) == 4
 
 
 # ---------------------------------------------------------------- checks that are not one `if`

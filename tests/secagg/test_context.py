@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 
 from secagg.context import RoundConfig, cohort_context, digest, encode
 from secagg.errors import InvalidParameters
+from secagg.lottery import Lottery, Ticket
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry
 
-CONFIG = make_config(12, min_survivors=9, quorum=10, roster=13)
+CONFIG = make_config(15, min_survivors=10, quorum=11, roster=13)
 ENTRIES = CONFIG.roster.entries
 
 OTHER_PARAMETERS = {
     name: replace(CONFIG.parameters, **{name: value})
     for name, value in {
-        "cohort": 13,
+        "cohort": 16,
         "colluders": 3,
-        "min_survivors": 10,
-        "quorum": 11,
+        "min_survivors": 11,
+        "quorum": 12,
         "bits": 17,
         "dim": 5,
     }.items()
@@ -33,6 +34,9 @@ OTHER_ROSTERS = {
     "version": Roster("test", 2, ENTRIES),
     "one participant less": Roster("test", 1, ENTRIES[:-1]),
     "another participant": roster_of(14),
+    "a lottery": Roster("test", 1, ENTRIES, Lottery(5, b"r" * 32)),
+    "more draws": Roster("test", 1, ENTRIES, Lottery(6, b"r" * 32)),
+    "other draws": Roster("test", 1, ENTRIES, Lottery(5, b"R" * 32)),
     "a host": Roster("test", 1, (RosterEntry(ENTRIES[0].identity, "elsewhere"), *ENTRIES[1:])),
 }
 OTHER_CONFIGS = {
@@ -47,8 +51,11 @@ OTHER_CONFIGS = {
 
 def test_no_field_was_forgotten_below() -> None:
     assert {field.name for field in fields(RoundParameters)} == OTHER_PARAMETERS.keys()
-    assert {field.name for field in fields(RoundConfig)} == {name.split(":")[0] for name in OTHER_CONFIGS}
-    assert {field.name for field in fields(Roster)} == {"study", "version", "entries"}
+    # The ticket follows from the round and the root that the roster's signature covers: there is only one that verifies.
+    bound = {name.split(":")[0] for name in OTHER_CONFIGS} | {"ticket"}
+    assert {field.name for field in fields(RoundConfig)} == bound
+    assert {field.name for field in fields(Roster)} == {"study", "version", "entries", "lottery"}
+    assert {field.name for field in fields(Lottery)} == {"draws", "root"}
     assert {field.name for field in fields(RosterEntry)} == {"identity", "host"}
 
 
@@ -108,7 +115,7 @@ def test_the_cohort_is_bound_to_its_round() -> None:
         {"attempt": 0},
         {"study_digest": b"short"},
         {"model_digest": b""},
-        {"roster": roster_of(11)},
+        {"roster": roster_of(11), "ticket": Ticket(b"s" * 32, ())},
     ],
 )
 def test_a_configuration_that_names_nothing_is_refused(wrong: dict[str, object]) -> None:

@@ -76,7 +76,7 @@ def test_what_contradicts_itself_is_refused() -> None:
 
 def test_what_nobody_can_check_is_never_served() -> None:
     sampled = WANTED | {"sampling": "poisson", "population": 6000}
-    for target, told in (("conditional", "comparison"), ("released", "can't be drawn yet")):
+    for target, told in (("conditional", "comparison"), ("released", "nobody could check")):
         plan = plan_study(**sampled, target=target, **coding(LAYERS, clip=1.0))
         with pytest.raises(InvalidStudy, match=told):
             StudyDocument.from_bytes(document(plan).to_bytes())
@@ -100,7 +100,7 @@ def test_a_document_costs_little_before_it_is_refused() -> None:
 def test_a_drawn_cohort_may_hold_more_colluders_than_its_share() -> None:
     """The naive count, the adversarial share of the cohort, is exceeded in many rounds; the plan takes the quantile."""
     plan = plan_study(**WANTED | {"sampling": "lottery", "population": 600}, **coding(LAYERS, clip=1.0))
-    assert plan.colluders == colluders_in_cohort(600, 60, 0.05, 0.2, 10) > 10 * 0.05 * 60 / 5
+    assert plan.colluders == colluders_in_cohort(600, 60, 0.05, 0.2, 10 * 4096) > 10 * 0.05 * 60 / 5
     naive = Plan.from_json(plan.to_json())
     object.__setattr__(naive, "colluders", 3)
     with pytest.raises(InvalidParameters, match="fewer colluders"):

@@ -1,0 +1,152 @@
+"""The lottery: nobody but the authority's seeds chooses a cohort, and everybody finds the same winners."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attempts_in_memory import identities, make_config, roster_of
+
+from secagg.client_phases import AdvertiseKeys
+from secagg.errors import CoordinatorMisbehaved
+from secagg.lottery import MOST_DRAWS, Draws, InvalidTicket, Lottery, Ticket, winners
+from secagg.parameters import LOTTERY_FAILURE, assumed_colluders, colluders_in_cohort
+from secagg.roster import Roster, RosterEntry
+
+ROSTER = roster_of(20)
+DRAWS = Draws.draw("test", 1, 7, np.random.default_rng(1).bytes)
+DRAWN = replace(ROSTER, lottery=DRAWS.lottery)
+
+
+def by_hand(roster: Roster, round_: int, seed: bytes, cohort: int) -> frozenset[int]:
+    """The definition, without any function of ours."""
+
+    def field(data: bytes) -> bytes:
+        return len(data).to_bytes(8, "little") + data
+
+    def value(identity: bytes) -> bytes:
+        label = field(b"sordino/v1/lottery") + (5).to_bytes(8, "little")
+        fields = (
+            *(roster.study.encode(), roster.version.to_bytes(8, "little"), round_.to_bytes(8, "little")),
+            *(seed, identity),
+        )
+        return hashlib.sha256(label + b"".join(map(field, fields))).digest()
+
+    ranked = sorted(range(len(roster)), key=lambda who: value(roster.identity(who)))
+    return frozenset(ranked[:cohort])
+
+
+@pytest.mark.parametrize("round_", range(1, 8))
+@pytest.mark.parametrize("cohort", [1, 8, 19, 20])
+def test_the_winners_are_those_of_the_definition(round_: int, cohort: int) -> None:
+    won = winners(DRAWN, round_, DRAWS.ticket(round_), cohort)
+    assert len(won) == cohort
+    assert won == by_hand(DRAWN, round_, DRAWS.seeds[round_ - 1], cohort)
+
+
+def test_every_round_is_another_draw_and_every_version_too() -> None:
+    again = Draws("test", 2, DRAWS.seeds)
+    later = Roster("test", 2, ROSTER.entries, again.lottery)
+    drawn = [winners(DRAWN, round_, DRAWS.ticket(round_), 8) for round_ in range(1, 8)]
+    assert len(set(drawn)) == 7
+    assert winners(later, 1, again.ticket(1), 8) != drawn[0]  # although the seed is the same
+    assert again.lottery.root != DRAWS.lottery.root
+
+
+TICKET = DRAWS.ticket(3)
+FALSE_TICKETS = {
+    "a seed of the coordinator's own": replace(TICKET, seed=b"c" * 32),
+    "the seed of another round": DRAWS.ticket(4),
+    "another round's path": replace(TICKET, path=DRAWS.ticket(4).path),
+    "a short seed": replace(TICKET, seed=b"c" * 31),
+    "an empty seed": Ticket(b"", TICKET.path),
+    "no path": replace(TICKET, path=()),
+    "a longer path": replace(TICKET, path=(*TICKET.path, bytes(32))),
+    "hashes of odd length": replace(TICKET, path=tuple(one[:-1] for one in TICKET.path)),
+    "draws of the coordinator's own": Draws.draw("test", 1, 7, np.random.default_rng(2).bytes).ticket(3),
+    "another study's draws": Draws("tesu", 1, DRAWS.seeds).ticket(3),
+    "another version's draws": Draws("test", 2, DRAWS.seeds).ticket(3),
+}
+
+
+@pytest.mark.parametrize("how", FALSE_TICKETS)
+def test_no_other_draw_is_taken(how: str) -> None:
+    with pytest.raises(InvalidTicket, match="not the one that the authority drew"):
+        winners(DRAWN, 3, FALSE_TICKETS[how], 8)
+
+
+def test_a_coordinator_that_grinds_its_own_seed_fills_the_cohort_with_colluders() -> None:
+    """What the root is for: with a seed of its own the coordinator soon has seven of eight places."""
+    colluders = frozenset(range(10))
+
+    def naive(seed: bytes) -> frozenset[int]:
+        draws = Draws("test", 1, (seed,))
+        return winners(replace(ROSTER, lottery=draws.lottery), 1, draws.ticket(1), 8)
+
+    tried = (number.to_bytes(32, "little") for number in range(5_000))  # 1.1 % of seeds will do
+    assert any(len(naive(seed) & colluders) >= 7 for seed in tried)
+
+
+@pytest.mark.parametrize("round_", [0, 8, -1])
+def test_rounds_without_a_draw(round_: int) -> None:
+    with pytest.raises(InvalidTicket, match="draws for 7 rounds"):
+        winners(DRAWN, round_, TICKET, 8)
+
+
+def test_a_roster_without_a_lottery() -> None:
+    with pytest.raises(InvalidTicket, match="without a lottery"):
+        winners(ROSTER, 3, TICKET, 8)
+
+
+def test_a_participant_checks_the_ticket_before_it_makes_a_key() -> None:
+    config = replace(make_config(12, roster=20), roster=DRAWN, round=3, ticket=TICKET)
+    who = min(config.invited)
+    AdvertiseKeys(config, identities(20)[who], bytes)
+    for false in FALSE_TICKETS.values():
+        with pytest.raises(CoordinatorMisbehaved, match="not the one that the authority drew"):
+            AdvertiseKeys(replace(config, ticket=false), identities(20)[who], bytes)
+
+
+@pytest.mark.parametrize("seeds", [(), (b"s" * 31,), (b"s" * 33,)])
+def test_draws_are_checked(seeds: tuple[bytes, ...]) -> None:
+    with pytest.raises(ValueError, match="seeds of 32 bytes"):
+        Draws("test", 1, seeds)
+
+
+@pytest.mark.parametrize(("draws", "root"), [(0, b"r" * 32), (MOST_DRAWS + 1, b"r" * 32), (5, b"r" * 31)])
+def test_a_lottery_is_checked(draws: int, root: bytes) -> None:
+    with pytest.raises(ValueError, match="a lottery has"):
+        Lottery(draws, root)
+
+
+def test_seeds_are_not_shown() -> None:
+    assert DRAWS.seeds[0].hex() not in repr(DRAWS)
+    assert repr(DRAWS.seeds[0])[2:-1] not in repr(DRAWS)
+
+
+def test_everybody_wins_as_often_as_chance_says() -> None:
+    """2,000 draws of 50 out of 200: every count within six standard deviations (false alarms: 200 x 2e-9)."""
+    source = np.random.default_rng(11).bytes
+    roster = Roster("test", 1, tuple(RosterEntry(identity, "h") for identity in sorted(source(32) for _ in range(200))))
+    draws = Draws.draw("test", 1, 2000, source)
+    drawn = replace(roster, lottery=draws.lottery)
+    won = Counter(who for round_ in range(1, 2001) for who in winners(drawn, round_, draws.ticket(round_), 50))
+    spread = math.sqrt(2000 * 0.25 * 0.75)
+    assert all(abs(won[who] - 500) < 6 * spread for who in range(200))
+
+
+def test_colluders_who_were_fixed_before_the_draw_stay_below_the_assumed_number() -> None:
+    """3,000 draws: never more than A, and more than their share in nearly half of all rounds (the naive count)."""
+    source = np.random.default_rng(12).bytes
+    roster = Roster("test", 1, tuple(RosterEntry(identity, "h") for identity in sorted(source(32) for _ in range(200))))
+    draws = Draws.draw("test", 1, 3000, source)
+    drawn = replace(roster, lottery=draws.lottery)
+    colluders = frozenset(range(assumed_colluders(200, 0.1, 0.3)))
+    found = [len(winners(drawn, one, draws.ticket(one), 50) & colluders) for one in range(1, 3001)]
+    assert LOTTERY_FAILURE == 2.0**-40
+    assert max(found) <= colluders_in_cohort(200, 50, 0.1, 0.3, 3000 * 4096)
+    assert sum(count > 5 for count in found) > 1000
