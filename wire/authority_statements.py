@@ -1,0 +1,299 @@
+"""What a study's authority says, each word signed: its card, answers to requests, and the package it publishes.
+
+    card     what the coordinator shows to whoever wants to join; signed by the authority that her code names
+    answer   the authority's word on one request, with a certificate when it is accepted
+    package  all that the authority publishes at once: roster, lottery, answers
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.context import encode, number
+from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
+from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
+from wire.join_code import fingerprint
+from wire.settings_file import split_address
+
+LARGEST_CARD: Final = 32 << 10
+LARGEST_ANSWER: Final = 32 << 10
+LARGEST_PACKAGE: Final = 256 << 20
+REQUEST_ID_BYTES: Final = 32
+
+_CARD: Final = "sordino-card-1"
+_ANSWER: Final = "sordino-enrolment-answer-1"
+_PACKAGE_LABEL: Final = "sordino/v1/enrolment-package"
+_LONGEST_REASON: Final = 500
+
+
+class InvalidCard(ValueError):
+    """Not a card, or not one of the authority that the join code names."""
+
+
+class InvalidAnswer(ValueError):
+    """Not an answer, or not one that the authority signed."""
+
+
+class InvalidPackage(ValueError):
+    """Not what an authority publishes, or cut short."""
+
+
+# ---------------------------------------------------------------- card
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a joiner must know of a study before she asks for a place.
+
+    Attributes:
+        authority_public: Ed25519 key that signs rosters, 32 bytes.
+        tls_ca: certificate of the study's TLS authority, PEM.
+        coordinator_public: Ed25519 key that signs transcripts, 32 bytes.
+        address: HOST:PORT of the sessions.
+
+    Raises:
+        InvalidCard: a field of another form.
+    """
+
+    study: str
+    authority_public: bytes
+    tls_ca: bytes
+    coordinator_public: bytes
+    address: str
+
+    def __post_init__(self) -> None:
+        if not is_study(self.study):
+            raise InvalidCard("the card names no study")
+        if len(self.authority_public) != PUBLIC_KEY_BYTES or len(self.coordinator_public) != PUBLIC_KEY_BYTES:
+            raise InvalidCard("a key on the card hasn't 32 bytes")
+        try:
+            certificate = x509.load_pem_x509_certificate(self.tls_ca)
+        except ValueError as error:
+            raise InvalidCard("the card holds no TLS certificate") from error
+        if certificate.public_bytes(serialization.Encoding.PEM) != self.tls_ca:
+            raise InvalidCard("the card must hold one TLS certificate and nothing beside it")
+        try:
+            port = split_address(self.address)[1]
+        except ValueError as error:
+            raise InvalidCard("the card's address isn't HOST:PORT") from error
+        if port == 0 or len(self.address) > 300 or not (self.address.isascii() and self.address.isprintable()):
+            raise InvalidCard("the card's address isn't HOST:PORT")
+
+
+def sign_card(card: Card, authority: Ed25519PrivateKey) -> bytes:
+    """The card file: JSON with the authority's signature over the content.
+
+    Raises:
+        ValueError: the key isn't the one on the card.
+    """
+    if authority.public_key().public_bytes_raw() != card.authority_public:
+        raise ValueError("a card is signed with the key that it names")
+    fields = {
+        "format": _CARD,
+        "study": card.study,
+        "authority": card.authority_public.hex(),
+        "tls_ca": card.tls_ca.decode("ascii"),
+        "coordinator": card.coordinator_public.hex(),
+        "address": card.address,
+        "signature": authority.sign(_card_statement(card)).hex(),
+    }
+    return (json.dumps(fields, indent=1) + "\n").encode()
+
+
+def verify_card(data: bytes, expected: bytes) -> Card:
+    """Read a card and check that the authority with this fingerprint (16 bytes) signed it.
+
+    Raises:
+        InvalidCard: unreadable, of another authority, or changed after it was signed.
+    """
+    fields = read_fields(
+        data, _CARD, ("study", "authority", "tls_ca", "coordinator", "address", "signature"), LARGEST_CARD, InvalidCard
+    )
+    card = Card(
+        fields["study"],
+        from_hex(fields["authority"], PUBLIC_KEY_BYTES, InvalidCard),
+        fields["tls_ca"].encode("utf-8", "surrogatepass"),
+        from_hex(fields["coordinator"], PUBLIC_KEY_BYTES, InvalidCard),
+        fields["address"],
+    )
+    if not hmac.compare_digest(fingerprint(card.authority_public), expected):
+        raise InvalidCard(
+            "the coordinator shows another authority than the join code names: check the address, and the fingerprint "
+            "with whoever gave you the code"
+        )
+    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidCard)
+    if not verify_signature(card.authority_public, signature, _card_statement(card)):
+        raise InvalidCard("the study's card isn't signed by its authority: don't join")
+    return card
+
+
+def _card_statement(card: Card) -> bytes:
+    return encode(
+        "sordino/v1/card",
+        card.study.encode(),
+        card.authority_public,
+        card.tls_ca,
+        card.coordinator_public,
+        card.address.encode(),
+    )
+
+
+# ---------------------------------------------------------------- answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The authority's word on one request.
+
+    Attributes:
+        request_id: SHA-256 of the request's bytes; it names study, identity and code.
+        reason: one sentence when it isn't accepted, else empty.
+        host: the name that the roster gives her; empty when it isn't accepted.
+        certificate: of her TLS key, PEM, the chain's first first; empty when it isn't accepted.
+        roster_version: the first that lists her, or the newest one when she renews.
+
+    Raises:
+        InvalidAnswer: a field of another form.
+    """
+
+    request_id: bytes
+    accepted: bool
+    reason: str
+    host: str
+    certificate: bytes
+    roster_version: int
+
+    def __post_init__(self) -> None:
+        if len(self.request_id) != REQUEST_ID_BYTES or not 0 <= self.roster_version < 2**32:
+            raise InvalidAnswer("the answer names no request or no roster")
+        if self.accepted != bool(self.certificate) or self.accepted != bool(self.host):
+            raise InvalidAnswer("an answer has a host and a certificate if it accepts, and else none")
+        if self.accepted == bool(self.reason) or len(self.reason) > _LONGEST_REASON:
+            raise InvalidAnswer("an answer has one sentence as its reason if it refuses, and else none")
+        if self.accepted and not HOST_NAME.fullmatch(self.host):
+            raise InvalidAnswer("the answer's host has no name of one")
+
+
+def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
+    """The answer as it is published: JSON with the authority's signature over the content."""
+    fields = {
+        "format": _ANSWER,
+        "request_id": answer.request_id.hex(),
+        "accepted": answer.accepted,
+        "reason": answer.reason,
+        "host": answer.host,
+        "certificate": answer.certificate.decode("ascii"),
+        "roster_version": answer.roster_version,
+        "signature": authority.sign(_answer_statement(answer)).hex(),
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
+    """Read an answer and check its signature.
+
+    Args:
+        request_id: of one's own request, where the answer must be the one to it.
+
+    Raises:
+        InvalidAnswer: unreadable, signed by somebody else, or the answer to another request.
+    """
+    names = ("request_id", "reason", "host", "certificate", "signature")
+    fields = read_fields(
+        data, _ANSWER, names, LARGEST_ANSWER, InvalidAnswer, numbers=("roster_version",), truths=("accepted",)
+    )
+    if type(fields["roster_version"]) is not int:
+        raise InvalidAnswer("the answer's roster version must be a whole number")
+    answer = Answer(
+        from_hex(fields["request_id"], REQUEST_ID_BYTES, InvalidAnswer),
+        fields["accepted"],
+        fields["reason"],
+        fields["host"],
+        fields["certificate"].encode("utf-8", "surrogatepass"),
+        fields["roster_version"],
+    )
+    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidAnswer)
+    if not verify_signature(authority_public, signature, _answer_statement(answer)):
+        raise InvalidAnswer("the answer isn't signed by the study's authority")
+    if request_id is not None and not hmac.compare_digest(request_id, answer.request_id):
+        raise InvalidAnswer("the answer is one to another request")
+    return answer
+
+
+def _answer_statement(answer: Answer) -> bytes:
+    return encode(
+        "sordino/v1/enrolment-answer",
+        answer.request_id,
+        b"accepted" if answer.accepted else b"refused",
+        answer.reason.encode("utf-8", "surrogatepass"),
+        answer.host.encode(),
+        answer.certificate,
+        number(answer.roster_version),
+    )
+
+
+# ---------------------------------------------------------------- package
+
+
+@dataclass(frozen=True)
+class Package:
+    """What an authority publishes at once; each part carries its own proof.
+
+    Attributes:
+        roster_file: the newest signed roster, which the coordinator may have already.
+        lottery_file: the seeds of that version; None where no cohorts are drawn.
+        answers: as `sign_answer` wrote them.
+    """
+
+    roster_file: bytes
+    lottery_file: bytes | None
+    answers: tuple[bytes, ...]
+
+
+def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[bytes]) -> bytes:
+    """Bytes for the coordinator, at most `LARGEST_PACKAGE`.
+
+    Raises:
+        InvalidPackage: they would be more.
+    """
+    drawn = (b"none", b"") if lottery_file is None else (b"lottery", lottery_file)
+    data = encode(_PACKAGE_LABEL, roster_file, *drawn, *answers)
+    if len(data) > LARGEST_PACKAGE:
+        raise InvalidPackage(f"a package has at most {LARGEST_PACKAGE} bytes: publish fewer answers at once")
+    return data
+
+
+def read_package(data: bytes) -> Package:
+    """Take a package apart; what the parts say is for the reader to check.
+
+    Raises:
+        InvalidPackage: unreadable, cut short or too large.
+    """
+    if len(data) > LARGEST_PACKAGE:
+        raise InvalidPackage("the package is larger than any an authority makes")
+    head = number(len(_PACKAGE_LABEL)) + _PACKAGE_LABEL.encode()
+    if not data.startswith(head) or len(data) < len(head) + 8:
+        raise InvalidPackage("not a package of an authority")
+    count, at = int.from_bytes(data[len(head) : len(head) + 8], "little"), len(head) + 8
+    fields: list[bytes] = []
+    while at < len(data) and len(fields) < count:
+        length = int.from_bytes(data[at : at + 8], "little")
+        if at + 8 + length > len(data):
+            raise InvalidPackage("the package is cut short")
+        fields.append(data[at + 8 : at + 8 + length])
+        at += 8 + length
+    if at != len(data) or len(fields) != count or count < 3 or fields[1] not in (b"none", b"lottery"):
+        raise InvalidPackage("the package is cut short or holds more than it says")
+    return Package(fields[0], fields[2] if fields[1] == b"lottery" else None, tuple(fields[3:]))
+
+
+def pending_statement(study: str, nonce: bytes) -> bytes:
+    """What the authority signs to be shown the requests that wait."""
+    return encode("sordino/v1/enrolment-pending", study.encode(), nonce)

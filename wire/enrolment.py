@@ -1,0 +1,254 @@
+"""Formats of enrolment: how a place on the roster is asked for. Nothing here needs the coordinator to be honest.
+
+A request is signed by the participant's identity and, to join, authenticated under her code; what the authority
+answers is in `wire.authority_statements`, the code in `wire.join_code`, and both can be had from here as well.
+
+Each statement that is signed or authenticated starts with a label of its own, and its fields carry their lengths.
+Requests have one encoding only: other bytes are another request, which only the identity's owner can have made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from secagg.context import encode
+from secagg.keys import IdentityKey
+from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
+from wire.authority_statements import (
+    LARGEST_ANSWER,
+    LARGEST_CARD,
+    LARGEST_PACKAGE,
+    Answer,
+    Card,
+    InvalidAnswer,
+    InvalidCard,
+    InvalidPackage,
+    Package,
+    pending_statement,
+    read_package,
+    sign_answer,
+    sign_card,
+    verify_answer,
+    verify_card,
+    write_package,
+)
+from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
+from wire.join_code import (
+    CODE_ID_BYTES,
+    MAC_BYTES,
+    ExpiredCode,
+    InvalidCode,
+    JoinCode,
+    MistypedCode,
+    TruncatedCode,
+    code_mac,
+    fingerprint,
+    show_fingerprint,
+)
+
+__all__ = [
+    "LARGEST_ANSWER",
+    "LARGEST_CARD",
+    "LARGEST_PACKAGE",
+    "LARGEST_REQUEST",
+    "Answer",
+    "Card",
+    "EnrolmentRequest",
+    "ExpiredCode",
+    "InvalidAnswer",
+    "InvalidCard",
+    "InvalidCode",
+    "InvalidPackage",
+    "InvalidRequest",
+    "JoinCode",
+    "MistypedCode",
+    "Package",
+    "SignedRequest",
+    "TruncatedCode",
+    "fingerprint",
+    "make_csr",
+    "make_request",
+    "pending_statement",
+    "read_package",
+    "read_request",
+    "show_fingerprint",
+    "sign_answer",
+    "sign_card",
+    "verify_answer",
+    "verify_card",
+    "write_package",
+]
+
+LARGEST_REQUEST: Final = 8192
+
+_REQUEST: Final = "sordino-enrolment-request-1"
+
+
+class InvalidRequest(ValueError):
+    """Not a request, or not one that its identity signed; one sentence."""
+
+
+@dataclass(frozen=True)
+class EnrolmentRequest:
+    """What a participant asks the authority for.
+
+    Attributes:
+        kind: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place she has.
+        identity: Ed25519 public key, 32 bytes.
+        host: the name she wishes for her process; the authority gives her that one or another.
+        csr: certificate signing request of a P-256 key, PEM; only its key is used.
+        at: seconds since 1970 by her clock.
+        code_id: of her join code, 16 bytes; empty for ``renew``.
+
+    Raises:
+        InvalidRequest: a field of another form.
+    """
+
+    kind: Literal["join", "renew"]
+    study: str
+    identity: bytes
+    host: str
+    csr: bytes
+    at: float
+    code_id: bytes = b""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("join", "renew"):
+            raise InvalidRequest("a request is one to join or to renew")
+        if not is_study(self.study) or len(self.identity) != PUBLIC_KEY_BYTES:
+            raise InvalidRequest("the request names no study or no identity")
+        if not HOST_NAME.fullmatch(self.host):
+            raise InvalidRequest("a host's name has 1 to 64 letters, digits, dots, dashes and underscores")
+        if not (isinstance(self.at, float) and math.isfinite(self.at) and 0 <= self.at < 2**40):
+            raise InvalidRequest("the request's time is none")
+        if len(self.code_id) != (CODE_ID_BYTES if self.kind == "join" else 0):
+            raise InvalidRequest("a request to join names its code, one to renew none")
+        _check_csr(self.csr)
+
+    def statement(self) -> bytes:
+        """What the identity signs."""
+        return encode(
+            "sordino/v1/enrolment-request",
+            self.kind.encode(),
+            self.study.encode(),
+            self.identity,
+            self.host.encode(),
+            self.csr,
+            struct.pack("<d", self.at),
+            self.code_id,
+        )
+
+
+@dataclass(frozen=True)
+class SignedRequest:
+    """A request whose identity and key have signed it. Whether it knows the code, `mac_is` tells the authority."""
+
+    request: EnrolmentRequest
+    data: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+    mac: bytes = field(repr=False)  # empty for ``renew``
+
+    @property
+    def id(self) -> bytes:
+        """SHA-256 of its bytes: what its answer names."""
+        return hashlib.sha256(self.data).digest()
+
+    def mac_is(self, code_secret: bytes) -> bool:
+        """Whether whoever made this very request knew the secret of the join code (16 bytes)."""
+        expected = code_mac(code_secret, _mac_statement(self.request, self.signature))
+        return hmac.compare_digest(self.mac, expected)
+
+
+def make_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A certificate signing request for a P-256 key, PEM: names nobody, since only the key in it is used."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def make_request(request: EnrolmentRequest, identity_key: IdentityKey, code: JoinCode | None) -> bytes:
+    """The bytes to hand in, and to hand in again when asking what became of them.
+
+    Args:
+        code: to join; None to renew.
+
+    Raises:
+        ValueError: the key or the code isn't the one that the request names.
+        InvalidRequest: it has more than `LARGEST_REQUEST` bytes.
+    """
+    if identity_key.public != request.identity or (b"" if code is None else code.code_id) != request.code_id:
+        raise ValueError("a request is made with the identity and the code that it names")
+    signature = identity_key.sign(request.statement())
+    data = _request_bytes(request, signature, b"" if code is None else code.mac(_mac_statement(request, signature)))
+    if len(data) > LARGEST_REQUEST:
+        raise InvalidRequest(f"a request has at most {LARGEST_REQUEST} bytes")
+    return data
+
+
+def read_request(data: bytes) -> SignedRequest:
+    """Read a request and check the signatures of its identity and of its key.
+
+    Raises:
+        InvalidRequest: unreadable, too large, or not signed by its identity.
+    """
+    names = ("kind", "study", "identity", "host", "csr", "code_id", "signature", "mac")
+    fields = read_fields(data, _REQUEST, names, LARGEST_REQUEST, InvalidRequest, numbers=("at",))
+    request = EnrolmentRequest(
+        cast(Any, fields["kind"]),
+        fields["study"],
+        from_hex(fields["identity"], PUBLIC_KEY_BYTES, InvalidRequest),
+        fields["host"],
+        fields["csr"].encode("utf-8", "surrogatepass"),
+        fields["at"],
+        from_hex(fields["code_id"], None, InvalidRequest),
+    )
+    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidRequest)
+    mac = from_hex(fields["mac"], MAC_BYTES if request.kind == "join" else 0, InvalidRequest)
+    if _request_bytes(request, signature, mac) != data:
+        raise InvalidRequest("the request isn't written as requests are")
+    if not verify_signature(request.identity, signature, request.statement()):
+        raise InvalidRequest("the request isn't signed by its identity")
+    return SignedRequest(request, data, signature, mac)
+
+
+def _request_bytes(request: EnrolmentRequest, signature: bytes, mac: bytes) -> bytes:
+    fields = {
+        "format": _REQUEST,
+        "kind": request.kind,
+        "study": request.study,
+        "identity": request.identity.hex(),
+        "host": request.host,
+        "csr": request.csr.decode("ascii"),
+        "at": request.at,
+        "code_id": request.code_id.hex(),
+        "signature": signature.hex(),
+        "mac": mac.hex(),
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _mac_statement(request: EnrolmentRequest, signature: bytes) -> bytes:
+    return encode("sordino/v1/enrolment-mac", request.statement(), signature)
+
+
+def _check_csr(csr: bytes) -> None:
+    try:
+        parsed = x509.load_pem_x509_csr(csr)
+        key = parsed.public_key()
+        good = isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+        good = good and isinstance(parsed.signature_hash_algorithm, hashes.SHA256) and parsed.is_signature_valid
+        good = good and parsed.public_bytes(serialization.Encoding.PEM) == csr
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidRequest("the request holds no certificate signing request") from error
+    if not good:
+        raise InvalidRequest("the certificate signing request must be one of a P-256 key, signed with it")

@@ -1,0 +1,159 @@
+"""Join codes: what a study's authority hands to one participant, outside of every channel of the study.
+
+A code holds the authority's fingerprint, so that whoever types it trusts nobody else's roster; 16 secret bytes, under
+which her request is authenticated; when it expires; and a checksum, so that a slip is told before anything is sent.
+It is typed by hand or pasted: case, dashes and blanks don't matter, nor do O for 0 and I or L for 1.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+from secagg.context import digest
+from secagg.keys import RandomBytes
+
+FINGERPRINT_BYTES: Final = 16
+SECRET_BYTES: Final = 16
+CODE_ID_BYTES: Final = 16
+MAC_BYTES: Final = 32
+LONGEST_VALID_S: Final = 366 * 86_400
+"""No code is valid for longer, so one that seems to be shows that this machine's clock is behind."""
+
+_PREFIX: Final = "SORD1"
+_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+_VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)} | {"O": 0, "I": 1, "L": 1}
+_LETTERS: Final = 65  # 13 groups of 5
+_PAYLOAD_BYTES: Final = FINGERPRINT_BYTES + SECRET_BYTES + 4
+_CHECKSUM_BITS: Final = 5 * _LETTERS - 8 * _PAYLOAD_BYTES  # 37
+
+
+class InvalidCode(ValueError):
+    """The join code can't be used; one sentence that never repeats it."""
+
+
+class TruncatedCode(InvalidCode):
+    """Letters are missing, or there are too many."""
+
+
+class MistypedCode(InvalidCode):
+    """As long as a code, but its checksum doesn't fit or a letter is none of the alphabet."""
+
+
+class ExpiredCode(InvalidCode):
+    """A good code whose time is over."""
+
+
+def fingerprint(authority_public: bytes) -> bytes:
+    """16 bytes that name an authority's Ed25519 key (32 bytes)."""
+    return digest("sordino/v1/authority-fingerprint", authority_public)[:FINGERPRINT_BYTES]
+
+
+def show_fingerprint(value: bytes) -> str:
+    """``1f2e 3d4c ...``: groups of four hexadecimal digits, to be read aloud and compared."""
+    text = value.hex()
+    return " ".join(text[start : start + 4] for start in range(0, len(text), 4))
+
+
+def code_mac(secret: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256 under a key of its own, so that what names a code in public tells nothing about its MACs."""
+    return hmac.digest(digest("sordino/v1/join-code-mac", secret), message, "sha256")
+
+
+@dataclass(frozen=True)
+class JoinCode:
+    """One invitation as the participant holds it; good for one identity.
+
+    Attributes:
+        fingerprint: of the authority, 16 bytes.
+        secret: 16 bytes; never in repr.
+        expires: seconds since 1970, a whole number of minutes.
+
+    Raises:
+        ValueError: a length or a time that no code has.
+    """
+
+    fingerprint: bytes
+    secret: bytes = field(repr=False)
+    expires: int
+
+    def __post_init__(self) -> None:
+        if len(self.fingerprint) != FINGERPRINT_BYTES or len(self.secret) != SECRET_BYTES:
+            raise ValueError("a join code has a fingerprint and a secret of 16 bytes each")
+        if self.expires % 60 or not 0 <= self.expires // 60 < 2**32:
+            raise ValueError("a join code expires on a whole minute that fits 4 bytes")
+
+    @classmethod
+    def new(cls, authority_public: bytes, expires: float, random_bytes: RandomBytes) -> JoinCode:
+        """A fresh code; its expiry is rounded up to a whole minute."""
+        return cls(fingerprint(authority_public), random_bytes(SECRET_BYTES), -int(-expires // 60) * 60)
+
+    @property
+    def code_id(self) -> bytes:
+        """16 public bytes by which the authority finds the invitation; they don't tell the secret."""
+        return digest("sordino/v1/join-code-id", self.fingerprint, self.secret)[:CODE_ID_BYTES]
+
+    def mac(self, message: bytes) -> bytes:
+        """32 bytes that only a holder of this code can make for a message."""
+        return code_mac(self.secret, message)
+
+    def check_time(self, now: float) -> None:
+        """Refuse a code whose time is over, by the clock of whoever asks (seconds since 1970).
+
+        Raises:
+            ExpiredCode: it is, or the clock is so far behind that nothing can be said.
+        """
+        if now >= self.expires:
+            raise ExpiredCode(
+                "the join code has expired, or this machine's clock is ahead: ask the study's authority for a new one"
+            )
+        if self.expires - now > LONGEST_VALID_S + 86_400:
+            raise ExpiredCode("the join code was made long after what this machine's clock shows: set the clock")
+
+    def to_text(self) -> str:
+        """``SORD1-XXXXX-...``: 13 groups of 5."""
+        payload = self.fingerprint + self.secret + (self.expires // 60).to_bytes(4, "big")
+        value = int.from_bytes(payload, "big") << _CHECKSUM_BITS | _checksum(payload)
+        letters = "".join(_ALPHABET[value >> 5 * place & 31] for place in reversed(range(_LETTERS)))
+        return "-".join([_PREFIX, *(letters[start : start + 5] for start in range(0, _LETTERS, 5))])
+
+    @classmethod
+    def from_text(cls, text: str) -> JoinCode:
+        """Read what was typed or pasted. Whether its time is over, `check_time` tells.
+
+        Raises:
+            TruncatedCode: of another length.
+            MistypedCode: a letter that no code has, or letters wrong or swapped.
+            InvalidCode: not a join code, or one of another version.
+        """
+        letters = "".join(text.split()).replace("-", "").upper()
+        begins = letters[: len(_PREFIX)].replace("0", "O").replace("I", "1").replace("L", "1")
+        if not begins.startswith(_PREFIX[:-1]):
+            raise InvalidCode(f"not a join code: one begins with {_PREFIX}-")
+        if begins != _PREFIX and len(begins) == len(_PREFIX):
+            raise InvalidCode(f"a join code of another version than {_PREFIX}: this release can't read it")
+        letters = letters[len(_PREFIX) :]
+        strange = next((place for place, letter in enumerate(letters) if letter not in _VALUES), None)
+        if strange is not None:
+            raise MistypedCode(
+                f"the join code is mistyped: no code holds the {strange % 5 + 1}. letter of its "
+                f"{strange // 5 + 1}. group after {_PREFIX}"
+            )
+        if len(letters) != _LETTERS:
+            length = "not complete" if len(letters) < _LETTERS else "too long"
+            raise TruncatedCode(
+                f"the join code is {length}: it has {len(letters)} letters after {_PREFIX}, not {_LETTERS}"
+            )
+        value = 0
+        for letter in letters:
+            value = value << 5 | _VALUES[letter]
+        payload = (value >> _CHECKSUM_BITS).to_bytes(_PAYLOAD_BYTES, "big")
+        if value & ((1 << _CHECKSUM_BITS) - 1) != _checksum(payload):
+            raise MistypedCode("the join code is mistyped: letters are wrong or swapped; compare it group by group")
+        identified, secret, minutes = payload[:16], payload[16:32], payload[32:]
+        return cls(identified, secret, int.from_bytes(minutes, "big") * 60)
+
+
+def _checksum(payload: bytes) -> int:
+    return int.from_bytes(digest("sordino/v1/join-code-checksum", payload), "big") >> (256 - _CHECKSUM_BITS)
