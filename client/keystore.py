@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from secagg.keys import IdentityKey
+from wire.key_files import KeyFileError, read_key_file
 
-
-class KeyFileError(ValueError):
-    """A key file can't be used; names the file and what to change, never its content."""
+__all__ = ["KeyFileError", "load_identity"]
 
 
 def load_identity(path: Path) -> IdentityKey:
     """Read an identity key.
 
     Raises:
-        KeyFileError: missing, readable by others, or not an unencrypted Ed25519 private key in PEM.
+        KeyFileError: missing, open to others in one of the ways of `wire.key_files`, or not an unencrypted Ed25519
+            private key in PEM.
     """
-    try:
-        mode = path.stat().st_mode
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise KeyFileError(f"{path} can be read by others: run chmod 600 on it")
-        content = path.read_bytes()
-    except OSError as error:
-        raise KeyFileError(f"{path}: {error.strerror}") from error
+    content = read_key_file(path)
     try:
         private = load_pem_private_key(content, password=None)
-    except (ValueError, TypeError) as error:
-        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Not chained: what a parser says of a file that it can't read may quote it.
+        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
     if not isinstance(private, Ed25519PrivateKey):
         raise KeyFileError(f"{path} is not an Ed25519 key")
     return IdentityKey(private)
