@@ -62,7 +62,7 @@ class Study(Protocol):
 
     def downloaded(self, session: Session, size: int) -> None: ...
 
-    async def check_proof(self, participant: int, statement: bytes, signature: bytes) -> None: ...
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
 
@@ -148,13 +148,13 @@ async def _handshake(
     first = pb.ParticipantMessage.FromString(await anext(iterator))
     if first.WhichOneof("message") != "open":
         raise SessionRefused("a session begins with Open")
-    participant, nonce, statement = study.sessions.challenge(first.open)
+    identity, nonce, statement = study.sessions.challenge(first.open)
     await context.write(assembled.message(challenge=pb.Challenge(nonce=nonce)))
     second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":
         raise SessionRefused("the challenge must be answered with Proof")
-    await study.check_proof(participant, statement, second.proof.signature)
-    session = study.sessions.open(participant)
+    await study.check_proof(identity, statement, second.proof.signature)
+    session = study.sessions.open(identity)
     session.send(assembled.message(welcome=study.welcome(session)))
     return session
 

@@ -1,4 +1,8 @@
-"""Who is connected: one session per participant, opened with a proof of its identity."""
+"""Who is connected: one session per participant, opened with a proof of its identity.
+
+A participant is named by its position in the roster in use, which changes with a new version: `Sessions.adopt` places
+every session anew. That happens between attempts, never within one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass, field
 
 from secagg.keys import session_statement
 from secagg.roster import Roster
+from secagg.signatures import verify_signature
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
 
@@ -20,10 +25,21 @@ class SessionRefused(Exception):
     """The participant can't open a session; the text is safe to send."""
 
 
+def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
+    """Whether a signature opens an identity's session.
+
+    Raises:
+        SessionRefused: the signature isn't that of the identity.
+    """
+    if not verify_signature(identity, signature, statement):
+        raise SessionRefused("the proof of identity doesn't verify")
+
+
 @dataclass(eq=False)
 class Session:
     """One participant's open stream."""
 
+    identity: bytes
     participant: int
     host: str
     token: bytes = field(repr=False)
@@ -68,11 +84,33 @@ class Sessions:
         """Participants that can take part in a round."""
         return frozenset(who for who, session in self._by_participant.items() if session.ready)
 
-    def challenge(self, message: pb.Open) -> tuple[int, bytes, bytes]:
+    def adopt(self, roster: Roster) -> list[Session]:
+        """Use a later roster. Sessions of those who are not on it any more end.
+
+        Returns:
+            The sessions that ended.
+        """
+        self._roster = roster
+        staying, leaving = {}, []
+        for session in self._by_participant.values():
+            participant = roster.positions.get(session.identity)
+            if participant is None:
+                leaving.append(session)
+            else:
+                session.participant, session.host = participant, roster.entries[participant].host
+                staying[participant] = session
+        self._by_participant = staying
+        for session in leaving:
+            self._by_token.pop(session.token, None)
+            session.close()
+        self.changed.set()
+        return leaving
+
+    def challenge(self, message: pb.Open) -> tuple[bytes, bytes, bytes]:
         """Check a request to open a session.
 
         Returns:
-            The participant, the nonce to send, and the statement whose signature opens the session.
+            The identity, the nonce to send, and the statement whose signature opens the session.
 
         Raises:
             SessionRefused: another protocol version or study, or an identity that is not on the roster.
@@ -84,29 +122,37 @@ class Sessions:
             )
         if message.study != self._study:
             raise SessionRefused("this coordinator runs another study")
-        participant = self._roster.positions.get(message.identity)
-        if participant is None:
-            raise SessionRefused("this identity is not on the study's roster: ask the study's authority")
+        self._place(message.identity)
         if len(message.nonce) != NONCE_BYTES:
             raise SessionRefused("the nonce must have 32 bytes")
         nonce = secrets.token_bytes(NONCE_BYTES)
-        return participant, nonce, session_statement(self._study, message.identity, message.nonce, nonce)
+        return message.identity, nonce, session_statement(self._study, message.identity, message.nonce, nonce)
 
-    def check_proof(self, participant: int, statement: bytes, signature: bytes) -> None:
-        """Whether a signature opens this participant's session; touches nothing else, so any thread may ask.
+    def host(self, identity: bytes) -> str:
+        """The host process that the roster lists an identity under; raises `SessionRefused` as `challenge`."""
+        return self._roster.entries[self._place(identity)].host
+
+    def _place(self, identity: bytes) -> int:
+        participant = self._roster.positions.get(identity)
+        if participant is None:
+            raise SessionRefused(
+                f"this identity is not on version {self._roster.version} of the study's roster: it was revoked or never "
+                "enrolled; ask the study's authority"
+            )
+        return participant
+
+    def open(self, identity: bytes) -> Session:
+        """Open a session for a participant that has proved its identity; an older one of the same participant ends.
 
         Raises:
-            SessionRefused: the signature isn't that of the participant's identity.
+            SessionRefused: it was revoked meanwhile.
         """
-        if not self._roster.verify(participant, signature, statement):
-            raise SessionRefused("the proof of identity doesn't verify")
-
-    def open(self, participant: int) -> Session:
-        """Open a session for a participant that has proved its identity; an older one of the same participant ends."""
+        participant = self._place(identity)
         old = self._by_participant.get(participant)
         if old is not None:
             self.lost(old, "replaced by a newer connection")
-        session = Session(participant, self._roster.entries[participant].host, secrets.token_bytes(TOKEN_BYTES))
+        host = self._roster.entries[participant].host
+        session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
         self._by_token[session.token] = session
         return session

@@ -43,7 +43,7 @@ from server.loop_lag import LoopLag
 from server.outgoing import Outgoing
 from server.process_memory import RefusedCalls, resident_mb
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
-from server.sessions import Session, Sessions
+from server.sessions import Session, Sessions, check_proof
 from server.uploads import UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
@@ -161,14 +161,14 @@ class Study:
         if self._attempt is not None:
             self._attempt.count_download(session.participant, size)
 
-    async def check_proof(self, participant: int, statement: bytes, signature: bytes) -> None:
-        """A signature is to open this participant's session.
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
+        """A signature is to open this identity's session.
 
         Raises:
             SessionRefused: it doesn't verify.
         """
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._verifier, self.sessions.check_proof, participant, statement, signature)
+        await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""

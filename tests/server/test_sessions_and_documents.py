@@ -63,8 +63,8 @@ def test_every_error_of_the_core_has_a_status() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"identity": IdentityKey.generate(lambda n: b"s" * n).public}, "not on the study's roster"),
-        ({"identity": b""}, "not on the study's roster"),
+        ({"identity": IdentityKey.generate(lambda n: b"s" * n).public}, "on version 1 of the study's roster"),
+        ({"identity": b""}, "on version 1 of the study's roster"),
         ({"study": "eight"}, "another study"),
         ({"protocol_version": 2}, "protocol version 1, the participant 2"),
         ({"protocol_version": 0}, "same version of sordino"),
