@@ -491,6 +491,43 @@ class ConsistencyCheck(_Phase):
         return following, ConsistencySignature(self._identity.sign(statement))
 
 
+def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRequest) -> frozenset[int]:
+    """u3 of an attempt whose sum doesn't hold this participant's input, as a quorum has signed it.
+
+    Two sets of that many signers share an honest one, who signs once. So no sum of this attempt over another u3 can be
+    opened, and the participant may take back what it was charged. It must not go on with the attempt.
+
+    Args:
+        cohort: the attempt's, as this participant has checked it.
+
+    Raises:
+        CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
+    """
+    try:
+        u2, u3 = from_bitmap(sets.u2, cohort.u1), from_bitmap(sets.u3, cohort.u1)
+    except ValueError as error:
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
+    if cohort.me in u3:
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 was said to be without this participant, and holds it")
+    _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3))
+    return u3
+
+
+def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: frozenset[int], statement: bytes) -> None:
+    """Whether enough members of u3 have signed a statement over u2 and u3."""
+    signers = tuple(signer for signer, _ in request.signatures)
+    if any(a >= b for a, b in pairwise(signers)) or not u3.issuperset(signers):
+        raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
+    # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
+    # and it holds whatever graph the shares travel on.
+    needed = cohort.config.parameters.signatures_needed(len(cohort.u1))
+    if len(signers) < needed:
+        raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
+    for signer, signature in request.signatures:
+        if not cohort.config.roster.verify(signer, signature, statement):
+            raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
+
+
 def survivor_statement(
     config: RoundConfig, context: bytes, u2: frozenset[int], u3: frozenset[int]
 ) -> bytes:
@@ -529,18 +566,7 @@ class Unmasking(_Phase):
             CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
         """
         self._leave(message, UnmaskingRequest)
-        cohort, u1 = self._cohort, self._cohort.u1
-        signers = tuple(signer for signer, _ in message.signatures)
-        if any(a >= b for a, b in pairwise(signers)) or not self._u3.issuperset(signers):
-            raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
-        # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
-        # and it holds whatever graph the shares travel on.
-        needed = cohort.config.parameters.signatures_needed(len(u1))
-        if len(signers) < needed:
-            raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
-        for signer, signature in message.signatures:
-            if not cohort.config.roster.verify(signer, signature, self.statement):
-                raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
+        _check_signatures(self._cohort, message, self._u3, self.statement)
         shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
         for dealer in sorted(self._u2):
             pair = self._held.get(dealer)

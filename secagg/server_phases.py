@@ -62,7 +62,13 @@ class AdvertiseKeys(ServerPhase):
     _name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, cohort: frozenset[int]) -> None:
-        """Args: the attempt's configuration; the participants invited to it."""
+        """Args: the attempt's configuration; those of the invited who are here, nobody else.
+
+        Raises:
+            ValueError: somebody isn't invited; honest participants would abort.
+        """
+        if not cohort <= config.invited:
+            raise ValueError("the cohort holds somebody who isn't on the roster or did not win the lottery")
         self.config, self.cohort = config, cohort
         self._round_context = config.round_context()
         self._advertisements: dict[int, Advertisement] = {}

@@ -205,6 +205,7 @@ class Attempt:
             model_sha256=self.config.model_digest,
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
+            ticket=codec.write_ticket(self.config.ticket),
         )
         await self._outgoing.broadcast(self.cohort, assembled.message(round_start=start))
         await self._collect(
@@ -248,7 +249,8 @@ class Attempt:
         check, sets = await self._compute(masked.close)
 
         await self._freeze(check)
-        survivor_sets = codec.write_survivor_sets(round_, attempt, next(iter(sets.values())))
+        survivors = next(iter(sets.values()))
+        survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
         await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
         await self._collect(
             _Step(
@@ -262,9 +264,16 @@ class Attempt:
         unmasking, requests = await self._compute(check.close)
 
         # Written once: what is charged, journaled and sent are the same bytes.
-        request = codec.write_unmasking_request(round_, attempt, next(iter(requests.values()))).SerializeToString()
+        shown = next(iter(requests.values()))
+        request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)
         await self._outgoing.broadcast(requests, assembled.enveloped("unmasking_request", request))
+        # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
+        proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
+        for who in sorted(unmasking.u2 - unmasking.u3):
+            session = self._sessions.get(who)
+            if session is not None:
+                session.send(proof)
 
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))

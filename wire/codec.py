@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from secagg.lottery import SEED_BYTES, Ticket
 from secagg.messages import (
     CIPHERTEXT_BYTES,
     SALT_BYTES,
@@ -41,6 +42,17 @@ def _sized(value: bytes, length: int, name: str) -> bytes:
 
 
 # ---------------------------------------------------------------- AdvertiseKeys
+
+
+def write_ticket(ticket: Ticket | None) -> pb.LotteryTicket | None:
+    """None where the whole roster is invited."""
+    return None if ticket is None else pb.LotteryTicket(seed=ticket.seed, path=ticket.path)
+
+
+def read_ticket(message: pb.LotteryTicket) -> Ticket:
+    return Ticket(
+        _sized(message.seed, SEED_BYTES, "seed"), tuple(_sized(one, 32, "path") for one in message.path)
+    )
 
 
 def write_advertisement(message: Advertisement) -> pb.Advertisement:
@@ -156,6 +168,20 @@ def read_consistency(message: pb.ConsistencySignature) -> ConsistencySignature:
 
 
 # ---------------------------------------------------------------- Unmasking
+
+
+def write_survivor_proof(
+    round_: int, attempt: int, sets: SurvivorSets, request: UnmaskingRequest
+) -> pb.SurvivorProof:
+    signatures = [pb.SurvivorSignature(participant=who, signature=sig) for who, sig in request.signatures]
+    return pb.SurvivorProof(round=round_, attempt=attempt, u2=sets.u2, u3=sets.u3, signatures=signatures)
+
+
+def read_survivor_proof(message: pb.SurvivorProof) -> tuple[SurvivorSets, UnmaskingRequest]:
+    request = UnmaskingRequest(
+        tuple((entry.participant, _sized(entry.signature, 64, "signature")) for entry in message.signatures)
+    )
+    return SurvivorSets(message.u2, message.u3), request
 
 
 def write_unmasking_request(round_: int, attempt: int, message: UnmaskingRequest) -> pb.UnmaskingRequest:

@@ -492,6 +492,57 @@ def signatures_of_the_same_sets_in_an_earlier_attempt(client: ModuleType) -> boo
     return bool(cohort.shares)
 
 
+# ---------------------------------------------------------------- what takes a charge back
+
+
+def takes_back(
+    client: ModuleType, cohort: Cohort, who: int, sets: Sets, signatures: Mapping[int, bytes]
+) -> bool:
+    """Whether this participant believes that no sum of the attempt holds its input."""
+    request = UnmaskingRequest(tuple(sorted(signatures.items())))
+    client.excluding_survivors(cohort.phases[who]._cohort, cohort.survivor_sets(sets), request)
+    return True
+
+
+def test_whoever_is_not_in_the_signed_sum_takes_its_charge_back() -> None:
+    cohort = brought_to("ConsistencyCheck", client_phases)
+    sets = ALL, ALL - {0}
+    signed = {one: cohort.sign(one, sets) for one in HONEST - {0}}
+    assert takes_back(client_phases, cohort, 0, sets, signed)
+    with pytest.raises(CoordinatorMisbehaved, match="without this participant"):
+        takes_back(client_phases, cohort, 1, sets, signed)
+
+
+@attack("u3 was said to be without this participant")
+def told_that_its_own_sum_was_without_it(client: ModuleType) -> bool:
+    """The sum holds its input, and its budget would be as if it had never taken part."""
+    cohort = brought_to("ConsistencyCheck", client)
+    return takes_back(client, cohort, 0, (ALL, ALL), {one: cohort.sign(one, (ALL, ALL)) for one in HONEST - {0}})
+
+
+@attack("signatures over the survivors")
+def told_by_colluders_alone_that_it_was_left_out(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    sets = ALL, ALL - {0}
+    return takes_back(client, cohort, 0, sets, {one: cohort.forge(one, sets) for one in COLLUDERS})
+
+
+@attack("doesn't cover these sets")
+def told_with_signatures_over_a_sum_that_holds_it(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    signed = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST - {0}}
+    return takes_back(client, cohort, 0, (ALL, ALL - {0}), signed)
+
+
+@attack("the signers are not an ascending list of members of u3")
+def told_with_one_signature_repeated(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    sets = ALL, ALL - {0}
+    request = UnmaskingRequest(((1, cohort.sign(1, sets)),) * 8)
+    client.excluding_survivors(cohort.phases[0]._cohort, cohort.survivor_sets(sets), request)
+    return True
+
+
 @attack("this phase is over for this participant")
 def asked_to_sign_many_survivor_sets(client: ModuleType) -> bool:
     """The same phase is asked again and again: then every split view gets all signatures it needs."""
@@ -574,7 +625,7 @@ def test_every_check_of_a_participant_has_its_attack() -> None:
     checks = refusals(client_phases, "CoordinatorMisbehaved")
     without = [text for text in checks if not any(one.check in text for one in ATTACKS.values())]
     assert [text for text in without if "error" not in text] == []
-    assert len(without) == 4
+    assert len(without) == 5
 
 
 # ---------------------------------------------------------------- checks that are not one `if`
