@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from wire.ledger_pace import Pace
+
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
@@ -281,6 +283,22 @@ class Spent:
             self.cost, self.draws, self.last = self.renyi, self.all_draws, None
 
 
+def renyi_at(curve: Mapping[float, float], order: float) -> float:
+    """Cost at an order, or else at the next one above it that the curve has; infinite where there is none.
+
+    Renyi divergence never falls as the order grows, so this is a bound at the order itself.
+    """
+    return next((curve[one] for one in sorted(curve) if one >= order), math.inf)
+
+
+def stated_order(first: float, curve: Iterable[tuple[float, float]]) -> float:
+    """At which a sum over studies is stated: that of the first row's curve nearest its own filter's order.
+
+    The first row came before everything that could be chosen adaptively, so its order is fixed in advance.
+    """
+    return min((order for order, _ in curve), key=lambda order: abs(math.log(order / first)), default=first)
+
+
 def _add(curve: dict[float, float], more: Iterable[tuple[float, float]], first: bool) -> dict[float, float]:
     if first:
         return dict(more)
@@ -307,6 +325,10 @@ class StudyTotals:
         draws = self.draws if self.first.identity is None else self.spent[who].all_draws
         return epsilon(self.first.order, self.renyi(who), self.first.delta, draws)
 
+    def renyi_at(self, order: float) -> float:
+        """The largest composed cost of one identity; see `wire.ledger_rows.renyi_at`."""
+        return max((renyi_at(one.at_every_order(), order) for one in self.spent.values()), default=0.0)
+
     def epsilon_coordinator(self) -> float:
         """The largest `epsilon_of`."""
         if not self.spent:
@@ -322,6 +344,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.studies: dict[str, StudyTotals] = {}  # by study_sha256
+        self.pace = Pace()  # of a participant's rows
 
     def spent(self, study_sha256: bytes, identity: bytes) -> Spent:
         """One participant's, in one study."""
@@ -370,6 +393,8 @@ class Totals:
                 one.charges += 1
                 one.cost += entry.cost
             return
+        charged = (entry.study_sha256, entry.round, entry.attempt) if entry.kind == CHARGE else None
+        self.pace.note(entry.at, charged)
         one = study.spent.setdefault(entry.identity or "", Spent())
         if entry.kind == CHARGE:
             one.settle()
@@ -403,12 +428,18 @@ class Together:
 
     @property
     def order(self) -> float:
-        """At which the figure is stated: that of the first row nearest its filter's.
+        """At which the figure is stated; see `stated_order`."""
+        return stated_order(self.studies[0].first.order, self.studies[0].first.curve)
 
-        The first row came before everything that could be chosen adaptively, so its order is fixed in advance.
-        """
-        first = self.studies[0].first
-        return min((order for order, _ in first.curve), key=lambda order: abs(math.log(order / first.order)))
+    @property
+    def renyi(self) -> float:
+        """Composed cost at `order`: of each study the identity that spent most. Infinite where a row has no bound."""
+        return sum(study.renyi_at(self.order) for study in self.studies)
+
+    @property
+    def draws(self) -> int:
+        """Noise coordinates in all sums that were charged."""
+        return sum(spent.all_draws for study in self.studies for spent in study.spent.values())
 
 
 def _composed(studies: Iterable[StudyTotals]) -> dict[float, float]:
