@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from client.settings import HostSettings
 from wire.settings_file import (
@@ -75,12 +75,20 @@ class CoordinatorTable(Table):
     address: str = "localhost:8443"
     ca: Path = Path("ca.pem")
     """Certificate that the coordinator's TLS certificate must chain to."""
+    certificate: Path = Path("tls/client.pem")
+    """TLS client certificate; a renewed one is written beside it, as ``renewed.pem``."""
+    key: Path = Path("tls/client.key")
+    """Its private key, PEM, readable by its owner alone."""
+    enrolment: str = ""
+    """HOST:PORT of the coordinator's port for enrolment, where the certificate is renewed; empty: it is not."""
     give_up_s: float = Field(default=60.0, ge=0, le=31_536_000)
     """How long to keep trying while the coordinator can't be reached, in seconds; 0 tries for ever."""
 
-    @field_validator("address")
+    @field_validator("address", "enrolment")
     @classmethod
-    def _address(cls, value: str) -> str:
+    def _address(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.field_name == "enrolment":
+            return value
         if split_address(value)[1] == 0:
             raise ValueError("must name the port that the coordinator listens on, such as localhost:8443")
         return value
@@ -163,14 +171,15 @@ def load(path: Path) -> HostConfiguration:
     base = file.resolve().parent
     participants = tuple(entry.model_copy(update={"key": base / entry.key}) for entry in configuration.participants)
     readable = {f"participants[{index}].key": entry.key for index, entry in enumerate(participants)}
-    readable["coordinator.ca"] = base / configuration.coordinator.ca
+    files = {name: base / getattr(configuration.coordinator, name) for name in ("ca", "certificate", "key")}
+    readable |= {f"coordinator.{name}": file for name, file in files.items()}
     check_files(file, readable, hint="Correct the path, or copy the host's folder again, whole.")
     return configuration.model_copy(
         update={
             "host": configuration.host.model_copy(
                 update={name: base / getattr(configuration.host, name) for name in ("journal", "ledger")}
             ),
-            "coordinator": configuration.coordinator.model_copy(update={"ca": base / configuration.coordinator.ca}),
+            "coordinator": configuration.coordinator.model_copy(update=files),
             "participants": participants,
         }
     )

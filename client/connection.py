@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from client.certificate import ClientCertificate
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.chunks import InvalidChunk, frames, unframe
@@ -48,9 +49,35 @@ class DocumentMismatch(Exception):
     """The coordinator sent other bytes than the digest it named, or too many."""
 
 
-def open_channel(address: str, ca: bytes) -> grpc.aio.Channel:
-    """A TLS channel that trusts nothing but the study's own certificate authority."""
-    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), options=CHANNEL_OPTIONS)
+def open_channel(address: str, ca: bytes, certificate: ClientCertificate | None = None) -> grpc.aio.Channel:
+    """A TLS channel that trusts nothing but the study's own certificate authority.
+
+    Args:
+        ca: certificates in PEM.
+        certificate: to show; sessions can't be opened without one.
+    """
+    pair = (None, None) if certificate is None else (certificate.key, certificate.chain)
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca, *pair), options=CHANNEL_OPTIONS)
+
+
+class Channels:
+    """One TLS channel of a process; another one from the next session on when its certificate was renewed."""
+
+    def __init__(self, address: str, ca: bytes, certificate: ClientCertificate) -> None:
+        self._address, self._ca = address, ca
+        self._opened = [open_channel(address, ca, certificate)]
+
+    def current(self) -> grpc.aio.Channel:
+        """The channel to open a session on."""
+        return self._opened[-1]
+
+    def renew(self, certificate: ClientCertificate) -> None:
+        """Use this certificate from the next session on; those that are open stay as they are."""
+        self._opened.append(open_channel(self._address, self._ca, certificate))
+
+    async def close(self, grace: float | None = None) -> None:
+        """Close the connections with all that is under way on them, after `grace` seconds."""
+        await asyncio.gather(*(channel.close(grace) for channel in self._opened))
 
 
 class Session:

@@ -18,7 +18,8 @@ import numpy as np
 import structlog
 import uvloop
 
-from client.connection import DocumentMismatch, DocumentUnavailable, Session, open_channel, open_session
+from client.certificate import CertificateError, load_certificate
+from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
@@ -111,10 +112,13 @@ class ParticipantHost:
         try:
             self._task = make_task(configuration.study.task, dict(configuration.task))
             self._participants = self._make_participants()
-            self._ca = _read_ca(configuration.coordinator.ca)
+            coordinator = configuration.coordinator
+            self._ca = _read_ca(coordinator.ca)
+            self._certificate = load_certificate(coordinator.certificate, coordinator.key)
+            self._certificate.check_time(time.time())
         except OSError as error:
             raise JoinError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
-        except (KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
+        except (CertificateError, KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
             raise JoinError(str(error), BAD_INPUT) from error
 
     def _make_participants(self) -> list[Participant]:
@@ -162,16 +166,16 @@ class ParticipantHost:
             await asyncio.gather(*tasks, return_exceptions=True)
             await channel.close(grace=1.0)
 
-    def _open_channel(self) -> grpc.aio.Channel:
-        return open_channel(self._configuration.coordinator.address, self._ca)
+    def _open_channel(self) -> Channels:
+        return Channels(self._configuration.coordinator.address, self._ca, self._certificate)
 
-    async def _stay(self, channel: grpc.aio.Channel, participant: Participant) -> None:
+    async def _stay(self, channel: Channels, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
         address, give_up_s = self._configuration.coordinator.address, self._configuration.coordinator.give_up_s
         away_since, failures, trouble = time.monotonic(), 0, ""
         while True:
             try:
-                session = await open_session(channel, participant.identity, self._configuration.study.name)
+                session = await open_session(channel.current(), participant.identity, self._configuration.study.name)
                 try:
                     terms = await self._accept(session)
                     self._reachable, failures = True, 0

@@ -44,6 +44,9 @@ class Coordinator:
     address: str
     ca: Path
     give_up_s: float
+    certificate: Path
+    key: Path
+    enrolment: str
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,14 @@ class HostSettings:
         return cls(
             host=Host(host["name"], Path(host["journal"]), Path(host["ledger"])),
             study=Study(**values["study"]),
-            coordinator=Coordinator(coordinator["address"], Path(coordinator["ca"]), coordinator["give_up_s"]),
+            coordinator=Coordinator(
+                coordinator["address"],
+                Path(coordinator["ca"]),
+                coordinator["give_up_s"],
+                Path(coordinator["certificate"]),
+                Path(coordinator["key"]),
+                coordinator["enrolment"],
+            ),
             task=values["task"],
             data=Data(**values["data"]),
             policy=Policy(**values["policy"]),

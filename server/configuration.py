@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 STUDY_FILE = "study.toml"
+_PATHS = (
+    *("state", "tls_certificate", "tls_key", "client_ca", "roster", "lottery", "authority_public_key", "card"),
+    "transcript_key",
+)
 _HINT = "Name a study's folder or its study.toml; `sordino init DIR` makes one."
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -166,6 +170,16 @@ class CoordinatorTable(Table):
     roster: Path = Path("roster.json")
     authority_public_key: Path = Path("authority/authority.pub")
     """File with the authority's Ed25519 public key, 64 hexadecimal digits."""
+    client_ca: Path = Path("tls/ca.pem")
+    """Certificate authority of client certificates; whoever has none of it opens no connection."""
+    enrolment_listen: str = ""
+    """HOST:PORT on which places are asked for; empty: nobody can join or renew over the network."""
+    card: Path = Path("coordinator/card.json")
+    """What whoever wants to join is shown, signed by the authority; read where enrolment_listen is set."""
+    transcript_key: Path = Path("coordinator/transcript.key")
+    """The coordinator's own Ed25519 key, which signs transcripts; secret."""
+    lottery: Path = Path("lottery.json")
+    """Seeds of the cohorts, of the roster's version; only where cohorts are drawn."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """How often a round that aborts is tried before the study stops. Each attempt that unmasks is charged."""
     upload_credits: int = Field(default=64, ge=1, le=4096)
@@ -177,6 +191,13 @@ class CoordinatorTable(Table):
     @classmethod
     def _address(cls, value: str) -> str:
         split_address(value)
+        return value
+
+    @field_validator("enrolment_listen")
+    @classmethod
+    def _address_or_none(cls, value: str) -> str:
+        if value:
+            split_address(value)
         return value
 
     @property
@@ -232,10 +253,8 @@ def load(path: Path) -> StudyConfiguration:
     configuration = read_settings(StudyConfiguration, file, hint=_HINT)
     base = file.resolve().parent
     table = configuration.coordinator
-    paths: dict[str, Any] = {
-        name: base / getattr(table, name)
-        for name in ("state", "tls_certificate", "tls_key", "roster", "authority_public_key")
-    }
-    readable = {f"coordinator.{name}": value for name, value in paths.items() if name != "state"}
+    made_later = {"state", "lottery", "transcript_key"} | (set() if table.enrolment_listen else {"card"})
+    paths: dict[str, Any] = {name: base / getattr(table, name) for name in _PATHS}
+    readable = {f"coordinator.{name}": value for name, value in paths.items() if name not in made_later}
     check_files(file, readable, hint="Correct the path, or make the study again with `sordino init`.")
     return configuration.model_copy(update={"coordinator": table.model_copy(update=paths)})

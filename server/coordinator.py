@@ -28,11 +28,12 @@ from mechanisms.plan import InfeasiblePlan
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from server import process_memory, service
-from server.configuration import ConfigurationError, StudyConfiguration
+from server.configuration import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.journal import Journal
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from wire import coordinator_pb2
 from wire.durable import StorageError
+from wire.settings_file import split_address
 from wire.study import StudyDocument, plan_study
 
 log = structlog.get_logger()
@@ -180,7 +181,8 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME, "grpc.health.v1.Health"], server)
-    address = await _listen(configuration, server)
+    table = configuration.coordinator
+    address = await _listen(server, table.listen, server_credentials(table))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
     log.info("listening", address=address)
@@ -230,20 +232,44 @@ def _check_certificate(certificate: Path, key: Path) -> None:
         ) from error
 
 
-async def _listen(configuration: StudyConfiguration, server: grpc.aio.Server) -> str:
-    coordinator = configuration.coordinator
+def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
+    """The coordinator's certificate, and whose certificates it takes.
+
+    Args:
+        with_client: demand a certificate of ``client_ca``.
+
+    Raises:
+        StartError: a file can't be used.
+    """
     try:
         key, certificate = coordinator.tls_key.read_bytes(), coordinator.tls_certificate.read_bytes()
-        _check_certificate(coordinator.tls_certificate, coordinator.tls_key)
-        credentials = grpc.ssl_server_credentials([(key, certificate)])
-        port = server.add_secure_port(coordinator.listen, credentials)
-        await server.start()
+        ca = coordinator.client_ca.read_bytes()
     except OSError as error:
         raise StartError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
+    _check_certificate(coordinator.tls_certificate, coordinator.tls_key)
+    if not with_client:
+        return grpc.ssl_server_credentials([(key, certificate)])
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise StartError(
+            f"{coordinator.client_ca} holds no certificate in PEM: correct coordinator.client_ca", BAD_INPUT
+        ) from error
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+
+
+async def _listen(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, key: str = "listen"
+) -> str:
+    """Open a port; returns HOST:PORT. ``key``: of the table [coordinator], for the error."""
+    try:
+        port = server.add_secure_port(address, credentials)
+        await server.start()
     except RuntimeError as error:
         raise StartError(
-            f"can't listen on {coordinator.listen}: the port is in use or the address isn't this machine's. "
-            "Stop the other process or change coordinator.listen",
+            f"can't listen on {address}: the port is in use or the address isn't this machine's. "
+            f"Stop the other process or change coordinator.{key}",
             NETWORK,
         ) from error
-    return f"{coordinator.listen_host}:{port}"
+    host = split_address(address)[0]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

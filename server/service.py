@@ -23,6 +23,7 @@ from secagg.errors import (
     TooFewClients,
     UnexpectedMessage,
 )
+from server.peer_certificate import check_certificate
 from server.sessions import Session, SessionRefused, Sessions
 from server.uploads import UnexpectedUpload, UploadRefused
 from wire import assembled
@@ -149,6 +150,7 @@ async def _handshake(
     if first.WhichOneof("message") != "open":
         raise SessionRefused("a session begins with Open")
     identity, nonce, statement = study.sessions.challenge(first.open)
+    check_certificate(context.auth_context(), identity, study.sessions.host(identity))
     await context.write(assembled.message(challenge=pb.Challenge(nonce=nonce)))
     second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":

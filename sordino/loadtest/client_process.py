@@ -21,13 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
 import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
 from client.configuration import ConfigurationError, load
-from client.connection import Session
+from client.connection import Channels, Session
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
@@ -138,7 +137,7 @@ class LoadHost(ParticipantHost):
     ) -> None:
         """Raises `client.participant_host.JoinError`: a key or the task can't be used."""
         self.load = load
-        self._channel: grpc.aio.Channel | None = None
+        self._channel: Channels | None = None
         super().__init__(settings, journal, executor)
 
     def _make_participants(self) -> list[Participant]:
@@ -156,7 +155,7 @@ class LoadHost(ParticipantHost):
             )
         ]
 
-    async def _stay(self, channel: grpc.aio.Channel, participant: Participant) -> None:
+    async def _stay(self, channel: Channels, participant: Participant) -> None:
         self._channel = channel
         while True:
             try:

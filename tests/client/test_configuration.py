@@ -34,7 +34,8 @@ part = 9
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     (tmp_path / "keys").mkdir()
-    for name in ("ca.pem", "keys/a.key", "keys/b.key"):
+    (tmp_path / "tls").mkdir()
+    for name in ("ca.pem", "tls/client.pem", "tls/client.key", "keys/a.key", "keys/b.key"):
         (tmp_path / name).write_text("x")
     (tmp_path / "host.toml").write_text(LEAST)
     return tmp_path

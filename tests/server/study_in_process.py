@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import server.configuration
+from client.certificate import load_certificate
 from client.configuration import load as load_host
 from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
 from client.keystore import load_identity
@@ -28,7 +29,7 @@ from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.roster import verify_roster
-from server.coordinator import SERVER_OPTIONS, open_study
+from server.coordinator import SERVER_OPTIONS, open_study, server_credentials
 from server.journal import Journal
 from server.service import handlers
 from server.study import Study
@@ -111,7 +112,9 @@ class Coordinator:
 
     def channel(self) -> grpc.aio.Channel:
         """A TLS channel as a client process opens it."""
-        return open_channel(self.address, (self.folder / "hosts" / "host-01" / "ca.pem").read_bytes())
+        home = self.folder / "hosts" / "host-01"
+        certificate = load_certificate(home / "tls" / "client.pem", home / "tls" / "client.key")
+        return open_channel(self.address, (home / "ca.pem").read_bytes(), certificate)
 
 
 @contextlib.asynccontextmanager
@@ -137,10 +140,7 @@ async def coordinator(folder: Path, state: Path, **tables: dict[str, Any]) -> As
         options=[*SERVER_OPTIONS, *study.limits()], maximum_concurrent_rpcs=study.most_calls()
     )
     grpc_server.add_generic_rpc_handlers((handlers(study),))
-    key, certificate = (
-        path.read_bytes() for path in (configuration.coordinator.tls_key, configuration.coordinator.tls_certificate)
-    )
-    port = grpc_server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    port = grpc_server.add_secure_port("127.0.0.1:0", server_credentials(configuration.coordinator))
     await grpc_server.start()
     one = Coordinator(folder, study, journal, f"localhost:{port}", events, changed)
     try:

@@ -9,7 +9,10 @@ from pydantic import ValidationError
 
 from server.configuration import ConfigurationError, load
 
-FILES = ("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "authority/authority.pub")
+FILES = (
+    *("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "authority/authority.pub"),
+    "tls/ca.pem",
+)
 LEAST = """
 [study]
 name = "clinic"

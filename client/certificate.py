@@ -1,0 +1,156 @@
+"""The TLS client certificate: for whom this process may open sessions, and until when.
+
+It lies in the host's folder as a certificate with its key. A renewed one is written into one file beside it, key and
+chain together, by one rename: after a crash at any moment there is a pair that fits, the old or the new. Whichever of
+both is valid for longer is used.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from wire.durable import replace_durably
+from wire.key_files import KeyFileError, read_key_file
+
+RENEWED_FILE: Final = "renewed.pem"
+IDENTITY_URI: Final = "urn:sordino:identity:"
+HOST_URI: Final = "urn:sordino:host:"
+LARGEST_CHAIN: Final = 64 * 1024
+RENEW_AT: Final = 1 / 3  # of the validity that is left
+
+
+class CertificateError(ValueError):
+    """A client certificate can't be used; one sentence that names what to change."""
+
+
+@dataclass(frozen=True)
+class ClientCertificate:
+    """A chain with the key of its first certificate, both PEM; times in seconds since 1970."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
+    not_before: float
+    not_after: float
+    names: tuple[str, ...]
+    """URIs of its SAN."""
+    path: Path
+
+    def check_time(self, now: float) -> None:
+        """Whether it is valid by this machine's clock.
+
+        Raises:
+            CertificateError: not yet, or not any more; with both times.
+        """
+        if now < self.not_before:
+            raise CertificateError(
+                f"the certificate {self.path} is valid from {shown(self.not_before)} on, and this machine's clock says "
+                f"{shown(now)}: the clock may be wrong, set it"
+            )
+        if now >= self.not_after:
+            raise CertificateError(
+                f"the certificate {self.path} expired on {shown(self.not_after)} (this machine's clock says "
+                f"{shown(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
+                "again into a new folder"
+            )
+
+    def renew_at(self) -> float:
+        """When less than a third of its validity is left."""
+        return self.not_after - (self.not_after - self.not_before) * RENEW_AT
+
+
+def shown(seconds: float) -> str:
+    """A time as people read it: ``2026-05-03 14:07 UTC``."""
+    try:
+        return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"second {seconds:.0f} since 1970"
+
+
+def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
+    """The pair that a host's folder holds, or the renewed one beside it when that is valid for longer.
+
+    Raises:
+        CertificateError: neither can be used: missing, no certificate, or a key that isn't the certificate's.
+        wire.key_files.KeyFileError: a key file is missing or open to others.
+    """
+    found: ClientCertificate | None = None
+    trouble: CertificateError | KeyFileError | None = None
+    renewed = certificate.with_name(RENEWED_FILE)
+    pairs = [(certificate, key)] + ([(renewed, renewed)] if renewed.exists() else [])
+    for chain_file, key_file in pairs:
+        try:
+            one = _read_pair(chain_file, key_file)
+        except (CertificateError, KeyFileError) as error:
+            trouble = trouble or error
+            continue
+        if found is None or one.not_after > found.not_after:
+            found = one
+    if found is None:
+        assert trouble is not None  # noqa: S101  # one of both is set
+        raise trouble
+    return found
+
+
+def store_renewed(certificate: Path, chain: bytes, key: bytes) -> None:
+    """Make a renewed certificate the one that `load_certificate` finds; durable when this returns.
+
+    Args:
+        certificate: the file that host.toml names.
+
+    Raises:
+        OSError: the folder takes no writes; what was there stays in use.
+        CertificateError: chain and key aren't a pair.
+    """
+    _pair(chain, key, certificate)
+    replace_durably(certificate.with_name(RENEWED_FILE), key + chain)
+
+
+def _read_pair(chain_file: Path, key_file: Path) -> ClientCertificate:
+    key = read_key_file(key_file)
+    try:
+        with chain_file.open("rb") as file:
+            chain = file.read(LARGEST_CHAIN + 1)
+    except OSError as error:
+        raise CertificateError(f"{chain_file}: {error.strerror}") from error
+    if len(chain) > LARGEST_CHAIN:
+        raise CertificateError(f"{chain_file} is larger than a certificate with its chain can be")
+    return _pair(chain, key, chain_file)
+
+
+def _pair(chain: bytes, key: bytes, path: Path) -> ClientCertificate:
+    try:
+        certificates = x509.load_pem_x509_certificates(chain)
+    except ValueError as error:
+        raise CertificateError(f"{path} holds no certificate in PEM: copy it again") from error
+    try:
+        private: PrivateKeyTypes = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError):
+        # Not chained: what a parser says of a file that it can't read may quote it.
+        raise CertificateError(f"the key of {path} is no unencrypted private key in PEM") from None
+    leaf = certificates[0]
+    if _public(private.public_key()) != _public(leaf.public_key()):
+        raise CertificateError(f"{path} and its key don't belong together: copy both from the same place")
+    try:
+        alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = tuple(alternatives.get_values_for_type(x509.UniformResourceIdentifier))
+    except (x509.ExtensionNotFound, ValueError):
+        names = ()
+    return ClientCertificate(
+        chain=b"".join(one.public_bytes(Encoding.PEM) for one in certificates),
+        key=key,
+        not_before=leaf.not_valid_before_utc.timestamp(),
+        not_after=leaf.not_valid_after_utc.timestamp(),
+        names=names,
+        path=path,
+    )
+
+
+def _public(key: object) -> bytes:
+    return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))  # type: ignore[attr-defined]
