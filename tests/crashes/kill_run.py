@@ -1,0 +1,497 @@
+"""Client processes that are killed (SIGKILL) at any instant and started again, as an init system would.
+
+    python -m tests.crashes.kill_run --kills 500
+
+A real coordinator runs rounds without a pause. One client process holds enough participants that every round completes
+without the others; the others, the victims, are real `sordino join` processes, each with a supervisor that kills it at
+a random instant and starts it again at once. A victim's life ends in one of four ways, drawn at random:
+
+- ``clock``: at a uniform time after its start, so also while it starts;
+- ``any``: at a uniform time after it has told the coordinator that it is ready;
+- ``event``: when the coordinator notes a certain message to or from it, or up to 30 ms later;
+- ``file``: at the k-th change of its journal, its ledger or the file beside the ledger, as seen from outside.
+
+After each kill its files are checked as the victim's next start checks them, after each tenth with `sordino budget
+verify`; at the end the coordinator's record is held against them (`crash_checks`). Exit code 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from client.configuration import load as load_host
+from client.journal import check_ledger
+from client.keystore import load_identity
+from sordino.child_process import child_environment
+from sordino.local_study import StudyOptions, make_local_study
+from sordino.processes import free_port
+from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
+from tests.crashes.recorded_study import ANSWERS
+from tests.processes.running_study import put_on_one_host
+from wire import coordinator_pb2 as pb
+from wire.durable import open_to_read
+
+PATIENCE_S = 60.0
+ROUNDS = 20_000  # never reached; the budget is made for them
+COLLUDERS = 2
+POLL_S = 0.0005
+VERIFY_EVERY = 10
+WAYS = {"clock": 0.15, "any": 0.2, "event": 0.35, "file": 0.3}
+MOMENTS = [
+    *(("asked", kind) for kind in ("round_start", "cohort_keys", "neighbour_shares")),
+    *(("asked", kind) for kind in ("upload_credit", "survivor_sets", "unmasking_request", "round_end")),
+    *(("said", kind) for kind in (*ANSWERS, "upload")),
+    ("chunk", None),
+    ("opened", None),
+    ("ready", None),
+]
+STARTING, BETWEEN = "starting", "between rounds"
+PHASE_AFTER = {
+    "round_start": "AdvertiseKeys",
+    "cohort_keys": "ShareKeys",
+    "neighbour_shares": "MaskedInputCollection",
+    "survivor_sets": "ConsistencyCheck",
+    "unmasking_request": "Unmasking",
+    "round_end": BETWEEN,
+}
+PHASES = (STARTING, BETWEEN, *(phase for phase in PHASE_AFTER.values() if phase != BETWEEN))
+
+
+@dataclass
+class Victim:
+    """One client process that is killed, with what its supervisor knows."""
+
+    home: Path
+    identities: frozenset[str]
+    facts: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    phase: str = STARTING
+    killed_at: float | None = None
+    kills: int = 0
+    restarts: int = 0
+    returns: list[float] = field(default_factory=list)
+    """Seconds from a kill until keys of this process were advertised again, of lives that came so far."""
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.home / "journal.sqlite", self.home / "ledger.sqlite"
+
+    def note(self, fact: dict[str, Any]) -> None:
+        """A fact about one of its participants."""
+        what, kind = fact["what"], fact.get("kind")
+        if what == "opened":
+            self.phase = BETWEEN
+        elif what == "asked" and not fact["again"]:
+            self.phase = PHASE_AFTER.get(kind or "", self.phase)
+        elif what == "said" and kind == "advertise_keys" and self.killed_at is not None:
+            self.returns.append(fact["at"] - self.killed_at)
+            self.killed_at = None
+        self.facts.put_nowait(fact)
+
+
+class KillRun:
+    """One run; use ``run``."""
+
+    def __init__(self, folder: Path, *, kills: int, victims: int, coordinator_kills: int, dim: int, seed: int) -> None:
+        self._folder, self._kills, self._coordinator_kills = folder, kills, coordinator_kills
+        self._random = random.Random(seed)  # chooses instants, nothing secret
+        self._record = Record()
+        self._wrong: list[str] = []
+        self._phases: Counter[str] = Counter()
+        self._ways: Counter[str] = Counter()
+        self._planned = self._done = self._verified = self._commands = 0
+        self._coordinator: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._coordinator_killed = 0
+        self._stopping = False
+        self._progress = asyncio.Condition()
+        # The first victim holds two participants, the others one; the rest must be enough without them.
+        self._make(victims, victims + 1, dim)
+
+    def _make(self, victims: int, killed: int, dim: int) -> None:
+        stay = killed + COLLUDERS + 1  # more than half of all and the colluders
+        number = stay + killed
+        options = StudyOptions(
+            name="kills",
+            rounds=ROUNDS,
+            participants=number,
+            hosts=number,
+            task="synthetic",
+            task_options={"dim": dim},
+            partition="iid",
+            epsilon=50.0,
+            bits=24,
+            min_survivors=stay,
+            quorum=stay,
+            listen=f"127.0.0.1:{free_port()}",
+        )
+        study = make_local_study(self._folder / "study", options)
+        assert study.plan.colluders == COLLUDERS
+        self._study, homes = study.directory, study.hosts
+        self._staying = _put_together(self._study, homes[:stay])
+        self._victims = [Victim(home, _identities(home)) for home in homes[stay + 2 :]]
+        both = _put_together(self._study, homes[stay : stay + 2])
+        self._victims.insert(0, Victim(both, _identities(both)))
+        self._by_identity = {identity: one for one in self._victims for identity in one.identities}
+
+    # ------------------------------------------------------------ the run
+
+    async def run(self) -> dict[str, Any]:
+        """All kills, and the end; returns the figures."""
+        began = time.monotonic()
+        staying = None
+        lives: list[asyncio.Task[None]] = []
+        try:
+            await self._start_coordinator()
+            staying = await self._start("join", "--home", str(self._staying), name="staying")
+            lives = [asyncio.create_task(self._live(victim)) for victim in self._victims]
+            lives.append(asyncio.create_task(self._kill_coordinator()))
+            await asyncio.gather(*lives)
+            seconds = time.monotonic() - began
+            if staying.returncode is not None:
+                self._wrong.append(f"the process that was never killed ended with code {staying.returncode}")
+        finally:
+            self._stopping = True
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+            await _end(staying)
+            await self._end_coordinator()
+        return self._figures(seconds)
+
+    async def _start(self, *arguments: str, name: str) -> asyncio.subprocess.Process:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "sordino", *arguments, "--end-with", str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=child_environment(),
+            )
+
+    # ------------------------------------------------------------ the coordinator
+
+    async def _start_coordinator(self) -> None:
+        with (self._folder / "coordinator.log").open("ab") as log:
+            self._coordinator = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "tests.crashes.recording_coordinator", str(self._study), str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=child_environment(),
+            )
+        self._reader = asyncio.create_task(self._read(self._coordinator))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if not line.endswith(b"\n"):
+                break  # killed while it wrote
+            fact = json.loads(line)
+            self._record.add(fact)
+            victim = self._by_identity.get(fact.get("who", ""))
+            if victim is not None:
+                victim.note(fact)
+
+    async def _end_coordinator(self) -> None:
+        await _end(self._coordinator)
+        if self._reader is not None:
+            await self._reader
+
+    async def _kill_coordinator(self) -> None:
+        """At even distances among the other kills; it goes on where its journal ends."""
+        for number in range(1, self._coordinator_kills + 1):
+            async with self._progress:
+                due = number * self._kills // (self._coordinator_kills + 1)
+                await self._progress.wait_for(lambda due=due: self._done >= due)  # type: ignore[misc]
+            await asyncio.sleep(self._random.uniform(0, 1))
+            assert self._coordinator is not None
+            self._coordinator.kill()
+            await self._end_coordinator()
+            self._coordinator_killed += 1
+            await self._start_coordinator()
+
+    # ------------------------------------------------------------ a victim
+
+    async def _live(self, victim: Victim) -> None:
+        name = victim.home.name
+        while self._planned < self._kills:
+            self._planned += 1
+            process = await self._begin(victim)
+            way = self._random.choices(list(WAYS), list(WAYS.values()))[0]
+            instant = asyncio.create_task(self._instant(victim, way))
+            ended = asyncio.create_task(process.wait())
+            try:
+                await asyncio.wait([instant, ended], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
+                if process.returncode is not None:
+                    self._wrong.append(f"{name} ended by itself with code {process.returncode}: {self._words(name)}")
+                    self._planned -= 1
+                    await asyncio.sleep(1.0)
+                    continue
+                phase = victim.phase
+                process.kill()
+                victim.killed_at = time.monotonic()
+            finally:
+                instant.cancel()
+                await _end(process)
+                await asyncio.gather(instant, ended, return_exceptions=True)
+            victim.kills += 1
+            self._phases[phase] += 1
+            self._ways[way] += 1
+            async with self._progress:
+                self._done += 1
+                self._progress.notify_all()
+            await self._check_files(victim)
+        await self._come_back(victim)
+
+    async def _begin(self, victim: Victim) -> asyncio.subprocess.Process:
+        while not victim.facts.empty():
+            victim.facts.get_nowait()
+        victim.phase = STARTING
+        victim.restarts += victim.kills > 0
+        return await self._start("join", "--home", str(victim.home), name=victim.home.name)
+
+    async def _instant(self, victim: Victim, way: str) -> None:
+        """Wait for the instant at which this life ends."""
+        if way == "clock":
+            await asyncio.sleep(self._random.uniform(0, 2.5))
+        elif way == "any":
+            await self._until(victim, ("ready", None))
+            await asyncio.sleep(self._random.uniform(0, 2))
+        elif way == "event":
+            moment = self._random.choice(MOMENTS)
+            for _ in range(1 if moment[0] in ("opened", "ready") else self._random.randint(1, 3)):
+                await self._until(victim, moment)
+            await asyncio.sleep(self._random.choice([0, self._random.uniform(0, 0.005), self._random.uniform(0, 0.03)]))
+        else:
+            await self._changes(victim, self._random.randint(1, 40))
+
+    async def _until(self, victim: Victim, moment: tuple[str, str | None]) -> None:
+        while True:
+            fact = await victim.facts.get()
+            if (fact["what"], fact.get("kind")) == moment and not fact.get("again"):
+                return
+
+    async def _changes(self, victim: Victim, count: int) -> None:
+        journal, ledger = victim.files
+        watched = [
+            *(path.with_name(path.name + "-wal") for path in (journal, ledger)),
+            *(ledger.with_name(ledger.name + end) for end in (".head", ".head.new")),
+            *victim.files,
+        ]
+        before = [_state(path) for path in watched]
+        while count > 0:
+            await asyncio.sleep(POLL_S)
+            now = [_state(path) for path in watched]
+            count -= sum(old != new for old, new in zip(before, now, strict=True))
+            before = now
+
+    async def _come_back(self, victim: Victim) -> None:
+        """After the last kill it must take part in a whole round by itself; then it is let go."""
+        process = await self._begin(victim)
+        missing = set(victim.identities)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while missing:
+                    fact = await victim.facts.get()
+                    if (fact["what"], fact.get("kind")) == ("said", "unmasking"):
+                        missing.discard(fact["who"])
+        except TimeoutError:
+            self._wrong.append(f"{victim.home.name} did not come back: {self._words(victim.home.name)}")
+        finally:
+            await _end(process)
+        await self._check_files(victim, last=True)
+
+    async def _check_files(self, victim: Victim, *, last: bool = False) -> None:
+        """As its next start does, which is what `sordino budget verify` does too; each tenth time by the command."""
+        journal, ledger = victim.files
+        self._verified += 1
+        command = last or self._verified % VERIFY_EVERY == 0
+        try:
+            await asyncio.to_thread(_whole, journal, ledger)
+        except Exception as error:
+            self._wrong.append(f"{victim.home.name} after kill {victim.kills}: {error}")
+        if command and ledger.exists():
+            self._commands += 1
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "sordino", "budget", "verify", str(victim.home)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=child_environment(),
+            )
+            _, said = await process.communicate()
+            if process.returncode:
+                self._wrong.append(f"budget verify {victim.home.name}: {said.decode(errors='replace')}")
+
+    def _words(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            return (self._folder / f"{name}.log").read_text(errors="replace")[-600:]
+        return ""
+
+    # ------------------------------------------------------------ the end
+
+    def _figures(self, seconds: float) -> dict[str, Any]:
+        places = [victim.files for victim in self._victims]
+        files = Files.read([*places, (self._staying / "journal.sqlite", self._staying / "ledger.sqlite")])
+        wrong = all_wrong(self._record, files)
+        if self._wrong:
+            wrong["restarts"] = self._wrong
+        victims = self._by_identity.keys()
+        own = Files.read(places)
+        record = self._record
+        messages = {key for key, kind in record.said if key[0] in victims}
+        returns = sorted(one for victim in self._victims for one in victim.returns)
+        rounds = [event for event in record.events if event["event"] == "round_completed"]
+        aborted = [event for event in record.events if event["event"] == "attempt_aborted"]
+        return {
+            "kills": sum(victim.kills for victim in self._victims),
+            "by_phase": {phase: self._phases[phase] for phase in PHASES},
+            "by_way": dict(self._ways),
+            "coordinator_kills": self._coordinator_killed,
+            "restarts": sum(victim.restarts for victim in self._victims),
+            "restarts_refused": len(self._wrong),
+            "rounds_completed": len(rounds),
+            "attempts_aborted": len(aborted),
+            "attempts_joined": len(own.joined),
+            "attempts_heard_of": len(messages),
+            "charges": len(own.charged),
+            "uploads": len([key for key in record.uploads if key[0] in victims]),
+            "uploads_without_charge": len(wrong.get("charged_before_upload", [])),
+            "unmasking_replies": len([key for key in record.keys("unmasking") if key[0] in victims]),
+            "different_answers": len(wrong.get("one_message_each", [])) + len(wrong.get("answered_once", [])),
+            "asked_again": record.asked_again,
+            "refused_again": record.refused[pb.REFUSAL_CODE_ALREADY_JOINED],
+            "cut_off": cut_off(record, own),
+            "verified": self._verified,
+            "verified_by_command": self._commands,
+            "returns": len(returns),
+            "median_return_s": round(returns[len(returns) // 2], 2) if returns else None,
+            "slowest_return_s": round(returns[-1], 2) if returns else None,
+            "seconds": round(seconds, 1),
+            "wrong": wrong,
+        }
+
+
+def _put_together(study: Path, homes: tuple[Path, ...]) -> Path:
+    """Let the first of these hosts hold the participants of all."""
+    first = homes[0] / "host.toml"
+    text = first.read_text()
+    for home in homes[1:]:
+        for one in load_host(home).participants:
+            text += f"\n[[participants]]\nkey = {json.dumps(str(one.key.resolve()))}\npart = {one.part}\n"
+    first.write_text(text)
+    if len(homes) > 1:
+        put_on_one_host(study, {home.name for home in homes})
+    return homes[0]
+
+
+def _identities(home: Path) -> frozenset[str]:
+    return frozenset(load_identity(one.key).public.hex() for one in load_host(home).participants)
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _whole(journal: Path, ledger: Path) -> None:
+    """Raises if SQLite, the chain, the file beside it or the journal's note say that something is missing."""
+    for path in (journal, ledger):
+        if path.exists():
+            with contextlib.closing(open_to_read(path)) as connection:
+                [[found]] = connection.execute("PRAGMA integrity_check").fetchall()
+                if found != "ok":
+                    raise ValueError(f"{path.name}: {found}")
+    check_ledger(journal, ledger)
+
+
+async def _end(process: asyncio.subprocess.Process | None) -> None:
+    if process is not None:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+
+
+def table(figures: dict[str, Any]) -> list[str]:
+    """The figures as rows of a Markdown table."""
+    phases = ", ".join(f"{phase} {count}" for phase, count in figures["by_phase"].items())
+    ways = ", ".join(f"{way} {count}" for way, count in figures["by_way"].items())
+    cut = ", ".join(f"{what} {count}" for what, count in figures["cut_off"].items())
+    rows = {
+        "kills of client processes": figures["kills"],
+        "by the phase that they hit": phases,
+        "by how the instant was chosen": ways,
+        "kills of the coordinator": figures["coordinator_kills"],
+        "restarts / refused": f"{figures['restarts']} / {figures['restarts_refused']}",
+        "rounds completed / attempts aborted": f"{figures['rounds_completed']} / {figures['attempts_aborted']}",
+        "attempts joined by killed participants": figures["attempts_joined"],
+        "charges / uploads of theirs that began": f"{figures['charges']} / {figures['uploads']}",
+        "uploads without a charge": figures["uploads_without_charge"],
+        "unmasking replies of theirs": figures["unmasking_replies"],
+        "two different answers": figures["different_answers"],
+        "lost attempts asked about again / refused": f"{figures['asked_again']} / {figures['refused_again']}",
+        "kills between a write and its message": cut,
+        "files checked / by `budget verify`": f"{figures['verified']} / {figures['verified_by_command']}",
+        "return after a kill, median / slowest": f"{figures['median_return_s']} s / {figures['slowest_return_s']} s",
+        "time": f"{figures['seconds']} s",
+    }
+    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command: see the module."""
+    parser = argparse.ArgumentParser(prog="kill_run", description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=500, help="of client processes")
+    parser.add_argument("--victims", type=int, default=4, help="client processes that are killed, side by side")
+    parser.add_argument("--coordinator-kills", type=int, default=5, help="of the coordinator, in between")
+    parser.add_argument("--dim", type=int, default=90_000, help="values of a vector; the default is two chunks")
+    parser.add_argument("--seed", type=int, default=1, help="of the instants; the processes themselves are not seeded")
+    parser.add_argument("--out", type=Path, help="keep everything in this new folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    chosen = parser.parse_args(arguments)
+    with contextlib.ExitStack() as stack:
+        folder = chosen.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sordino-kills-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = asyncio.run(run_in(folder, chosen))
+        (folder / "result.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures) if chosen.json else "\n".join(table(figures)))
+    for name, wrong in figures["wrong"].items():
+        for one in wrong[:20]:
+            print(f"WRONG {name}: {one}", file=sys.stderr)
+    return 1 if figures["wrong"] else 0
+
+
+async def run_in(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """A run with these options, everything it makes in ``folder``."""
+    run = KillRun(
+        folder,
+        kills=chosen.kills,
+        victims=chosen.victims,
+        coordinator_kills=chosen.coordinator_kills,
+        dim=chosen.dim,
+        seed=chosen.seed,
+    )
+    return await run.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

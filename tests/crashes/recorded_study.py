@@ -1,0 +1,170 @@
+"""What a real coordinator receives, written down before it does anything with it; and questions asked again.
+
+`watch` puts itself around the entry points of a `server.study.Study`. It notes a digest of every phase message and of
+every byte of an upload, with the identity, round and attempt it belongs to, and every question that is sent. Product
+code knows nothing of it.
+
+With ``ask_again`` the coordinator is one whose network replays: each unmasking request is sent twice, and a participant
+that opens a new session is first sent, word for word, all that it had been sent in the last attempt it was invited to.
+An honest client answers the first with the same bytes and refuses the second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from secagg.client_phases import request_digest
+from server.study import Study
+from wire import codec
+from wire import coordinator_pb2 as pb
+
+Note = Callable[[dict[str, Any]], None]
+
+QUESTIONS = ("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request")
+ANSWERS = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
+
+
+def watch(study: Study, note: Note, *, ask_again: bool = True) -> None:
+    """Note what a study receives and asks from now on.
+
+    Args:
+        note: is given each fact on the event loop: ``what``, ``who`` (identity, hexadecimal), ``at`` (monotonic
+            seconds, the same clock for all processes), and what belongs to it.
+    """
+    _Watch(study, note, ask_again).begin()
+
+
+class _Watch:
+    def __init__(self, study: Study, note: Note, ask_again: bool) -> None:
+        self._study, self._note, self._ask_again = study, note, ask_again
+        self._asked: dict[str, list[bytes]] = {}  # of the last attempt each one was invited to
+        self._offered: dict[str, tuple[int, int]] = {}  # the attempt in which each one offered a vector last
+        self._unmasked: set[tuple[str, int, int]] = set()
+        self._honest_send: dict[Any, Callable[[bytes], None]] = {}
+
+    def begin(self) -> None:
+        study, sessions = self._study, self._study.sessions
+        self._phase_message, self._refusal, self._upload = study.phase_message, study.refusal, study.upload
+        self._open, self._set_ready, self._lost = sessions.open, sessions.set_ready, sessions.lost
+        study.phase_message = self._on_phase  # type: ignore[method-assign]
+        study.refusal = self._on_refusal  # type: ignore[method-assign]
+        study.upload = self._on_upload  # type: ignore[method-assign]
+        sessions.open = self._on_open  # type: ignore[method-assign]
+        sessions.set_ready = self._on_ready  # type: ignore[method-assign]
+        sessions.lost = self._on_lost  # type: ignore[method-assign]
+
+    def _who(self, session: Any) -> str:
+        return self._study._roster.identity(session.participant).hex()
+
+    def _tell(self, what: str, session: Any, **more: Any) -> None:
+        self._note({"what": what, "who": self._who(session), "at": time.monotonic(), **more})
+
+    # ------------------------------------------------------------ sessions
+
+    def _on_open(self, participant: int) -> Any:
+        session = self._open(participant)
+        self._honest_send[session] = session.send
+        session.send = lambda message: self._send(session, message)  # type: ignore[method-assign]
+        self._tell("opened", session)
+        return session
+
+    def _on_ready(self, session: Any) -> None:
+        if session.ready:
+            return
+        self._set_ready(session)
+        self._tell("ready", session)
+        if self._ask_again:
+            for message in self._asked.get(self._who(session), ()):
+                self._ask(session, message, again=True)
+
+    def _on_lost(self, session: Any, reason: str) -> None:
+        if self._honest_send.pop(session, None) is not None:
+            self._tell("lost", session)
+        self._lost(session, reason)
+
+    # ------------------------------------------------------------ what is asked
+
+    def _send(self, session: Any, message: bytes) -> None:
+        kind = self._ask(session, message)
+        if kind == "unmasking_request" and self._ask_again:
+            self._ask(session, message, again=True)
+
+    def _ask(self, session: Any, message: bytes, again: bool = False) -> str | None:
+        parsed = pb.CoordinatorMessage.FromString(message)
+        kind = parsed.WhichOneof("message")
+        send = self._honest_send.get(session)
+        if send is None:
+            return kind
+        if kind in (*QUESTIONS, "round_end"):
+            content = getattr(parsed, kind)
+            facts: dict[str, Any] = {"kind": kind, "round": content.round, "attempt": content.attempt, "again": again}
+            if kind == "unmasking_request":
+                facts["request"] = request_digest(codec.read_unmasking_request(content)).hex()
+            if not again and kind in QUESTIONS:
+                asked = self._asked.setdefault(self._who(session), [])
+                if kind == "round_start":
+                    asked.clear()
+                asked.append(message)
+            self._tell("asked", session, **facts)
+        send(message)
+        return kind
+
+    # ------------------------------------------------------------ what arrives
+
+    def _on_phase(self, session: Any, message: pb.PhaseMessage, size: int) -> None:
+        kind = message.WhichOneof("message") or "nothing"
+        facts: dict[str, Any] = {"kind": kind, "round": message.round, "attempt": message.attempt}
+        facts["sha256"] = hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()
+        who = self._who(session)
+        if kind == "masked_input":
+            facts["vector"] = message.masked_input.sha256.hex()
+            self._offered[who] = (message.round, message.attempt)
+        if kind == "consistency":
+            facts["signature"] = message.consistency.signature.hex()
+        self._tell("said", session, **facts)
+        if kind == "unmasking":
+            key = (who, message.round, message.attempt)
+            if key in self._unmasked:
+                return  # asked for twice: the protocol counts one
+            self._unmasked.add(key)
+        self._phase_message(session, message, size)
+
+    def _on_refusal(self, session: Any, message: pb.Refusal, size: int) -> None:
+        self._tell("refused", session, code=message.code, round=message.round, attempt=message.attempt)
+        self._refusal(session, message, size)
+
+    async def _on_upload(self, session: Any, chunks: AsyncIterator[bytes]) -> bytes:
+        round_, attempt = self._offered.get(self._who(session), (0, 0))
+        number = {"round": round_, "attempt": attempt}
+        # The call itself counts as its first byte: it is sent by a client that is about to send the vector.
+        self._tell("said", session, kind="upload", **number)
+        content, count, whole = hashlib.sha256(), 0, False
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal count, whole
+            async for chunk in chunks:
+                content.update(codec_data(chunk))
+                count += len(chunk)
+                if count == len(chunk):
+                    self._tell("chunk", session, **number)
+                yield chunk
+            whole = True
+
+        try:
+            return await self._upload(session, counted())
+        finally:
+            vector = content.hexdigest() if whole else None
+            self._tell("upload", session, bytes=count, vector=vector, **number)
+
+
+def codec_data(chunk: bytes) -> bytes | memoryview:
+    """What a chunk carries; of a malformed one the whole."""
+    from wire.chunks import InvalidChunk, unframe
+
+    try:
+        return unframe(chunk)
+    except InvalidChunk:
+        return chunk
