@@ -1,0 +1,261 @@
+"""Rounds played in memory by the real protocol phases, and the transcripts they leave."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mechanisms.plan import Plan
+from secagg import client_phases, server_phases
+from secagg.context import RoundConfig
+from secagg.keys import IdentityKey
+from secagg.lottery import Draws
+from secagg.roster import Roster, RosterEntry, sign_roster
+from secagg.unmasking import Completed, Unmasking
+from tests.secagg.attempts_in_memory import authority, identities, keyed_source, vector_of
+from wire.enrolment import Card, sign_card
+from wire.ledger import Row, row_hash
+from wire.ledger_rows import LedgerEntry, make_entry
+from wire.study import StudyDocument, plan_study, round_parameters
+from wire.transcript import Transcript, sign_transcript, transcript_of, write_transcript
+
+STUDY = "on-record"
+MOST = 20  # identities there are
+AUTHORITY_KEY = authority().public_key().public_bytes_raw()
+
+
+@cache
+def coordinator_key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(keyed_source("coordinator")(32))
+
+
+@cache
+def tls_ca() -> bytes:
+    """A certificate: nothing in a transcript depends on what it says."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(start)
+        .not_valid_after(start + datetime.timedelta(days=3650))
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def card(study: str = STUDY, key: Ed25519PrivateKey | None = None, signer: Ed25519PrivateKey | None = None) -> bytes:
+    signer = signer or authority()
+    public = (key or coordinator_key()).public_key().public_bytes_raw()
+    return sign_card(
+        Card(study, signer.public_key().public_bytes_raw(), tls_ca(), public, "coordinator.example:8443"), signer
+    )
+
+
+@cache
+def plan(clients: int = 7, mechanism: str = "ddgauss", **others: Any) -> Plan:
+    chosen: dict[str, Any] = {
+        **{"dim": 8, "bits": 16, "clip": 1.0, "epsilon": 100.0, "delta": 1e-3, "rounds": 5},
+        **{"max_dropout": 0.3, "adversarial": 0.1, "min_survivors": 5 * clients // 7},
+    }
+    return plan_study(mechanism=mechanism, clients=clients, **(chosen | others))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a round of the study rests on; ``members`` are the positions in `identities` that are on the roster."""
+
+    members: tuple[int, ...]
+    plan: Plan
+    version: int = 1
+    study: str = STUDY
+    draws: Draws | None = None
+
+    @property
+    def keys(self) -> list[IdentityKey]:
+        return [identities(MOST)[who] for who in self.members]
+
+    @property
+    def roster(self) -> Roster:
+        entries = sorted((RosterEntry(key.public, f"host-{i}") for i, key in enumerate(self.keys)), key=_identity)
+        return Roster(self.study, self.version, tuple(entries), self.draws and self.draws.lottery)
+
+    @property
+    def roster_file(self) -> bytes:
+        return sign_roster(self.roster, authority())
+
+    @property
+    def document(self) -> bytes:
+        return StudyDocument(study=self.study, task="synthetic", task_options={}, plan=self.plan).to_bytes()
+
+    def config(self, round_: int = 1, attempt: int = 1, model: bytes = b"m" * 32) -> RoundConfig:
+        return RoundConfig(
+            roster=self.roster,
+            round=round_,
+            attempt=attempt,
+            study_digest=hashlib.sha256(self.document).digest(),
+            model_digest=model,
+            parameters=round_parameters(self.plan),
+            ticket=self.draws and self.draws.ticket(round_),
+        )
+
+
+def _identity(entry: RosterEntry) -> bytes:
+    return entry.identity
+
+
+def whole(count: int = 7, **others: Any) -> Setting:
+    """The whole roster takes part."""
+    return Setting(tuple(range(count)), others.pop("plan", None) or plan(count), **others)
+
+
+def drawn(cohort: int = 7, population: int = 20, **others: Any) -> Setting:
+    """Seven of twenty are drawn."""
+    chosen = plan(cohort, sampling="lottery", population=population, adversarial=0.0, **others)
+    draws = Draws.draw(STUDY, 1, chosen.rounds, keyed_source("lottery"))
+    return Setting(tuple(range(population)), chosen, draws=draws)
+
+
+@dataclass
+class Ledger:
+    """The coordinator's chain of charges, without its file."""
+
+    rows: int = 0
+    head: bytes = b"beginning of the ledger, 32 long"
+
+    def charge(self, entry: LedgerEntry) -> Row:
+        before, self.rows = self.head, self.rows + 1
+        self.head = row_hash(before, self.rows, entry.to_bytes())
+        return Row(self.rows, before, self.head, entry)
+
+
+def entry_of(setting: Setting, round_: int, attempt: int, numbers: Iterable[int], **changed: Any) -> LedgerEntry:
+    entry = make_entry(
+        setting.plan,
+        study=setting.study,
+        study_sha256=hashlib.sha256(setting.document).digest(),
+        round=round_,
+        attempt=attempt,
+        participants=numbers,
+        clock=lambda: 1.0,
+    )
+    return replace(entry, **changed)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What the coordinator has in hand at the end of an attempt."""
+
+    setting: Setting
+    config: RoundConfig
+    unmasking: Unmasking
+    signatures: tuple[tuple[int, bytes], ...]  # the unmasking request
+    completed: Completed
+
+    def transcript(self, row: Row | None = None, **changed: Any) -> Transcript:
+        """Without what the opened sum adds, and unsigned."""
+        config = self.config
+        chosen: dict[str, Any] = {
+            "card": card(self.setting.study),
+            "roster": self.setting.roster_file,
+            "study": self.setting.document,
+            "config": config,
+            "advertisements": self.unmasking.cohort.advertisements,
+            "u2": self.unmasking.u2,
+            "u3": self.unmasking.u3,
+            "signatures": self.signatures,
+            "row": row or Ledger().charge(entry_of(self.setting, config.round, config.attempt, self.unmasking.u3)),
+        }
+        return transcript_of(**(chosen | changed))
+
+    def write(self, row: Row | None = None, *, previous: bytes | None = None, **changed: Any) -> bytes:
+        """The file; the next model's digest is that of the round's number."""
+        bare = self.setting.plan.mechanism == "gaussian"
+        return write_transcript(
+            self.transcript(row, **changed),
+            coordinator_key(),
+            sum_sha256=None if bare else hashlib.sha256(self.completed.total.tobytes()).digest(),
+            next_model_sha256=model_after(self.config.round),
+            previous=previous,
+        )
+
+
+def model_after(round_: int) -> bytes:
+    return hashlib.sha256(b"model %d" % round_).digest()
+
+
+def key_of(config: RoundConfig, participant: int) -> IdentityKey:
+    known = {key.public: key for key in identities(MOST)}
+    return known[config.roster.identity(participant)]
+
+
+def play(
+    setting: Setting,
+    round_: int = 1,
+    attempt: int = 1,
+    *,
+    absent: Iterable[int] = (),
+    silent: Iterable[int] = (),
+    late: Iterable[int] = (),
+    model: bytes | None = None,
+) -> Finished:
+    """A whole attempt, by the phases of both sides.
+
+    Args:
+        absent: don't advertise: not in u1.
+        silent: don't deal: in u1, not in u2.
+        late: don't upload: in u2, not in u3.
+    """
+    config = setting.config(round_, attempt, model or (model_after(round_ - 1) if round_ > 1 else b"m" * 32))
+    invited = sorted(config.invited - set(absent))
+    source = keyed_source(f"play {config.round_context().hex()}")
+    phases: dict[int, Any] = {}
+    server: Any = server_phases.AdvertiseKeys(config, frozenset(invited))
+    for who in invited:
+        phases[who], message = client_phases.AdvertiseKeys(config, key_of(config, who), source).advertise()
+        server.receive(who, message)
+    server, messages = server.close()
+    for leaving in (set(silent), set(late), set(), set()):
+        for who, message in messages.items():
+            if who in leaving:
+                continue
+            phases[who], answer = phases[who].receive(message), None
+            if isinstance(phases[who], tuple):
+                phases[who], answer = phases[who]
+            else:
+                phases[who], answer = phases[who].mask(vector_of(who, config.parameters))
+            server.receive(who, answer)
+        if isinstance(server, Unmasking):
+            break
+        server, messages = server.close()
+    request = next(iter(messages.values()))
+    return Finished(setting, config, server, request.signatures, server.close())
+
+
+def study_of(setting: Setting, rounds: Iterable[int]) -> list[bytes]:
+    """Transcripts of several rounds, each naming the one before."""
+    ledger, files, previous = Ledger(), list[bytes](), None
+    for round_ in rounds:
+        finished = play(setting, round_)
+        row = ledger.charge(entry_of(setting, round_, 1, finished.unmasking.u3))
+        files.append(finished.write(row, previous=previous))
+        previous = hashlib.sha256(files[-1]).digest()
+    return files
+
+
+def signed(transcript: Transcript, key: Ed25519PrivateKey | None = None) -> bytes:
+    """As a coordinator that lies would sign it."""
+    return sign_transcript(transcript, key or coordinator_key()).data
