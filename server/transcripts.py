@@ -1,0 +1,282 @@
+"""The coordinator's transcripts: one signed file for each finished round, each naming the one before it.
+
+An attempt is noted when it is charged, and its file is written when its sum is open and the next model is on the disk,
+before the journal counts the round. If the process ends between the two, the round is played again in another attempt:
+the file of the first one is put aside, not deleted, since its sum was opened.
+
+Transcripts name who took part. They are kept readable by their owner alone; publishing is the owner's decision, and
+`check_publishing` says what it rules out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from mechanisms.plan import InfeasiblePlan, Plan
+from mechanisms.statement import NO_SAMPLING, RELEASED
+from secagg.unmasking import Unmasking
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.durable import StorageError
+from wire.enrolment import InvalidCard, fingerprint, verify_card
+from wire.key_files import KeyFileError, read_key_file
+from wire.ledger import Row
+from wire.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
+
+FOLDER: Final = "transcripts"
+PUBLISHED: Final = "published"
+_NAME: Final = re.compile(r"round-(\d{6,})\.transcript")
+
+
+class TranscriptError(StorageError):
+    """Transcripts can't be kept: the key, the card or a file is missing or wrong; names it and what to change."""
+
+
+def file_name(round_: int) -> str:
+    """``round-000001.transcript``; names sort as rounds do, up to a million."""
+    return f"round-{round_:06d}.transcript"
+
+
+def check_publishing(plan: Plan) -> None:
+    """Whether transcripts of a study under this plan may be published.
+
+    Raises:
+        InfeasiblePlan: its epsilon counts on nobody knowing who was drawn, which a transcript tells.
+    """
+    if plan.sampling != NO_SAMPLING and plan.target == RELEASED:
+        raise InfeasiblePlan(
+            "publish_transcripts tells who was in each round, and the target released counts on nobody knowing",
+            "set publish_transcripts = false, or plan for the target coordinator",
+        )
+
+
+class Transcripts:
+    """Writes the transcripts of one study. Its methods may run in any thread, one at a time."""
+
+    def __init__(
+        self,
+        folder: Path,
+        card: bytes,
+        key: Ed25519PrivateKey,
+        study: bytes,
+        *,
+        published: Path | None = None,
+    ) -> None:
+        """
+        Args:
+            folder: of the files; made if need be.
+            card: the study's card, which holds the public half of ``key``.
+            study: the study document.
+            published: folder for the copies that anybody may read; None publishes nothing.
+        """
+        self.folder, self.published = folder, published
+        self._card, self._key, self._study = card, key, study
+        self._noted: Transcript | None = None
+        self._previous: bytes | None = None
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        card_file: Path,
+        key_file: Path,
+        authority_public: bytes,
+        study: bytes,
+        *,
+        published: Path | None = None,
+    ) -> Transcripts:
+        """Read card and key, and hold them against each other.
+
+        Raises:
+            TranscriptError: one of them can't be used; says what to change.
+        """
+        try:
+            card = card_file.read_bytes()
+            on_card = verify_card(card, fingerprint(authority_public)).coordinator_public
+        except (OSError, InvalidCard) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise TranscriptError(
+                f"{card_file}: {reason}; take the card that the authority signed, or set coordinator.transcripts "
+                '= "off"'
+            ) from error
+        key = read_transcript_key(key_file)
+        if key.public_key().public_bytes_raw() != on_card:
+            raise TranscriptError(
+                f"{key_file} is not the key on {card_file}, and transcripts signed with it would hold nowhere: restore "
+                "the key, or have the authority sign a card for this one"
+            )
+        return cls(folder, card, key, study, published=published)
+
+    # ------------------------------------------------------------ after a restart
+
+    def restore(self, completed_rounds: int) -> None:
+        """Continue the chain behind the last round that counts, and publish what isn't published yet.
+
+        Raises:
+            TranscriptError: the last file is none, or signed with another key.
+            OSError: the folder takes no writes.
+        """
+        self._noted = None
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept: list[int] = []
+        for path in self.folder.iterdir():
+            if path.name.endswith(".new"):
+                path.unlink()
+                continue
+            named = _NAME.fullmatch(path.name)
+            if named is None:
+                continue
+            if int(named[1]) <= completed_rounds:
+                kept.append(int(named[1]))
+            else:
+                self._put_aside(path)
+        self._previous = self._digest(max(kept)) if kept else None
+        for round_ in sorted(kept):
+            self.publish(round_)
+
+    def _put_aside(self, path: Path) -> None:
+        """A sum was opened, and the round is played again: both happened, and the ledger charges both."""
+        for attempt in range(1, 1 << 20):
+            aside = path.with_name(f"{path.stem}.unfinished-{attempt}")
+            if not aside.exists():
+                path.rename(aside)
+                return
+
+    def _digest(self, round_: int) -> bytes:
+        path = self.folder / file_name(round_)
+        data = path.read_bytes()
+        try:
+            last = read_transcript(data)
+        except InvalidTranscript as error:
+            raise TranscriptError(f"{path}: {error.sentence}; restore it, the next transcript names it") from error
+        if (last.round, last.study) != (round_, self._study):
+            raise TranscriptError(f"{path} is of another round or study: restore it, the next transcript names it")
+        return hashlib.sha256(data).digest()
+
+    # ------------------------------------------------------------ while a round runs
+
+    def note(
+        self,
+        unmasking: Unmasking,
+        request: bytes,
+        row: Row,
+        roster_file: bytes,
+        *,
+        numbers: Mapping[int, int] | None = None,
+        excluded: Mapping[bytes, str] | None = None,
+    ) -> None:
+        """An attempt is charged. Takes the place of what was noted before; nothing is written yet.
+
+        Args:
+            unmasking: the phase that follows, with all sets and advertisements.
+            request: the unmasking request as it is sent, serialised.
+            row: the ledger's.
+            roster_file: the roster that the attempt runs under, as the authority signed it.
+            numbers: position in the roster -> number in the ledger; default: the same.
+            excluded: identity -> reason, of all who aren't invited any more.
+
+        Raises:
+            TranscriptError: the roster's file isn't UTF-8 text.
+        """
+        cohort = unmasking.cohort
+        message = codec.read_unmasking_request(pb.UnmaskingRequest.FromString(request))
+        try:
+            self._noted = transcript_of(
+                card=self._card,
+                roster=roster_file,
+                study=self._study,
+                config=cohort.config,
+                advertisements=cohort.advertisements,
+                u2=unmasking.u2,
+                u3=unmasking.u3,
+                signatures=message.signatures,
+                row=row,
+                numbers=numbers,
+                excluded=excluded,
+            )
+        except UnicodeDecodeError as error:
+            raise TranscriptError("the roster's file isn't UTF-8 text: have the authority write it anew") from error
+
+    def finish(self, round_: int, attempt: int, sum_sha256: bytes | None, next_model_sha256: bytes) -> Path:
+        """Write the file of the attempt that was noted; durable when it returns, whole after any crash.
+
+        Args:
+            sum_sha256: None where the sum holds no noise yet (see `wire.transcript.write_transcript`).
+            next_model_sha256: of the model that the next round begins with.
+
+        Raises:
+            ValueError: another attempt was noted, or none.
+            OSError: the folder takes no writes.
+        """
+        noted = self._noted
+        if noted is None or (noted.round, noted.attempt) != (round_, attempt):
+            raise ValueError(f"round {round_} attempt {attempt} was not noted when it was charged")
+        data = write_transcript(
+            noted,
+            self._key,
+            sum_sha256=sum_sha256,
+            next_model_sha256=next_model_sha256,
+            previous=self._previous,
+        )
+        path = self.folder / file_name(round_)
+        _write(path, data, 0o600)
+        self._previous, self._noted = hashlib.sha256(data).digest(), None
+        return path
+
+    def publish(self, round_: int) -> None:
+        """Copy a round's file where anybody may read it, if that is wanted; once the journal counts the round.
+
+        Raises:
+            OSError: the folder takes no writes.
+        """
+        if self.published is None:
+            return
+        copy = self.published / file_name(round_)
+        if not copy.exists():
+            self.published.mkdir(parents=True, exist_ok=True, mode=0o755)
+            _write(copy, (self.folder / file_name(round_)).read_bytes(), 0o644)
+
+
+def read_transcript_key(path: Path) -> Ed25519PrivateKey:
+    """The coordinator's own key.
+
+    Raises:
+        TranscriptError: missing, open to others, or not an unencrypted Ed25519 private key in PEM.
+    """
+    try:
+        key = load_pem_private_key(read_key_file(path), password=None)
+    except KeyFileError as error:
+        raise TranscriptError(str(error)) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Not chained: what a parser says of a file that it can't read may quote it.
+        raise TranscriptError(f"{path} is not an unencrypted private key in PEM") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise TranscriptError(f"{path} is not an Ed25519 key")
+    return key
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    # O_EXCL, so that nobody's file of that name is written to; fchmod, since the umask may take bits away.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
