@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from client.policy_file import PolicyTable, TaskName, policy_values
 from client.settings import HostSettings
 from wire.settings_file import (
     ConfigurationError,
@@ -62,7 +63,7 @@ class StudyTable(Table):
     """The Ed25519 key that signs rosters, 64 hexadecimal digits.
 
     It comes from the authority, never from the coordinator."""
-    task: Literal["softmax-regression", "mlp", "cnn", "synthetic"]
+    task: TaskName
 
     @property
     def authority_public_key_bytes(self) -> bytes:
@@ -94,22 +95,6 @@ class CoordinatorTable(Table):
         return value
 
 
-class PolicyTable(Table):
-    """[policy]: what these participants accept. A round that breaks it is refused."""
-
-    max_epsilon: float = Field(gt=0)
-    """Most epsilon_coordinator that one participant may spend in this study."""
-    max_delta: float = Field(default=1e-5, gt=0, lt=1)
-    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian"] | None = None
-    """The one that is accepted. Left out: any but ``gaussian``, whose coordinator sees the sum without noise."""
-    min_honest_survivors: int = Field(ge=1)
-    """Fewest honest participants in a sum (h_min); the others hide this one's update."""
-    min_colluders: int = Field(default=2, ge=0)
-    """Participants that the study must at least assume to collude with the coordinator (A)."""
-    one_machine: bool = False
-    """Accept that one host runs more participants than are assumed to collude: a trial on one machine."""
-
-
 class DataTable(Table):
     """[data]: the data set, and how it is cut into ``parts``; each participant holds one of them."""
 
@@ -139,6 +124,7 @@ class HostConfiguration(Settings):
     """Options of the task; the task itself checks them."""
     data: DataTable
     policy: PolicyTable
+    """Limits here, or ``file = "policy.toml"`` with the table in a file of its own."""
     participants: tuple[ParticipantTable, ...] = Field(min_length=1)
 
     def settings(self) -> HostSettings:
@@ -157,17 +143,28 @@ class HostConfiguration(Settings):
                     f"participants[{index}].part = {entry.part} is outside the {self.data.parts} parts of "
                     f"the data: use 0 to {self.data.parts - 1}"
                 )
+        if self.policy.tasks is not None and self.study.task not in self.policy.tasks:
+            raise ValueError(
+                f"policy.tasks doesn't hold study.task = {self.study.task!r}, so this host would refuse its own study: "
+                "add it, or leave the study"
+            )
         return self
 
 
-def load(path: Path) -> HostConfiguration:
+def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
     """Read a host's file, or the ``host.toml`` in a host's folder; all paths come back absolute.
+
+    Args:
+        path: the file or the folder.
+        policy: in the place of the one that host.toml holds or names.
 
     Raises:
         ConfigurationError: the file, a key in it, or a file that it names can't be used.
     """
     file = path / HOST_FILE if path.is_dir() else path
-    configuration = read_settings(HostConfiguration, file, hint=_HINT)
+    configuration = read_settings(
+        HostConfiguration, file, hint=_HINT, prepare=lambda content: policy_values(content, file, policy)
+    )
     base = file.resolve().parent
     participants = tuple(entry.model_copy(update={"key": base / entry.key}) for entry in configuration.participants)
     readable = {f"participants[{index}].key": entry.key for index, entry in enumerate(participants)}

@@ -70,6 +70,39 @@ class Policy:
     min_honest_survivors: int
     min_colluders: int
     one_machine: bool
+    max_epsilon_round: float | None = None
+    max_epsilon_total: float | None = None
+    max_delta_total: float | None = None
+    mechanisms: tuple[str, ...] | None = None
+    min_cohort: int | None = None
+    min_survivors: int | None = None
+    min_adversarial: float | None = None
+    min_dropout: float | None = None
+    max_clip: float | None = None
+    min_bits: int | None = None
+    max_bits: int | None = None
+    max_dimension: int | None = None
+    tasks: tuple[str, ...] | None = None
+    task_digests: tuple[str, ...] | None = None
+    study_digests: tuple[str, ...] | None = None
+    model_digests: tuple[str, ...] | None = None
+    max_rounds_per_day: int | None = None
+    hours: tuple[str, ...] | None = None
+
+    @property
+    def accepted_mechanisms(self) -> tuple[str, ...]:
+        """Names, or nothing where any is accepted that needs no trust in the coordinator."""
+        return self.mechanisms or ((self.mechanism,) if self.mechanism is not None else ())
+
+    @property
+    def total_delta(self) -> float:
+        """At which the total over all studies is stated."""
+        return self.max_delta if self.max_delta_total is None else self.max_delta_total
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Policy:
+        """From what JSON holds of a `client.policy_file.PolicyTable`."""
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
 @dataclass(frozen=True)
@@ -114,6 +147,6 @@ class HostSettings:
             ),
             task=values["task"],
             data=Data(**values["data"]),
-            policy=Policy(**values["policy"]),
+            policy=Policy.from_values(values["policy"]),
             participants=tuple(HostedParticipant(Path(one["key"]), one["part"]) for one in values["participants"]),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,13 +58,21 @@ class Settings(BaseSettings):
 Model = TypeVar("Model", bound=Settings)
 
 
-def read_settings(model: type[Model], path: Path, *, hint: str) -> Model:
+def read_settings(
+    model: type[Model],
+    path: Path,
+    *,
+    hint: str,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Model:
     """Parse and validate ``path``.
 
     Args:
         model: what the file must be.
         path: the TOML file.
         hint: a sentence that says how such a file is made; ends the message when there is no file.
+        prepare: is given the file's content and returns the content to validate, such as one that a table in another
+            file completes; may raise `ConfigurationError`.
 
     Raises:
         ConfigurationError: the file can't be read, isn't TOML, or holds a value that the model refuses.
@@ -81,6 +89,8 @@ def read_settings(model: type[Model], path: Path, *, hint: str) -> Model:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}.") from None
+    if prepare is not None:
+        content = prepare(content)
     try:
         return model(**content)
     except ValidationError as error:
