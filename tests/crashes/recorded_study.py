@@ -17,9 +17,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from secagg.client_phases import request_digest
+from secagg.packing import packed_size
 from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.chunks import unframe
 
 Note = Callable[[dict[str, Any]], None]
 
@@ -40,6 +42,7 @@ def watch(study: Study, note: Note, *, ask_again: bool = True) -> None:
 class _Watch:
     def __init__(self, study: Study, note: Note, ask_again: bool) -> None:
         self._study, self._note, self._ask_again = study, note, ask_again
+        self._size = packed_size(study._parameters.dim, study._parameters.bits)
         self._asked: dict[str, list[bytes]] = {}  # of the last attempt each one was invited to
         self._offered: dict[str, tuple[int, int]] = {}  # the attempt in which each one offered a vector last
         self._unmasked: set[tuple[str, int, int]] = set()
@@ -141,30 +144,21 @@ class _Watch:
         number = {"round": round_, "attempt": attempt}
         # The call itself counts as its first byte: it is sent by a client that is about to send the vector.
         self._tell("said", session, kind="upload", **number)
-        content, count, whole = hashlib.sha256(), 0, False
+        content, count = hashlib.sha256(), 0
 
         async def counted() -> AsyncIterator[bytes]:
-            nonlocal count, whole
+            nonlocal count
             async for chunk in chunks:
-                content.update(codec_data(chunk))
-                count += len(chunk)
-                if count == len(chunk):
+                data = unframe(chunk)
+                if not count:
                     self._tell("chunk", session, **number)
+                content.update(data)
+                count += len(data)
                 yield chunk
-            whole = True
 
         try:
             return await self._upload(session, counted())
         finally:
-            vector = content.hexdigest() if whole else None
+            # A stream that its sender's death cuts off can end like one that is complete.
+            vector = content.hexdigest() if count == self._size else None
             self._tell("upload", session, bytes=count, vector=vector, **number)
-
-
-def codec_data(chunk: bytes) -> bytes | memoryview:
-    """What a chunk carries; of a malformed one the whole."""
-    from wire.chunks import InvalidChunk, unframe
-
-    try:
-        return unframe(chunk)
-    except InvalidChunk:
-        return chunk
