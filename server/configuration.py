@@ -54,8 +54,15 @@ class StudyTable(Table):
     """The study's name; part of every key and signature, so both sides must hold the same."""
     rounds: int = Field(ge=1, le=1_000_000)
     """Rounds to run; the privacy budget is spread over exactly these."""
+    participants: int | None = Field(default=None, ge=1, le=65_519)
+    """Most participants of one round: the plan is for so many, and they may be enrolled one by one.
+
+    Left out: as many as the roster lists when the study begins."""
     task: Literal["softmax-regression", "mlp", "cnn", "synthetic"]
     """What is trained. ``cnn`` needs the extra ``torch``; ``synthetic`` trains nothing: for load tests."""
+
+    participants: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Places on the roster. Left out: as many as it lists now, and nobody can enrol later."""
 
 
 class DataTable(Table):
@@ -84,10 +91,23 @@ class PrivacyTable(Table):
     """Largest L2 norm of one update, in the model's own units."""
     bits: int = Field(default=16, ge=1, le=62)
     """B: bits of one value on the wire."""
+    sampling: Literal["none", "lottery"] = "none"
+    """``none``: everybody on the roster takes part in each round. ``lottery``: ``study.participants`` of them, drawn by
+    the authority's seeds."""
+    population: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Lottery only: the smallest roster that cohorts are drawn from."""
+    largest_roster: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Lottery only: the largest one, for which A must hold. Left out: ``population``."""
     max_dropout: float = Field(default=0.3, ge=0, lt=1)
     """Share of the cohort that may leave during a round."""
     adversarial: float = Field(default=0.05, ge=0, lt=1)
     """Share of the roster assumed to collude with the coordinator."""
+    sampling: Literal["none", "lottery"] = "none"
+    """``none`` invites the whole roster to every round; ``lottery`` draws a cohort by seeds that the authority signed."""
+    cohort: int | None = Field(default=None, ge=2)
+    """Lottery only: participants of one round."""
+    population: int | None = Field(default=None, ge=2)
+    """Lottery only: the smallest roster that the plan covers. Left out: all places."""
     min_survivors: int | None = Field(default=None, ge=1)
     """Fewest participants in a sum; the noise is sized for it. Left out: derived from max_dropout."""
     quorum: int | None = Field(default=None, ge=1)
@@ -127,6 +147,33 @@ class PrivacyTable(Table):
             sketch_rows=self.sketch_rows,
             sketch_ratio=self.sketch_ratio,
         ) | {"rotation": None if self.rotation == "auto" else self.rotation}
+
+    @model_validator(mode="after")
+    def _drawn(self) -> Self:
+        if (self.sampling == "lottery") != (self.population is not None):
+            raise ValueError('population says how many a lottery draws from: set it with sampling = "lottery" only')
+        if self.largest_roster is not None and self.largest_roster < (self.population or self.largest_roster + 1):
+            raise ValueError("largest_roster must be population or more, and set for a lottery only")
+        return self
+
+    def drawing(self, places: int) -> dict[str, Any]:
+        """How the participants of a round are found, as arguments of `wire.study.plan_study`."""
+        if self.sampling == "none":
+            return {"clients": places}
+        return {
+            "clients": self.cohort,
+            "sampling": self.sampling,
+            "population": self.population or places,
+            "largest_roster": places,
+        }
+
+    @model_validator(mode="after")
+    def _drawn(self) -> Self:
+        if self.sampling == "lottery" and self.cohort is None:
+            raise ValueError("sampling = \"lottery\" draws a cohort for each round: say of how many with cohort")
+        if self.sampling == "none" and (self.cohort is not None or self.population is not None):
+            raise ValueError("cohort and population say how a lottery draws: add sampling = \"lottery\"")
+        return self
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -178,6 +225,10 @@ class CoordinatorTable(Table):
     """What whoever wants to join is shown, signed by the authority; read where enrolment_listen is set."""
     transcript_key: Path = Path("coordinator/transcript.key")
     """The coordinator's own Ed25519 key, which signs transcripts; secret."""
+    transcripts: Literal["keep", "off"] = "keep"
+    """``keep``: a signed file for each finished round, in ``transcripts/`` beside the state."""
+    publish_transcripts: bool = False
+    """Copies in ``published/`` that anybody may read. They name who took part: no epsilon is amplified by sampling then."""
     lottery: Path = Path("lottery.json")
     """Seeds of the cohorts, of the roster's version; only where cohorts are drawn."""
     max_attempts: int = Field(default=3, ge=1, le=100)
@@ -199,6 +250,12 @@ class CoordinatorTable(Table):
         if value:
             split_address(value)
         return value
+
+    @model_validator(mode="after")
+    def _published_are_kept(self) -> Self:
+        if self.publish_transcripts and self.transcripts == "off":
+            raise ValueError('publish_transcripts = true needs transcripts = "keep"')
+        return self
 
     @property
     def listen_host(self) -> str:
@@ -223,6 +280,12 @@ class StudyConfiguration(Settings):
     deadlines: DeadlineTable = DeadlineTable()
     server_optimizer: ServerOptimizerTable = ServerOptimizerTable()
     coordinator: CoordinatorTable = CoordinatorTable()
+
+    @model_validator(mode="after")
+    def _cohort(self) -> Self:
+        if self.privacy.sampling == "lottery" and self.study.participants is None:
+            raise ValueError('study.participants is missing: with sampling = "lottery" it says how many are drawn')
+        return self
 
     def read_authority_public_key(self) -> bytes:
         """The 32 bytes of the key that signs rosters.

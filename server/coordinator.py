@@ -115,7 +115,7 @@ def open_study(
         layers = [array.size for array in task.initial_parameters().values()]
         plan = plan_study(
             mechanism=privacy.mechanism,
-            clients=len(roster),
+            clients=configuration.study.participants or len(roster),
             dim=sum(layers),
             bits=privacy.bits,
             epsilon=privacy.epsilon,
@@ -127,6 +127,9 @@ def open_study(
             quorum=privacy.quorum,
             beta=privacy.beta,
             k_stddevs=privacy.k_stddevs,
+            sampling=privacy.sampling,
+            population=privacy.population,
+            largest_roster=privacy.largest_roster,
             **privacy.coding(layers),
         )
         check_hosts(roster, plan.colluders, coordinator.one_machine)

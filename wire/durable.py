@@ -83,8 +83,13 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
     temporary = path.with_name(path.name + ".new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, data)
+        rest = memoryview(data)
+        while rest:  # a disk that fills takes a part first, and says so only when it is asked again
+            rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # what takes no more writes needs the room
+        raise
     finally:
         os.close(descriptor)
     os.replace(temporary, path)

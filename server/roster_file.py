@@ -1,0 +1,158 @@
+"""The roster on disk, with its lottery: read at the start, replaced by what the authority publishes, noticed by hand.
+
+The authority signs it anywhere; here it is only held against the study. Two files can't be replaced at once: what is
+published is therefore kept whole in a third one first, from which both are written again after a crash in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from secagg.roster import InvalidRoster, Roster, verify_roster
+from wire.durable import replace_durably
+from wire.enrolment import InvalidPackage, Package, read_package, write_package
+
+log = structlog.get_logger()
+
+UNDER_WAY: Final = "roster.under-way"
+"""In the folder of enrolment: a roster with its lottery that is being written."""
+
+
+@dataclass(frozen=True)
+class RosterFiles:
+    """A roster as it was read, with the bytes it was read from."""
+
+    roster: Roster
+    roster_file: bytes
+    lottery_file: bytes | None
+
+
+class RosterFile:
+    """The files ``roster.json`` and ``lottery.json`` of one study."""
+
+    def __init__(
+        self,
+        roster: Path,
+        lottery: Path,
+        work: Path,
+        *,
+        study: str,
+        authority_public: bytes,
+    ) -> None:
+        """
+        Args:
+            roster, lottery: the two files; the second is there only where cohorts are drawn.
+            work: a folder for what is under way; made when it is needed.
+            authority_public: the key that signs rosters, 32 bytes.
+        """
+        self._roster, self._lottery, self._under_way = roster, lottery, work / UNDER_WAY
+        self._study, self._authority_public = study, authority_public
+        self._seen: tuple[object, ...] = ()
+        self._refused: tuple[object, ...] = ()
+
+    def check(self, roster_file: bytes) -> Roster:
+        """Whether the authority signed this roster, and for this study. Plan and lottery are the caller's to check.
+
+        Raises:
+            InvalidRoster: it didn't.
+        """
+        roster = verify_roster(roster_file, self._authority_public)
+        if roster.study != self._study:
+            raise InvalidRoster(
+                f"{self._roster} is the roster of the study {roster.study!r}, study.toml names {self._study!r}: use "
+                "the roster of this study"
+            )
+        return roster
+
+    def read(self) -> RosterFiles:
+        """The roster in the files; finishes what a crash left half done.
+
+        Raises:
+            InvalidRoster: it isn't this study's, or not signed by its authority.
+            OSError: they can't be read.
+        """
+        self._finish()
+        self._seen = self._stamps()
+        return self._load()
+
+    def _load(self) -> RosterFiles:
+        roster_file = self._roster.read_bytes()
+        roster, lottery_file = self.check(roster_file), None
+        if roster.lottery is not None:
+            with contextlib.suppress(FileNotFoundError):
+                lottery_file = self._lottery.read_bytes()
+        return RosterFiles(roster, roster_file, lottery_file)
+
+    def changed(self) -> tuple[bytes, bytes | None] | None:
+        """The files' contents if they were replaced since they were last read or published, else None.
+
+        Two calls of stat where nothing has changed. A roster that can't be used, because half of it was copied or
+        because it isn't this study's, is logged once and left alone until it changes again.
+        """
+        stamps = self._stamps()
+        if stamps in (self._seen, self._refused):
+            return None
+        try:
+            files = self._load()
+        except (InvalidRoster, OSError) as error:
+            log.warning("the roster file was replaced by one that can't be used", reason=str(error))
+            self._refused = stamps
+            return None
+        self._seen = stamps
+        return files.roster_file, files.lottery_file
+
+    def publish(self, roster_file: bytes, lottery_file: bytes | None) -> None:
+        """Make checked contents those of the files, both or neither after any crash; durable when this returns.
+
+        Raises:
+            OSError: the disk takes no writes. Then either nothing has changed, or the rest is done by the next call of
+                `read`.
+        """
+        self._under_way.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(self._under_way, write_package(roster_file, lottery_file, []))
+        self._write(Package(roster_file, lottery_file, ()))
+        self._seen = self._stamps()
+
+    def _write(self, package: Package) -> None:
+        if package.lottery_file is not None:
+            replace_durably(self._lottery, package.lottery_file)
+        replace_durably(self._roster, package.roster_file)
+        with contextlib.suppress(OSError):  # written twice is as good as once
+            self._under_way.unlink()
+
+    def _finish(self) -> None:
+        try:
+            data = self._under_way.read_bytes()
+        except FileNotFoundError:
+            return
+        try:
+            package = read_package(data)
+            published = self.check(package.roster_file)
+        except (InvalidPackage, InvalidRoster) as error:
+            log.warning("what was left of a published roster can't be used", reason=str(error))
+            return
+        with contextlib.suppress(InvalidRoster, OSError):
+            # By hand a later one may have come meanwhile.
+            if verify_roster(self._roster.read_bytes(), self._authority_public).version > published.version:
+                self._under_way.unlink()
+                return
+        self._write(package)
+        log.info("a published roster was put in place after the last stop", version=published.version)
+
+    def _stamps(self) -> tuple[object, ...]:
+        return _stamp(self._roster), _stamp(self._lottery)
+
+
+def _stamp(path: Path) -> object:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
