@@ -46,6 +46,11 @@ def file_name(round_: int) -> str:
     return f"round-{round_:06d}.transcript"
 
 
+def are_published(state: Path) -> bool:
+    """Whether there are published transcripts beside a state file; what was told once stays told."""
+    return any((state.with_name(PUBLISHED)).glob("*.transcript"))
+
+
 def check_publishing(plan: Plan) -> None:
     """Whether transcripts of a study under this plan may be published.
 
@@ -54,8 +59,8 @@ def check_publishing(plan: Plan) -> None:
     """
     if plan.sampling != NO_SAMPLING and plan.target == RELEASED:
         raise InfeasiblePlan(
-            "publish_transcripts tells who was in each round, and the target released counts on nobody knowing",
-            "set publish_transcripts = false, or plan for the target coordinator",
+            "published transcripts tell who was in each round, and the target released counts on nobody knowing",
+            "set publish_transcripts = false before the first round, or plan for the target coordinator",
         )
 
 
