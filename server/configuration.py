@@ -228,7 +228,7 @@ class CoordinatorTable(Table):
     transcripts: Literal["keep", "off"] = "keep"
     """``keep``: a signed file for each finished round, in ``transcripts/`` beside the state."""
     publish_transcripts: bool = False
-    """Copies in ``published/`` that anybody may read. They name who took part: no epsilon is amplified by sampling then."""
+    """Copies in ``published/`` that anybody may read. They name who took part: sampling amplifies no epsilon then."""
     lottery: Path = Path("lottery.json")
     """Seeds of the cohorts, of the roster's version; only where cohorts are drawn."""
     max_attempts: int = Field(default=3, ge=1, le=100)

@@ -26,15 +26,17 @@ from learning.options import OptionError
 from learning.task import TaskUnavailable, make_task
 from mechanisms.plan import InfeasiblePlan
 from secagg.masking import choose_keystream
-from secagg.roster import InvalidRoster, Roster, verify_roster
+from secagg.roster import InvalidRoster, Roster
 from server import process_memory, service
 from server.configuration import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.journal import Journal
+from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from wire import coordinator_pb2
 from wire.durable import StorageError
+from wire.lottery import read_draws
 from wire.settings_file import split_address
-from wire.study import StudyDocument, plan_study
+from wire.study import StudyDocument, check_roster_fits, plan_study
 
 log = structlog.get_logger()
 
@@ -103,14 +105,9 @@ def open_study(
     """
     coordinator, privacy = configuration.coordinator, configuration.privacy
     try:
-        roster_file = coordinator.roster.read_bytes()
-        roster = verify_roster(roster_file, configuration.read_authority_public_key())
-        if roster.study != configuration.study.name:
-            raise StartError(
-                f"{coordinator.roster} is the roster of the study {roster.study!r}, "
-                f"study.toml names {configuration.study.name!r}: use the roster of this study",
-                BAD_INPUT,
-            )
+        files = RosterFile.of(configuration)
+        found = files.read()
+        roster, roster_file = found.roster, found.roster_file
         task = make_task(configuration.study.task, dict(configuration.task))
         layers = [array.size for array in task.initial_parameters().values()]
         plan = plan_study(
@@ -132,6 +129,8 @@ def open_study(
             largest_roster=privacy.largest_roster,
             **privacy.coding(layers),
         )
+        check_roster_fits(plan, roster)
+        draws = read_draws(roster, found.lottery_file, plan)
         check_hosts(roster, plan.colluders, coordinator.one_machine)
         document = StudyDocument(
             study=configuration.study.name, task=task.name, task_options=dict(configuration.task), plan=plan
@@ -139,7 +138,7 @@ def open_study(
         test_data = load_part(configuration.data.dataset, "test")
         journal = Journal(coordinator.state)
         study = Study(
-            configuration, document, roster, roster_file, task, test_data, journal, on_event, between_attempts
+            configuration, document, roster, roster_file, task, test_data, journal, on_event, between_attempts, draws
         )
     except InfeasiblePlan as error:
         raise StartError(str(error), INFEASIBLE) from error

@@ -14,11 +14,13 @@ from typing import Final
 import structlog
 
 from secagg.roster import InvalidRoster, Roster, verify_roster
+from server.configuration import StudyConfiguration
 from wire.durable import replace_durably
 from wire.enrolment import InvalidPackage, Package, read_package, write_package
 
 log = structlog.get_logger()
 
+ENROLMENT_FOLDER: Final = "enrolment"
 UNDER_WAY: Final = "roster.under-way"
 """In the folder of enrolment: a roster with its lottery that is being written."""
 
@@ -54,6 +56,22 @@ class RosterFile:
         self._study, self._authority_public = study, authority_public
         self._seen: tuple[object, ...] = ()
         self._refused: tuple[object, ...] = ()
+
+    @classmethod
+    def of(cls, configuration: StudyConfiguration) -> RosterFile:
+        """Those that study.toml names.
+
+        Raises:
+            ConfigurationError: the authority's public key can't be used.
+        """
+        table = configuration.coordinator
+        return cls(
+            table.roster,
+            table.lottery,
+            table.state.parent / ENROLMENT_FOLDER,
+            study=configuration.study.name,
+            authority_public=configuration.read_authority_public_key(),
+        )
 
     def check(self, roster_file: bytes) -> Roster:
         """Whether the authority signed this roster, and for this study. Plan and lottery are the caller's to check.
