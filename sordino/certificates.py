@@ -1,6 +1,8 @@
-"""TLS certificates of a study: a P-256 authority, the coordinator's certificate, and one for each host.
+"""TLS certificates of a study: the authority's P-256 key signs one for the coordinator and one for each client.
 
-gRPC refuses Ed25519 leaves, so TLS uses P-256 and identities on the roster stay Ed25519.
+gRPC refuses Ed25519 leaves, so TLS uses P-256 and identities on the roster stay Ed25519. A client's certificate names
+one identity, or one host of the roster, in its SAN; the coordinator's names the addresses by which it is reached. Each
+is good for its own side of a connection only, and the authority's own certificate allows no authorities below it.
 """
 
 from __future__ import annotations
@@ -9,100 +11,211 @@ import datetime
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_VALID_DAYS = 825  # the longest that common TLS clients accept for a leaf
-_CLOCK_SKEW = datetime.timedelta(hours=1)
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+IDENTITY_URI: Final = "urn:sordino:identity:"
+HOST_URI: Final = "urn:sordino:host:"
+CA_DAYS: Final = 3650
+SERVER_DAYS: Final = 825  # the longest that common TLS clients accept for a leaf
+CLIENT_DAYS: Final = 90
+"""Of participants who renew by themselves; those who can't are given as long as the coordinator."""
+CLOCK_SKEW: Final = datetime.timedelta(hours=1)
+"""A certificate is valid from this long before it was made: not all clocks agree."""
+
+
+class CertificateError(ValueError):
+    """A certificate or its key can't be used; one sentence, without key material."""
 
 
 @dataclass(frozen=True)
-class ServerCertificate:
-    """PEM texts; both keys are secret."""
+class ClientName:
+    """Whom a client certificate names: one identity (32 bytes) or one host, the other is None; times with a zone."""
 
-    ca: bytes
-    certificate: bytes
-    key: bytes = field(repr=False)
-    ca_key: bytes = field(repr=False)
-
-
-def make_server_certificate(study: str, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
-    """Make a certificate authority and one server certificate signed by it.
-
-    Args:
-        study: goes into the subjects, for whoever reads them.
-        names: host names and IP addresses besides ``LOCAL_NAMES`` under which the coordinator is reached.
-        now: the time from which it is valid, with a time zone.
-
-    Raises:
-        ValueError: a name that can stand in no certificate.
-    """
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{study} TLS"[:64])])
-    ca = (
-        _builder(ca_name, ca_name, ca_key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sordino coordinator")])
-    leaf = (
-        _builder(subject, ca_name, key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(_alternatives((*LOCAL_NAMES, *names))), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    return ServerCertificate(
-        ca=ca.public_bytes(pem), certificate=leaf.public_bytes(pem), key=_private(key), ca_key=_private(ca_key)
-    )
+    identity: bytes | None
+    host: str | None
+    not_before: datetime.datetime
+    not_after: datetime.datetime
 
 
-def make_client_certificate(ca: bytes, ca_key: bytes, uri: str, now: datetime.datetime) -> tuple[bytes, bytes]:
-    """A key and a client certificate that names one identity or one host.
+@dataclass(frozen=True)
+class CertificateAuthority:
+    """The TLS authority of a study: its certificate, and the key that only the study's authority holds."""
 
-    Args:
-        ca, ca_key: the certificate authority's certificate and private key, PEM.
-        uri: ``urn:sordino:identity:<64 hex>`` or ``urn:sordino:host:<name>``; all that the coordinator looks at.
-        now: the time from which it is valid, with a time zone.
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
 
-    Returns:
-        The certificate and its private key, PEM.
-    """
-    issuer = x509.load_pem_x509_certificate(ca)
-    issuer_key = serialization.load_pem_private_key(ca_key, None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)  # noqa: S101  # as made above
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sordino participant")])
-    leaf = (
-        _builder(subject, issuer.subject, key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        .sign(issuer_key, hashes.SHA256())
-    )
-    return leaf.public_bytes(serialization.Encoding.PEM), _private(key)
+    @classmethod
+    def make(cls, study: str, now: datetime.datetime) -> CertificateAuthority:
+        """A new one. It goes by the study's name in certificates; ``now`` has a time zone."""
+        key = new_key()
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{study} TLS"[:64])])
+        builder = _builder(name, name, key.public_key(), now, now + datetime.timedelta(days=CA_DAYS))
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key)
+
+    @classmethod
+    def load(cls, certificate: bytes, key: bytes) -> CertificateAuthority:
+        """From PEM.
+
+        Raises:
+            CertificateError: not a certificate authority with its own unencrypted P-256 key.
+        """
+        try:
+            parsed = x509.load_pem_x509_certificate(certificate)
+            private = serialization.load_pem_private_key(key, None)
+            is_ca = parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        except (ValueError, TypeError, x509.ExtensionNotFound):
+            # Not chained: what a parser says of a file that it can't read may quote it.
+            raise CertificateError("not a certificate authority's certificate and its unencrypted key in PEM") from None
+        if not isinstance(private, ec.EllipticCurvePrivateKey) or not isinstance(private.curve, ec.SECP256R1):
+            raise CertificateError("the TLS authority's key must be one of P-256")
+        if not is_ca or parsed.public_key() != private.public_key():
+            raise CertificateError("the TLS authority's certificate and key don't belong together")
+        return cls(parsed, private)
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate, which everybody may have."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key: never to leave the authority."""
+        return private_pem(self.key)
+
+    def issue_server(self, key: ec.EllipticCurvePublicKey, names: Sequence[str], now: datetime.datetime) -> bytes:
+        """The coordinator's certificate, PEM.
+
+        Args:
+            names: host names and IP addresses besides `LOCAL_NAMES` under which it is reached.
+
+        Raises:
+            ValueError: a name that can stand in no certificate.
+        """
+        alternatives = _alternatives((*LOCAL_NAMES, *names))
+        return self._issue(key, "sordino coordinator", ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now, SERVER_DAYS)
+
+    def issue_client(
+        self, key: ec.EllipticCurvePublicKey, uri: str, now: datetime.datetime, days: float = CLIENT_DAYS
+    ) -> bytes:
+        """A certificate with which sessions of one identity, or of one host's participants, can be opened, PEM.
+
+        Args:
+            uri: of `identity_uri` or `host_uri`.
+        """
+        alternatives = [x509.UniformResourceIdentifier(uri)]
+        return self._issue(key, "sordino participant", ExtendedKeyUsageOID.CLIENT_AUTH, alternatives, now, days)
+
+    def _issue(
+        self,
+        key: ec.EllipticCurvePublicKey,
+        subject: str,
+        usage: ObjectIdentifier,
+        alternatives: Sequence[x509.GeneralName],
+        now: datetime.datetime,
+        days: float,
+    ) -> bytes:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+        until = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
+        if until <= now:
+            raise CertificateError(
+                f"the TLS authority's certificate expired on {self.certificate.not_valid_after_utc:%Y-%m-%d}, or this "
+                "machine's clock is ahead: set the clock, or begin a new study"
+            )
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        certificate = (
+            _builder(name, self.certificate.subject, key, now, until)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            .add_extension(issuer, critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A fresh P-256 key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """PKCS8 PEM, unencrypted: for a file that only its owner can read."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
+def identity_uri(identity: bytes) -> str:
+    """How a certificate names an identity (32 bytes)."""
+    return IDENTITY_URI + identity.hex()
+
+
+def host_uri(host: str) -> str:
+    """How a certificate names a host of the roster."""
+    return HOST_URI + host
+
+
+def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
+    """The P-256 key in a certificate signing request (PEM) that was checked when it was read; nothing else of it."""
+    key = x509.load_pem_x509_csr(csr).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise CertificateError("the certificate signing request is for another kind of key than P-256")
+    return key
+
+
+def read_client(certificate: bytes, ca: bytes) -> ClientName:
+    """Whom a client certificate names, and until when.
+
+    Args:
+        certificate, ca: PEM; the first of a chain counts.
+
+    Raises:
+        CertificateError: not a client certificate of this authority, or one that names nobody or several. The time
+            isn't looked at.
+    """
+    try:
+        leaf = x509.load_pem_x509_certificates(certificate)[0]
+        leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
+        usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise CertificateError("not a client certificate of this study's TLS authority") from error
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    if list(usage) != [ExtendedKeyUsageOID.CLIENT_AUTH] or len(uris) != 1 or len(list(names)) != 1:
+        raise CertificateError("the certificate isn't one for a client, or doesn't name one identity or one host")
+    identity, host = None, None
+    if uris[0].startswith(IDENTITY_URI):
+        try:
+            identity = bytes.fromhex(uris[0].removeprefix(IDENTITY_URI))
+        except ValueError:
+            identity = b""
+    elif uris[0].startswith(HOST_URI):
+        host = uris[0].removeprefix(HOST_URI)
+    if (identity is None or len(identity) != 32) and not host:
+        raise CertificateError("the certificate names neither an identity nor a host")
+    return ClientName(identity, host, leaf.not_valid_before_utc, leaf.not_valid_after_utc)
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime.datetime,
+    until: datetime.datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -110,8 +223,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(until)
     )
 
 

@@ -212,7 +212,7 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     from learning.datasets import resolve_dataset
     from learning.task import make_task
     from secagg.roster import Roster, RosterEntry, sign_roster
-    from sordino.certificates import make_client_certificate, make_server_certificate
+    from sordino.certificates import SERVER_DAYS, CertificateAuthority, host_uri, new_key, private_pem
     from sordino.study_files import host_toml, study_toml
 
     authority = Ed25519PrivateKey.generate()
@@ -220,8 +220,9 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     dataset = resolve_dataset(options.dataset)
     task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
     now = datetime.datetime.now(datetime.UTC)
+    tls, server_key = CertificateAuthority.make(options.name, now), new_key()
     try:
-        tls = make_server_certificate(options.name, options.names, now)
+        server_certificate = tls.issue_server(server_key.public_key(), options.names, now)
     except ValueError as error:
         raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
 
@@ -250,19 +251,20 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
             colluders=plan.colluders,
         )
         _write_public(work / "hosts" / name / "host.toml", text.encode())
-        _write_public(work / "hosts" / name / "ca.pem", tls.ca)
-        certificate, tls_key = make_client_certificate(tls.ca, tls.ca_key, f"urn:sordino:host:{name}", now)
+        _write_public(work / "hosts" / name / "ca.pem", tls.pem)
+        tls_key = new_key()
+        certificate = tls.issue_client(tls_key.public_key(), host_uri(name), now, SERVER_DAYS)
         _write_public(work / "hosts" / name / "tls" / "client.pem", certificate)
-        _write_secret(work / "hosts" / name / "tls" / "client.key", tls_key)
+        _write_secret(work / "hosts" / name / "tls" / "client.key", private_pem(tls_key))
     roster = Roster(options.name, 1, tuple(sorted(entries, key=lambda entry: entry.identity)))
     _write_secret(work / "authority" / "authority.key", _private_pem(authority))
     _write_public(work / "authority" / "authority.pub", f"{public}\n".encode())
-    _write_secret(work / "authority" / "tls-ca.key", tls.ca_key)
-    _write_public(work / "authority" / "tls-ca.pem", tls.ca)
+    _write_secret(work / "authority" / "tls-ca.key", tls.key_pem)
+    _write_public(work / "authority" / "tls-ca.pem", tls.pem)
     _write_public(work / "roster.json", sign_roster(roster, authority))
-    _write_public(work / "coordinator" / "tls" / "server.pem", tls.certificate)
-    _write_secret(work / "coordinator" / "tls" / "server.key", tls.key)
-    _write_public(work / "tls" / "ca.pem", tls.ca)
+    _write_public(work / "coordinator" / "tls" / "server.pem", server_certificate)
+    _write_secret(work / "coordinator" / "tls" / "server.key", private_pem(server_key))
+    _write_public(work / "tls" / "ca.pem", tls.pem)
     # Keys must never be committed, wherever the folder lies.
     _write_public(work / ".gitignore", b"*\n")
     _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())

@@ -1,0 +1,148 @@
+"""Certificates: whom they name, that neither side's serves the other side, and that nobody else can issue any."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from sordino.certificates import (
+    CLOCK_SKEW,
+    CertificateAuthority,
+    CertificateError,
+    host_uri,
+    identity_uri,
+    key_of_request,
+    new_key,
+    private_pem,
+    read_client,
+)
+from wire.enrolment import make_csr
+
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
+AUTHORITY = CertificateAuthority.make("clinics", NOW)
+IDENTITY = bytes(range(32))
+
+
+def handshake(folder: Path, server: tuple[bytes, bytes], client: tuple[bytes, bytes] | None, ca: bytes) -> str | None:
+    """TLS in memory, each side with (certificate, key); None when both finish, else what went wrong."""
+
+    def context(side: int, pair: tuple[bytes, bytes] | None) -> ssl.SSLContext:
+        made = ssl.SSLContext(side)
+        made.verify_mode = ssl.CERT_REQUIRED
+        made.load_verify_locations(cadata=ca.decode())
+        if pair is not None:
+            (folder / "chain.pem").write_bytes(pair[0] + pair[1])
+            made.load_cert_chain(folder / "chain.pem")
+        return made
+
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        context(ssl.PROTOCOL_TLS_CLIENT, client).wrap_bio(to_client, to_server, server_hostname="localhost"),
+        context(ssl.PROTOCOL_TLS_SERVER, server).wrap_bio(to_server, to_client, server_side=True),
+    ]
+    done = [False, False]
+    try:
+        for _ in range(10):
+            for index, side in enumerate(sides):
+                try:
+                    if not done[index]:
+                        side.do_handshake()
+                        done[index] = True
+                except ssl.SSLWantReadError:
+                    continue
+    except ssl.SSLError as error:
+        return str(error)
+    return None if all(done) else "unfinished"
+
+
+def server_pair(authority: CertificateAuthority = AUTHORITY) -> tuple[bytes, bytes]:
+    key = new_key()
+    return authority.issue_server(key.public_key(), ["clinic.example"], NOW), private_pem(key)
+
+
+def client_pair(authority: CertificateAuthority = AUTHORITY) -> tuple[bytes, bytes]:
+    key = new_key()
+    return authority.issue_client(key.public_key(), identity_uri(IDENTITY), NOW), private_pem(key)
+
+
+def test_each_side_has_its_own_kind(tmp_path: Path) -> None:
+    """Without extended key usage a participant could play the coordinator to another participant."""
+    ca = AUTHORITY.pem
+    assert handshake(tmp_path, server_pair(), client_pair(), ca) is None
+    assert "certificate" in (handshake(tmp_path, client_pair(), client_pair(), ca) or "")
+    assert "certificate" in (handshake(tmp_path, server_pair(), server_pair(), ca) or "")
+    assert "certificate" in (handshake(tmp_path, server_pair(), None, ca) or "")
+    stranger = CertificateAuthority.make("clinics", NOW)
+    assert "certificate" in (handshake(tmp_path, server_pair(), client_pair(stranger), ca) or "")
+    assert "certificate" in (handshake(tmp_path, server_pair(stranger), client_pair(), ca) or "")
+
+
+def test_a_participant_issues_nothing(tmp_path: Path) -> None:
+    """A leaf that is taken for an authority would let each participant name any identity."""
+    certificate, key = client_pair()
+    leaf, own = x509.load_pem_x509_certificate(certificate), new_key()
+    private = serialization.load_pem_private_key(key, None)
+    forged = (
+        x509.CertificateBuilder(leaf.subject, x509.Name([]), own.public_key(), 5, NOW - DAY, NOW + DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(host_uri("host-01"))]), False)
+        .sign(private, hashes.SHA256())  # type: ignore[arg-type]
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    assert "certificate" in (
+        handshake(tmp_path, server_pair(), (forged + certificate, private_pem(own)), AUTHORITY.pem) or ""
+    )
+    with pytest.raises(CertificateError, match="not a client certificate"):
+        read_client(forged, AUTHORITY.pem)
+    constraints = AUTHORITY.certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)
+
+
+def test_whom_a_certificate_names() -> None:
+    certificate = client_pair()[0]
+    name = read_client(certificate, AUTHORITY.pem)
+    assert (name.identity, name.host) == (IDENTITY, None)
+    assert name.not_before <= NOW - CLOCK_SKEW + datetime.timedelta(seconds=1)
+    assert abs(name.not_after - NOW - 90 * DAY) < datetime.timedelta(seconds=2)
+    key = new_key()
+    named = read_client(AUTHORITY.issue_client(key.public_key(), host_uri("host-01"), NOW, 7), AUTHORITY.pem)
+    assert (named.identity, named.host) == (None, "host-01")
+    assert abs(named.not_after - NOW - 7 * DAY) < datetime.timedelta(seconds=2)
+    for refused in (server_pair()[0], AUTHORITY.pem, b"none", client_pair(CertificateAuthority.make("x", NOW))[0]):
+        with pytest.raises(CertificateError):
+            read_client(refused, AUTHORITY.pem)
+    for uri in ("urn:sordino:identity:00", "urn:sordino:identity:zz", "urn:sordino:host:", "https://example.org"):
+        with pytest.raises(CertificateError, match="neither an identity nor a host"):
+            read_client(AUTHORITY.issue_client(key.public_key(), uri, NOW), AUTHORITY.pem)
+
+
+def test_only_the_key_of_a_request_counts() -> None:
+    key = new_key()
+    assert key_of_request(make_csr(key)) == key.public_key()
+
+
+def test_nothing_outlives_the_authority() -> None:
+    late = AUTHORITY.certificate.not_valid_after_utc - DAY
+    certificate = AUTHORITY.issue_client(new_key().public_key(), host_uri("h"), late)
+    assert read_client(certificate, AUTHORITY.pem).not_after == AUTHORITY.certificate.not_valid_after_utc
+    with pytest.raises(CertificateError, match="expired"):
+        AUTHORITY.issue_client(new_key().public_key(), host_uri("h"), late + 2 * DAY)
+
+
+def test_an_authority_is_read_back_with_its_own_key() -> None:
+    again = CertificateAuthority.load(AUTHORITY.pem, AUTHORITY.key_pem)
+    assert again.certificate == AUTHORITY.certificate
+    assert "PrivateKey" not in repr(again)
+    other = CertificateAuthority.make("clinics", NOW)
+    with pytest.raises(CertificateError, match="don't belong together"):
+        CertificateAuthority.load(AUTHORITY.pem, other.key_pem)
+    leaf, key = client_pair()
+    with pytest.raises(CertificateError, match="don't belong together"):
+        CertificateAuthority.load(leaf, key)
+    with pytest.raises(CertificateError, match="in PEM"):
+        CertificateAuthority.load(AUTHORITY.pem, b"-----BEGIN PRIVATE KEY-----\nsecret words\n")
