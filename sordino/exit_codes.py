@@ -24,6 +24,8 @@ class ExitCode(IntEnum):
     """The privacy budget is spent; no further round is run."""
     LEDGER = 41
     """A privacy ledger isn't what was written: a row was changed, removed, moved, inserted, or its end is missing."""
+    TRANSCRIPT = 42
+    """A transcript doesn't hold: the message names the first check that fails."""
     INTERNAL = 70
     """A fault in sordino itself."""
     INTERRUPTED = 130
@@ -40,6 +42,7 @@ REMEDY: dict[ExitCode, str] = {
     ExitCode.STUDY: "Read the reason; raise the deadline or lower min_survivors if too few answered.",
     ExitCode.BUDGET: "The study is over. A new study on the same data starts with the budget already spent.",
     ExitCode.LEDGER: "Restore the ledger and the files beside it from the newest copy; docs/ledger.md says what shows.",
+    ExitCode.TRANSCRIPT: "Take the file from whoever wrote it; if that one fails too, docs/transcripts.md says why.",
     ExitCode.INTERRUPTED: "Run the same command again; a study goes on where its journal ends.",
 }
 
@@ -53,6 +56,7 @@ _SHORT: dict[ExitCode, str] = {
     ExitCode.STUDY: "round failed or study aborted",
     ExitCode.BUDGET: "privacy budget reached",
     ExitCode.LEDGER: "ledger changed",
+    ExitCode.TRANSCRIPT: "transcript doesn't hold",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 import sordino
-from sordino.cli import bench, budget, demo, experiment, init, join, loadtest, plan, report, serve
+from sordino.cli import bench, budget, demo, experiment, init, join, loadtest, plan, report, serve, transcript
 from sordino.exit_codes import ExitCode, Failure
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ for _verb in (demo, init, plan, serve, join, report, loadtest):
     app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
 app.add_typer(budget.app)
 app.add_typer(experiment.app)
+app.add_typer(transcript.app)
 app.add_typer(bench.app)
 
 

@@ -43,7 +43,7 @@ def test_version_agrees_with_the_project(run: Run) -> None:
 
 def test_every_exit_code_has_a_remedy() -> None:
     assert set(REMEDY) == set(ExitCode)
-    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 40, 41, 70, 130]
+    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 40, 41, 42, 70, 130]
 
 
 def test_exit_codes_of_the_shells_are_ours() -> None:

@@ -1,0 +1,171 @@
+"""``sordino transcript``: check what a coordinator says of a finished round, and say it in plain words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.exit_codes import ExitCode, Failure, listing
+
+NAME = "transcript"
+app = typer.Typer(
+    name=NAME,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help=(
+        "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: who was invited, "
+        "advertised keys, dealt, uploaded and signed, under which plan, and what was charged. Whoever knows the "
+        "study's authority can check it; it needs no network, no coordinator and nobody's secret. docs/transcripts.md "
+        "says what it proves and what it doesn't."
+    ),
+)
+_CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.TRANSCRIPT)
+_KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(
+    "verify",
+    help=(
+        "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
+        "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
+        "thresholds, sets, the quorum's signatures over them, and the charge. Of several files also that each names "
+        "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
+        "The first thing that is wrong is named."
+    ),
+    epilog=(
+        "Example: [bold]sordino transcript verify my-study/coordinator/transcripts/*.transcript "
+        "--authority my-study/authority/authority.pub[/bold]\n\n" + _CODES
+    ),
+)
+def verify(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Transcripts, oldest first.", show_default=False)
+    ],
+    authority: Annotated[str, typer.Option(metavar="KEY", help=_KEY_HELP, show_default=False)],
+    as_json: Json = False,
+) -> int:
+    known = _authority(authority)
+    contents = [(path, _read(path)) for path in files[:1]]  # told before anything is loaded
+    from wire.transcript import InvalidTranscript
+    from wire.transcript_checks import Chain, verify_transcript
+
+    chain, held = Chain(), list[dict[str, Any]]()
+    for number, path in enumerate(files):
+        data = contents[0][1] if number == 0 else _read(path)
+        try:
+            verified = verify_transcript(data, known)
+            chain.add(verified)
+        except InvalidTranscript as error:
+            return _refused(path, error, as_json, held)
+        from sordino.transcript_text import figures
+
+        held.append({"file": str(path), **figures(verified)})
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "transcripts": held}))
+        return int(ExitCode.OK)
+    for one in held:
+        typer.echo(
+            f"{one['file']}: round {one['round']} of {one['study']} holds: u1 {one['u1']}, u2 {one['u2']}, "
+            f"u3 {one['u3']}, {one['signatures']} signatures."
+        )
+    if len(held) > 1:
+        typer.echo(f"{len(held)} transcripts, each named by the next; rounds and roster versions only grow.")
+    return int(ExitCode.OK)
+
+
+@app.command(
+    "show",
+    help=(
+        "Say in plain words what a transcript tells: study and round, who took part and who left where, what was "
+        "promised, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without --authority it is "
+        "checked against the authority that it names itself: compare the fingerprint with the one you know."
+    ),
+    epilog=(
+        "Example: [bold]sordino transcript show my-study/coordinator/transcripts/round-000001.transcript[/bold]\n\n"
+        + _CODES
+    ),
+)
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A transcript.", show_default=False)],
+    authority: Annotated[
+        str | None, typer.Option(metavar="KEY", help=_KEY_HELP, show_default="the one that the file names")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    known = None if authority is None else _authority(authority)
+    data = _read(file)
+    from sordino.transcript_text import figures, lines
+    from wire.transcript import InvalidTranscript
+    from wire.transcript_checks import verify_transcript
+
+    try:
+        verified = verify_transcript(data, known)
+    except InvalidTranscript as error:
+        return _refused(file, error, as_json, [])
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "authority_known": known is not None, **figures(verified)}))
+    else:
+        typer.echo("\n".join(lines(verified, known is not None)))
+    return int(ExitCode.OK)
+
+
+def _refused(path: Path, error: Any, as_json: bool, held: list[dict[str, Any]]) -> int:
+    print(f"sordino transcript: {path}: {error}.", file=sys.stderr)
+    if as_json:
+        body = {
+            "ok": False,
+            "file": str(path),
+            "check": error.check,
+            "error": error.sentence,
+            "exit_code": int(ExitCode.TRANSCRIPT),
+            "transcripts": held,
+        }
+        typer.echo(json.dumps(body))
+    return int(ExitCode.TRANSCRIPT)
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise Failure(ExitCode.INPUT, f"{path} is a folder: name the files in it, such as {path}/*.transcript")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Failure(ExitCode.INPUT, f"{path}: {error.strerror}. Name a transcript.") from error
+
+
+def _authority(text: str) -> bytes:
+    """A public key (32 bytes) or a fingerprint (16).
+
+    Raises:
+        Failure: neither, nor a file that holds a key.
+    """
+    found = _hex(text)
+    if found is not None:
+        return found
+    path = Path(text)
+    try:
+        key = _hex(path.read_text(encoding="ascii")) if path.stat().st_size <= 1024 else None
+    except (OSError, UnicodeDecodeError, ValueError):
+        key = None
+    if key is None or len(key) != 32:
+        raise Failure(
+            ExitCode.INPUT,
+            f"--authority {text}: name the file authority.pub, or give the 64 hexadecimal digits in it, or the "
+            "fingerprint of 8 groups of 4 digits.",
+        )
+    return key
+
+
+def _hex(text: str) -> bytes | None:
+    try:
+        value = bytes.fromhex(text.replace("-", " ").replace(":", " "))
+    except ValueError:
+        return None
+    return value if len(value) in (16, 32) else None
