@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from client.connection import DocumentMismatch, DocumentUnavailable, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
-from client.policy import PolicyRefusal, check_budget
+from client.policy import PolicyRefusal, check_clips
+from client.policy_rounds import check_round
 from client.settings import HostSettings
 from learning.datasets import Dataset
 from learning.parameters import Parameters, flatten, shapes_of, unflatten
@@ -43,7 +44,7 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.durable import StorageError
-from wire.ledger_rows import EXACT, LedgerEntry, epsilon, make_entry, price
+from wire.ledger_rows import EXACT, LedgerEntry, make_entry
 from wire.round_model import RoundModel, model_bytes, read_model
 from wire.study import StudyDocument, round_parameters
 
@@ -64,6 +65,7 @@ class _Attempt:
 
     round: int
     attempt: int
+    model_sha256: bytes
     phase: Any
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[NDArray[np.float32] | None] = field(repr=False)
@@ -123,7 +125,8 @@ class Participant:
             self._log.warning("refused", round=number[0], attempt=number[1], reason=str(error))
             await self._refuse(session, number, pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)
         except PolicyRefusal as error:
-            self._log.warning("refused by policy", round=number[0], attempt=number[1], reason=str(error))
+            where = {"round": number[0], "attempt": number[1]}
+            self._log.warning("refused by policy", **where, rule=error.reason, reason=str(error))
             await self._refuse(session, number, pb.REFUSAL_CODE_POLICY)
         except UploadRejected as error:
             # Mostly the coordinator has left this participant out already; else it needn't wait for the deadline.
@@ -135,7 +138,16 @@ class Participant:
         except AlreadyJoined:
             self._log.info("sits this attempt out after a restart", round=number[0], attempt=number[1])
             await self._refuse(session, number, pb.REFUSAL_CODE_ALREADY_JOINED)
-        except (InvalidUpdate, StorageError, ValueError, ArithmeticError) as error:
+        except StorageError as error:
+            self._log.error(
+                "failed",
+                round=number[0],
+                attempt=number[1],
+                error=type(error).__name__,
+                reason=f"nothing can be written down, so nothing is sent: {error}; make room and start join again",
+            )
+            await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
+        except (InvalidUpdate, ValueError, ArithmeticError) as error:
             # The type and our own wording only: an update's content never reaches a log.
             self._log.error("failed", round=number[0], attempt=number[1], error=type(error).__name__)
             await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
@@ -190,7 +202,7 @@ class Participant:
             model_digest=message.model_sha256,
             parameters=round_parameters(plan),
         )
-        self._check_budget(terms)
+        self._check_policy(terms, message.round, message.attempt, message.model_sha256)
         study, identity = terms.document.study, self.identity.public
         await self._journal.join(study, identity, message.round, message.attempt)
         phase, advertisement = await self._compute(AdvertiseKeys(config, self.identity, os.urandom).advertise)
@@ -198,7 +210,7 @@ class Participant:
         update = asyncio.create_task(self._train(model))
         for task in (model, update):
             task.add_done_callback(_retrieve)
-        self._attempt = _Attempt(message.round, message.attempt, phase, model, update)
+        self._attempt = _Attempt(message.round, message.attempt, message.model_sha256, phase, model, update)
         await self._send(session, self._attempt, advertise_keys=codec.write_advertisement(advertisement))
 
     async def _model(self, session: Session, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
@@ -238,8 +250,9 @@ class Participant:
         masking: Masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
         attempt.phase = masking
         clips = (await attempt.model).clips
+        check_clips(self._configuration.policy, clips)
         # Charged before anything that touches the data is waited for: whatever happens from here on costs a round.
-        self._check_budget(terms)
+        self._check_policy(terms, attempt.round, attempt.attempt, attempt.model_sha256)
         await self._journal.charge(self._entry(terms, attempt))
         vector = await self._vector(terms, attempt, masking, clips)
         attempt.phase, masked = await self._compute(masking.mask, vector)
@@ -300,12 +313,16 @@ class Participant:
             **more,
         )
 
-    def _check_budget(self, terms: StudyTerms) -> None:
-        plan = terms.document.plan
-        spent, coming = self._journal.spent(terms.study_sha256, self.identity.public), price(plan, plan.h_min)
-        draws = spent.all_draws + plan.clients * plan.padded_dim
-        after = epsilon(coming.order, spent.renyi + coming.cost, plan.delta, draws)
-        check_budget(self._configuration, terms.document, after)
+    def _check_policy(self, terms: StudyTerms, round_: int, attempt: int, model_sha256: bytes) -> None:
+        check_round(
+            self._configuration.policy,
+            terms.document.plan,
+            self._journal.ledger.totals,
+            study_sha256=terms.study_sha256,
+            identity=self.identity.public,
+            number=(round_, attempt),
+            model_sha256=model_sha256,
+        )
 
     def _key(self, terms: StudyTerms, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return terms.document.study, self.identity.public, attempt.round, attempt.attempt

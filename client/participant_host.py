@@ -23,7 +23,7 @@ from client.connection import Channels, DocumentMismatch, DocumentUnavailable, S
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
-from client.policy import PolicyRefusal, check_roster, check_study
+from client.policy import PolicyRefusal, check_roster, check_study, digests
 from client.settings import HostSettings
 from client.shared_roster import SharedRoster
 from learning.datasets import DatasetError, load_labels, load_partition
@@ -226,7 +226,7 @@ class ParticipantHost:
             try:
                 roster = verify_roster(roster_bytes, self._configuration.study.authority_public_key_bytes)
                 document = StudyDocument.from_bytes(study_bytes)
-                check_study(self._configuration, document)
+                check_study(self._configuration, document, welcome.study_sha256, self._journal.ledger.totals)
                 if roster.study != document.study:
                     raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
                 if len(roster) != document.plan.clients:
@@ -257,6 +257,7 @@ class ParticipantHost:
                 rounds=plan.rounds,
                 A=plan.colluders,
                 h_min=plan.h_min,
+                **digests(document, welcome.study_sha256),  # what a policy may pin
             )
             if len(self._participants) > 1:
                 roster = SharedRoster.of(roster)

@@ -1,55 +1,239 @@
-"""What a participant insists on, whatever the coordinator says."""
+"""What a participant insists on, whatever the coordinator says: held against a study before any round.
+
+A refusal has a name that stays the same from release to release, and a sentence that says what was found and what is
+allowed. Both stay on this device: the coordinator sees that nobody takes part, or one code that stands for all of them.
+Nothing here looks at data, so a refusal can't depend on it. docs/policy.md lists the names with their remedies; limits
+that are held against every round are in `client.policy_rounds`.
+"""
 
 from __future__ import annotations
 
-from client.settings import HostSettings
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from client.settings import HostSettings, Policy
+from mechanisms.plan import Plan
 from secagg.roster import Roster
+from wire.ledger_rows import Totals, epsilon, price
 from wire.study import StudyDocument
+
+REASONS: Final = (
+    # A study is refused: nothing but the opening of a session was sent.
+    *("study-name", "study-digest", "task", "task-options", "task-digest"),
+    *("trusted-coordinator", "mechanism", "epsilon-in-study", "delta", "epsilon-in-round", "another-guarantee"),
+    *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
+    *("clip", "bits", "dimension"),
+    # A round is refused; so are epsilon-in-study, another-guarantee and clip.
+    *("epsilon-in-plan", "epsilon-in-total", "model-digest", "hours", "rounds-per-day"),
+)
+"""Every name that a `PolicyRefusal` may have."""
 
 
 class PolicyRefusal(Exception):
-    """The study or a round breaks what the participant accepted; one sentence that says how."""
+    """The study or a round breaks what the participant accepted.
+
+    Attributes:
+        reason: one of `REASONS`.
+        sentence: what was found, and what is allowed.
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(f"{reason}: {sentence}")
+        self.reason, self.sentence = reason, sentence
 
 
-def check_study(configuration: HostSettings, document: StudyDocument) -> None:
-    """Hold a study against the host's policy, once, before any round.
+def task_digest(task: str, options: Mapping[str, Any]) -> bytes:
+    """SHA-256 of a task's name and options, as canonical JSON: sorted names, no blanks, floats in their shortest form.
+
+    What ``policy.task_digests`` lists in hexadecimal digits.
+    """
+    canonical = json.dumps([task, dict(options)], sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(b"sordino/v1/task\x00" + canonical.encode()).digest()
+
+
+def digests(document: StudyDocument, study_sha256: bytes) -> dict[str, str]:
+    """What a policy may pin of a study, by the names under which it is shown: 64 hexadecimal digits each."""
+    return {
+        "study_sha256": study_sha256.hex(),
+        "task_sha256": task_digest(document.task, document.task_options).hex(),
+    }
+
+
+def check_study(
+    configuration: HostSettings, document: StudyDocument, study_sha256: bytes, totals: Totals | None = None
+) -> None:
+    """Hold a study against the host's settings and policy, once, before any round.
 
     The document has been checked from first principles already (`StudyDocument.from_bytes`); here it is compared with
     what this participant agreed to.
 
+    Args:
+        totals: of the participants' ledger, where there is one already.
+
     Raises:
         PolicyRefusal: the first condition that isn't met.
     """
-    policy, plan = configuration.policy, document.plan
     if document.study != configuration.study.name:
-        raise PolicyRefusal(f"the study is {document.study!r}, this host joined {configuration.study.name!r}")
-    if document.task != configuration.study.task:
-        raise PolicyRefusal(f"the task is {document.task!r}, this host accepted {configuration.study.task!r}")
-    if dict(document.task_options) != dict(configuration.task):
-        raise PolicyRefusal("the options of the task differ from those in host.toml")
-    if policy.mechanism is None and plan.mechanism == "gaussian":
         raise PolicyRefusal(
-            "the coordinator would add the noise, and see the sum without it; "
-            'policy.mechanism = "gaussian" accepts that'
+            "study-name", f"the study is {document.study!r}, this host joined {configuration.study.name!r}"
         )
-    if policy.mechanism not in (None, plan.mechanism):
-        raise PolicyRefusal(f"the mechanism is {plan.mechanism!r}, this host accepted {policy.mechanism!r}")
+    if document.task != configuration.study.task:
+        raise PolicyRefusal("task", f"the task is {document.task!r}, this host accepted {configuration.study.task!r}")
+    if dict(document.task_options) != dict(configuration.task):
+        raise PolicyRefusal("task-options", "the options of the task differ from those in host.toml")
+    check_terms(configuration.policy, document, study_sha256, totals)
+
+
+def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, totals: Totals | None = None) -> None:
+    """Hold a study against a policy alone, such as before one has joined it. Arguments and errors as `check_study`."""
+    for refusal in _refusals(policy, document, study_sha256):
+        raise refusal
+    if totals is not None:
+        check_guarantee(policy, document.plan, totals)
+
+
+def _refusals(policy: Policy, document: StudyDocument, study_sha256: bytes) -> Iterator[PolicyRefusal]:
+    plan, found = document.plan, digests(document, study_sha256)
+    if policy.study_digests is not None and found["study_sha256"] not in policy.study_digests:
+        yield PolicyRefusal(
+            "study-digest", f"the study document is {found['study_sha256']}, which study_digests doesn't hold"
+        )
+    if policy.tasks is not None and document.task not in policy.tasks:
+        yield PolicyRefusal("task", f"the task is {document.task!r}, tasks allows {_listed(policy.tasks)}")
+    if policy.task_digests is not None and found["task_sha256"] not in policy.task_digests:
+        yield PolicyRefusal(
+            "task-digest",
+            f"the task and its options have the digest {found['task_sha256']}, which task_digests doesn't hold",
+        )
+    yield from _mechanism(policy, plan)
+    yield from _prices(policy, plan)
+    yield from _company(policy, plan)
+    yield from _coding(policy, plan)
+
+
+def _mechanism(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
+    accepted = policy.accepted_mechanisms
+    if not accepted and plan.mechanism == "gaussian":
+        yield PolicyRefusal(
+            "trusted-coordinator",
+            "the coordinator would add the noise, and see the sum without it; "
+            'policy.mechanisms = ["gaussian"] accepts that',
+        )
+    if accepted and plan.mechanism not in accepted:
+        yield PolicyRefusal("mechanism", f"the mechanism is {plan.mechanism!r}, this host accepted {_listed(accepted)}")
+
+
+def _prices(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
     if plan.budget_coordinator > policy.max_epsilon:
-        raise PolicyRefusal(
-            f"the study's epsilon {plan.budget_coordinator:g} is above max_epsilon {policy.max_epsilon:g}"
+        yield PolicyRefusal(
+            "epsilon-in-study",
+            f"the study's epsilon {plan.budget_coordinator:g} is above max_epsilon {policy.max_epsilon:g}",
         )
     if plan.delta > policy.max_delta:
-        raise PolicyRefusal(f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
-    if plan.colluders < policy.min_colluders:
-        raise PolicyRefusal(
-            f"the study assumes {plan.colluders} of {plan.clients} participants to collude, "
-            f"min_colluders asks for {policy.min_colluders}"
+        yield PolicyRefusal("delta", f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
+    if policy.max_epsilon_round is not None:
+        one = round_epsilon(plan, policy.max_delta)
+        if not one <= policy.max_epsilon_round:
+            yield PolicyRefusal(
+                "epsilon-in-round",
+                f"one round may cost epsilon {one:.4g} at delta {policy.max_delta:g}, above max_epsilon_round "
+                f"{policy.max_epsilon_round:g}",
+            )
+
+
+def round_epsilon(plan: Plan, delta: float) -> float:
+    """The most that one round can cost: unamplified, at h_min, at the best of the orders that a ledger's row has.
+
+    The best order is allowed because one round is fixed in advance.
+    """
+    one, draws = price(plan, plan.h_min), plan.clients * plan.padded_dim
+    return min(epsilon(order, cost, delta, draws) for order, cost in ((one.order, one.cost), *one.curve))
+
+
+def _company(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
+    """Among how many an update is hidden, and what is assumed of them."""
+    if policy.min_cohort is not None and plan.quorum < policy.min_cohort:
+        yield PolicyRefusal(
+            "cohort", f"a round may begin with {plan.quorum} participants, min_cohort asks for {policy.min_cohort}"
+        )
+    if policy.min_survivors is not None and plan.min_survivors < policy.min_survivors:
+        yield PolicyRefusal(
+            "survivors",
+            f"a sum may hold {plan.min_survivors} participants only, min_survivors asks for {policy.min_survivors}",
         )
     if plan.h_min < policy.min_honest_survivors:
-        raise PolicyRefusal(
+        yield PolicyRefusal(
+            "honest-survivors",
             f"the study hides an update among {plan.h_min} honest participants at least, "
-            f"min_honest_survivors asks for {policy.min_honest_survivors}"
+            f"min_honest_survivors asks for {policy.min_honest_survivors}",
         )
+    if plan.colluders < policy.min_colluders:
+        yield PolicyRefusal(
+            "colluders",
+            f"the study assumes {plan.colluders} of {plan.clients} participants to collude, "
+            f"min_colluders asks for {policy.min_colluders}",
+        )
+    if policy.min_adversarial is not None and plan.adversarial < policy.min_adversarial:
+        yield PolicyRefusal(
+            "adversarial",
+            f"the study assumes a share of {plan.adversarial:g} to be adversarial, min_adversarial asks for "
+            f"{policy.min_adversarial:g}",
+        )
+    if policy.min_dropout is not None and plan.max_dropout < policy.min_dropout:
+        yield PolicyRefusal(
+            "dropout",
+            f"the study reckons with a share of {plan.max_dropout:g} leaving a round, min_dropout asks for "
+            f"{policy.min_dropout:g}",
+        )
+
+
+def _coding(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
+    check_clips(policy, plan.clipping.clips)  # where they adapt, of the first round
+    least, most = policy.min_bits or 1, policy.max_bits or 62
+    if not least <= plan.bits <= most:
+        yield PolicyRefusal("bits", f"a value has {plan.bits} bits, min_bits and max_bits allow {least} to {most}")
+    if policy.max_dimension is not None and plan.dim > policy.max_dimension:
+        yield PolicyRefusal(
+            "dimension", f"an update has {plan.dim} values, max_dimension allows {policy.max_dimension}"
+        )
+
+
+def check_clips(policy: Policy, clips: Sequence[float]) -> None:
+    """Hold a round's clips (one for each layer, L2 norms in data units) against the policy.
+
+    Raises:
+        PolicyRefusal: together they leave an update longer than is allowed.
+    """
+    norm = math.hypot(*clips)
+    if policy.max_clip is not None and norm > policy.max_clip:
+        raise PolicyRefusal("clip", f"updates are clipped to {norm:g}, max_clip allows {policy.max_clip:g}")
+
+
+def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:
+    """What may be added up: studies with equal ones (adjacency, whether the coordinator must be trusted)."""
+    return adjacency, mechanism == "gaussian"
+
+
+def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
+    """A total over all studies holds for one kind of guarantee; a study of another would be free beside it.
+
+    Raises:
+        PolicyRefusal: there is such a total, and the ledger holds charges of another kind.
+    """
+    if policy.max_epsilon_total is None:
+        return
+    coming = kind_of_guarantee(plan.adjacency, plan.mechanism)
+    for study in totals.studies.values():
+        first = study.first
+        if kind_of_guarantee(first.adjacency, first.mechanism) != coming:
+            raise PolicyRefusal(
+                "another-guarantee",
+                f"the mechanism {plan.mechanism!r} and the study {first.study!r} with {first.mechanism!r}, which this "
+                "ledger holds, promise different things that can't be added up to a max_epsilon_total",
+            )
 
 
 def check_roster(configuration: HostSettings, document: StudyDocument, roster: Roster) -> None:
@@ -61,25 +245,11 @@ def check_roster(configuration: HostSettings, document: StudyDocument, roster: R
     largest = roster.largest_host()
     if largest > document.plan.colluders and not configuration.policy.one_machine:
         raise PolicyRefusal(
+            "one-machine",
             f"one host runs {largest} participants, but only {document.plan.colluders} are assumed to collude; "
-            "policy.one_machine = true accepts that for a trial on one machine"
+            "policy.one_machine = true accepts that for a trial on one machine",
         )
 
 
-def check_budget(configuration: HostSettings, document: StudyDocument, epsilon_after: float) -> None:
-    """Whether the participant may be charged once more.
-
-    Raises:
-        PolicyRefusal: the charge would exceed what it agreed to spend.
-    """
-    if epsilon_after > configuration.policy.max_epsilon:
-        raise PolicyRefusal(
-            f"one more round would bring epsilon to {epsilon_after:.3f}, above max_epsilon "
-            f"{configuration.policy.max_epsilon:g}"
-        )
-    # The coordinator's filter stops there too; one that doesn't keep it gets no more than the plan promised.
-    if epsilon_after > document.plan.budget_coordinator:
-        raise PolicyRefusal(
-            f"one more round would bring epsilon to {epsilon_after:.3f}, above the study's budget "
-            f"{document.plan.budget_coordinator:g}"
-        )
+def _listed(names: tuple[str, ...]) -> str:
+    return " or ".join(repr(name) for name in names)

@@ -102,7 +102,8 @@ class Policy:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Policy:
         """From what JSON holds of a `client.policy_file.PolicyTable`."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        given: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in values.items()}
+        return cls(**given)
 
 
 @dataclass(frozen=True)
