@@ -61,9 +61,6 @@ class StudyTable(Table):
     task: Literal["softmax-regression", "mlp", "cnn", "synthetic"]
     """What is trained. ``cnn`` needs the extra ``torch``; ``synthetic`` trains nothing: for load tests."""
 
-    participants: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Places on the roster. Left out: as many as it lists now, and nobody can enrol later."""
-
 
 class DataTable(Table):
     """[data]: where the examples come from and how they are cut into one part per participant."""
@@ -102,12 +99,6 @@ class PrivacyTable(Table):
     """Share of the cohort that may leave during a round."""
     adversarial: float = Field(default=0.05, ge=0, lt=1)
     """Share of the roster assumed to collude with the coordinator."""
-    sampling: Literal["none", "lottery"] = "none"
-    """``none`` invites the whole roster to every round; ``lottery`` draws a cohort by seeds that the authority signed."""
-    cohort: int | None = Field(default=None, ge=2)
-    """Lottery only: participants of one round."""
-    population: int | None = Field(default=None, ge=2)
-    """Lottery only: the smallest roster that the plan covers. Left out: all places."""
     min_survivors: int | None = Field(default=None, ge=1)
     """Fewest participants in a sum; the noise is sized for it. Left out: derived from max_dropout."""
     quorum: int | None = Field(default=None, ge=1)
@@ -154,25 +145,6 @@ class PrivacyTable(Table):
             raise ValueError('population says how many a lottery draws from: set it with sampling = "lottery" only')
         if self.largest_roster is not None and self.largest_roster < (self.population or self.largest_roster + 1):
             raise ValueError("largest_roster must be population or more, and set for a lottery only")
-        return self
-
-    def drawing(self, places: int) -> dict[str, Any]:
-        """How the participants of a round are found, as arguments of `wire.study.plan_study`."""
-        if self.sampling == "none":
-            return {"clients": places}
-        return {
-            "clients": self.cohort,
-            "sampling": self.sampling,
-            "population": self.population or places,
-            "largest_roster": places,
-        }
-
-    @model_validator(mode="after")
-    def _drawn(self) -> Self:
-        if self.sampling == "lottery" and self.cohort is None:
-            raise ValueError("sampling = \"lottery\" draws a cohort for each round: say of how many with cohort")
-        if self.sampling == "none" and (self.cohort is not None or self.population is not None):
-            raise ValueError("cohort and population say how a lottery draws: add sampling = \"lottery\"")
         return self
 
     @model_validator(mode="after")
