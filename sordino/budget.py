@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 import time
 from collections.abc import Sequence
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sordino.budget_limits import limit_lines, limits
 from sordino.exit_codes import ExitCode, Failure
 from sordino.guarantee import condition, counts_colluders
 from wire.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
 from wire.ledger_rows import EXACT, StudyTotals, Totals, epsilon
 
 if TYPE_CHECKING:
+    from client.settings import Policy
     from mechanisms.plan import Plan
 
 _DIGITS: Final = 11  # of an identity that are shown, as wide as the column's head; enough for --participant
@@ -27,6 +30,7 @@ class Place:
     ledger: Path
     state: Path | None = None
     journal: Path | None = None
+    policy: Policy | None = None  # of the host that the ledger was found by
 
     def check(self) -> None:
         """Hold the ledger against its journal. Raises as `read`."""
@@ -75,8 +79,9 @@ def find(path: Path) -> Place:
     if settings is not None and settings.name == "host.toml":
         from client.configuration import load as load_host
 
-        host = load_host(settings).host
-        return Place(host.ledger, journal=host.journal)
+        configuration = load_host(settings)
+        host = configuration.host
+        return Place(host.ledger, journal=host.journal, policy=configuration.policy.to_policy())
     ledger = path / LEDGER_FILE if path.is_dir() else path
     if not ledger.exists() and not head_file(ledger).exists():
         raise Failure(
@@ -186,6 +191,7 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
         body["epsilon_released"] = _released(contents)
     else:
         body["all_studies"] = _all_studies(contents)
+        body["limits"] = limits(contents.totals, contents.place.policy, participant)
     return body
 
 
@@ -257,18 +263,17 @@ def _charge(row: Row) -> dict[str, Any]:
 
 
 def _all_studies(contents: Contents) -> list[dict[str, Any]]:
-    """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row lacks the order."""
+    """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound."""
     found = []
     for kind in contents.totals.across_studies():
         delta = min(study.first.delta for study in kind.studies)
-        draws = sum(spent.all_draws for study in kind.studies for spent in study.spent.values())
-        cost = kind.curve.get(kind.order)
+        spent = epsilon(kind.order, kind.renyi, delta, kind.draws)
         found.append(
             {
                 "adjacency": kind.adjacency,
                 "coordinator_trusted": kind.coordinator_trusted,
                 "studies": [study.first.study for study in kind.studies],
-                "epsilon": None if cost is None else epsilon(kind.order, cost, delta, draws),
+                "epsilon": spent if spent < math.inf else None,
                 "delta": delta,
                 "order": kind.order,
                 "curve": [list(pair) for pair in sorted(kind.curve.items())],
@@ -296,9 +301,34 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
             f"(Renyi order {together['order']:g}), adjacency {together['adjacency']}"
             + (", if the coordinator is trusted." if together["coordinator_trusted"] else "."),
         ]
+    if body.get("limits", {}).get("policy") is not None:
+        said += ["", "Against this host's policy:", "", *limit_lines(body["limits"])]
+    return [*said, "", *_ending(contents)]
+
+
+def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
+    """`figures` of a participant's ledger for the participant herself: spent and allowed, without the rows.
+
+    Raises:
+        Failure: it is a coordinator's.
+    """
+    if contents.about.side == COORDINATOR:
+        hosts = contents.place.ledger.parent.parent / "hosts"
+        near = min((one for one in hosts.glob("*/host.toml")), default=None)
+        where = near.parent if near is not None else "a host's folder"
+        raise Failure(
+            ExitCode.INPUT,
+            f"{contents.place.ledger} is a coordinator's ledger: --participant without a name asks for a host's own.",
+            f"sordino budget show {where} --participant",
+        )
+    said = [f"What was spent from the data here, by the ledger {contents.place.ledger}:", ""]
+    return [*said, *limit_lines(body["limits"]), "", *_ending(contents)]
+
+
+def _ending(contents: Contents) -> list[str]:
     count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
     held = " and ".join(contents.held_against)
-    return [*said, "", f"{count}, nothing changed; held against {held}.", f"Head {body['head']}"]
+    return [f"{count}, nothing changed; held against {held}.", f"Head {contents.head.hash.hex()}"]
 
 
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:

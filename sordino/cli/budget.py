@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from sordino.exit_codes import ExitCode, Failure, listing
 
@@ -36,36 +37,73 @@ Where = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+OWN = ""
+"""What ``--participant`` without a name stands for: everybody whose ledger it is."""
+_MARKS = ("host.toml", "study.toml", "ledger.sqlite")
+
+
+class _NameIsOptional(TyperCommand):
+    """``--participant`` may stand without a name, at the end, before another option or before a folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the name that stands for everybody where none was given."""
+        filled: list[str] = []
+        for position, word in enumerate(args):
+            filled.append(word)
+            following = args[position + 1] if position + 1 < len(args) else "-"
+            if word == "--participant" and (following.startswith("-") or _is_place(Path(following))):
+                filled.append(OWN)
+        return super().parse_args(ctx, filled)
+
+
+def _is_place(path: Path) -> bool:
+    return path.is_file() or any((path / name).is_file() for name in _MARKS)
+
+
 @app.command(
     "show",
+    cls=_NameIsOptional,
     help=(
         "What every participant has spent, and the rows behind it.\n\nA coordinator's ledger has one row for each sum, "
         "with u3; a participant's has a row for each upload at the most it can cost, and one that replaces it when the "
-        "cost is known. Publish the head: whoever has it can tell later that no row before it was changed."
+        "cost is known. Publish the head: whoever has it can tell later that no row before it was changed.\n\n"
+        "--participant without a name, on a host's folder, tells in short what was spent from the data there, in each "
+        "study and in all together, and what the host's policy allows."
     ),
-    epilog="Example: [bold]sordino budget show my-study[/bold]\n\n" + _CODES,
+    epilog="Examples: [bold]sordino budget show my-study[/bold], and where one takes part: "
+    "[bold]sordino budget show --participant[/bold]\n\n" + _CODES,
 )
 def show(
-    path: Where,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|FILE",
+            help="A study's folder, a host's folder, or a ledger.",
+            show_default="the current folder",
+        ),
+    ] = Path("."),
     participant: Annotated[
         str | None,
         typer.Option(
-            metavar="WHO",
-            help="Only this one: a roster position, or how an identity begins in a participant's ledger.",
+            metavar="[WHO]",
+            help="Only this one: a roster position, or how an identity begins in a participant's ledger. Without a "
+            "name: this host's own, held against its policy.",
             show_default="all",
         ),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.budget import choose, figures, find, lines, read
+    from sordino.budget import choose, figures, find, lines, own_lines, read
     from wire.durable import StorageError
 
     try:
         contents = read(find(path))
-        body = figures(contents, choose(contents, participant))
+        own = participant == OWN
+        body = figures(contents, None if own else choose(contents, participant))
+        said = own_lines(contents, body) if own else lines(contents, body)
     except StorageError as error:
         raise _failure(error) from error
-    typer.echo(json.dumps(body) if as_json else "\n".join(lines(contents, body)))
+    typer.echo(json.dumps(body) if as_json else "\n".join(said))
     return int(ExitCode.OK)
 
 

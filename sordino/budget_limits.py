@@ -1,0 +1,109 @@
+"""A participant's spending held against what her policy allows: the part of ``sordino budget show`` that is hers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from sordino.guarantee import adjacency_word, condition
+from wire.ledger_rows import StudyTotals, Together, Totals, epsilon
+
+if TYPE_CHECKING:
+    from client.settings import Policy
+
+_NAMED: Final = ("max_epsilon", "max_delta", "max_epsilon_round", "max_epsilon_total")
+
+
+def limits(totals: Totals, policy: Policy | None, who: int | str | None = None) -> dict[str, Any]:
+    """Per study and over all studies, under stable JSON names.
+
+    Args:
+        policy: the host's; None where only a ledger is at hand.
+        who: only this identity's studies.
+    """
+    studies = [study for study in totals.studies.values() if who is None or who in study.spent]
+    pace, now = totals.pace, time.time()
+    return {
+        "policy": None if policy is None else {name: getattr(policy, name) for name in _NAMED},
+        "studies": [_study(study, policy, who) for study in studies],
+        "together": [_together(kind, policy) for kind in totals.across_studies()],
+        "attempts_in_24_hours": pace.within_a_day(now),
+        "max_rounds_per_day": None if policy is None else policy.max_rounds_per_day,
+        "hours": None if policy is None or policy.hours is None else list(policy.hours),
+    }
+
+
+def _study(study: StudyTotals, policy: Policy | None, who: int | str | None) -> dict[str, Any]:
+    first = study.first
+    chosen = list(study.spent) if who is None else [who]
+    spent = max(study.epsilon_of(one) for one in chosen)
+    return {
+        "study": first.study,
+        "participants": len(chosen),
+        "attempts": max(study.spent[one].charges for one in chosen),
+        "epsilon": spent,
+        "delta": first.delta,
+        "allowed": None if policy is None else policy.max_epsilon,
+        "planned": first.epsilon,
+        "holds": f"{adjacency_word(first.adjacency)}, {condition(first.mechanism, first.colluders)}",
+    }
+
+
+def _together(kind: Together, policy: Policy | None) -> dict[str, Any]:
+    delta = min(study.first.delta for study in kind.studies) if policy is None else policy.total_delta
+    return {
+        "studies": [study.first.study for study in kind.studies],
+        "adjacency": kind.adjacency,
+        "coordinator_trusted": kind.coordinator_trusted,
+        "epsilon": _finite(epsilon(kind.order, kind.renyi, delta, kind.draws)),
+        "delta": delta,
+        "order": kind.order,
+        "allowed": None if policy is None else policy.max_epsilon_total,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None
+
+
+def limit_lines(found: dict[str, Any]) -> list[str]:
+    """`limits` for people."""
+    known = found["policy"] is not None
+    rows = [
+        (one["study"], str(one["attempts"]), one["epsilon"], one["delta"], _allowed(one["allowed"], known))
+        for one in found["studies"]
+    ]
+    if not rows:
+        return ["Nothing was charged yet.", *_when(found)]
+    several = len(found["together"]) > 1
+    for kind in found["together"]:
+        name = "all studies together"
+        if several:
+            trusted = ", coordinator trusted" if kind["coordinator_trusted"] else ""
+            name = f"together ({adjacency_word(kind['adjacency'])}{trusted})"
+        rows.append((name, "", kind["epsilon"], kind["delta"], _allowed(kind["allowed"], known)))
+    width = max(len(row[0]) for row in rows)
+    said = [f"  {'study':<{width}}  attempts    epsilon     delta   the policy allows"]
+    for name, attempts, spent, delta, allowed in rows:
+        figure = "unknown" if spent is None else f"{spent:.4g}"
+        said.append(f"  {name:<{width}}  {attempts:>8} {figure:>10} {delta:>9.3g}   {allowed}")
+    said += ["", "Of several participants here the one who spent most counts. A study's epsilon holds"]
+    said += [f"  {one['study']}: {one['holds']}" for one in found["studies"]]
+    if several:
+        said += ["Guarantees of different kinds are never added up: see docs/policy.md on max_epsilon_total."]
+    return [*said, *_when(found)]
+
+
+def _allowed(limit: float | None, known: bool) -> str:
+    if limit is not None:
+        return f"{limit:g}"
+    return "any: max_epsilon_total is not set" if known else "name the host's folder to see it"
+
+
+def _when(found: dict[str, Any]) -> list[str]:
+    most, hours = found["max_rounds_per_day"], found["hours"]
+    count = f"{found['attempts_in_24_hours']}" + (f" of {most}" if most is not None else "")
+    said = ["", f"Attempts charged within the last 24 hours: {count}."]
+    if hours is not None:
+        said.append(f"Rounds are taken part in at {', '.join(hours)}, local time.")
+    return said
