@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from secagg.roster import Roster
 from wire.durable import DurableStore, Statement, StorageError, check_kind, open_to_read
 from wire.ledger import (
     COORDINATOR,
@@ -39,11 +40,13 @@ from wire.ledger import (
 from wire.ledger_rows import LedgerEntry
 
 APPLICATION_ID: Final = 0x536F7264  # "Sord"
-FORMAT: Final = 2
+FORMAT: Final = 3
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS study (
-    id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, document BLOB NOT NULL, identities BLOB NOT NULL
+    id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, document BLOB NOT NULL
 );
+CREATE TABLE IF NOT EXISTS rosters (version INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS members (number INTEGER PRIMARY KEY, identity BLOB NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL
 );
@@ -94,17 +97,14 @@ class Journal:
 
     # -- facts: durable when the call returns
 
-    async def open_study(self, name: str, document: bytes, identities: bytes) -> None:
+    async def open_study(self, name: str, document: bytes) -> None:
         """Bind both files to a study on first use; open the ledger.
 
-        Args:
-            identities: SHA-256 of the roster's identities in order: charges name participants by their position.
-
         Raises:
-            ValueError: the file belongs to a study with another name, document or participants.
+            ValueError: the file belongs to a study with another name or document.
             wire.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
         """
-        rows = self._store.read("SELECT name, document, identities FROM study")
+        rows = self._store.read("SELECT name, document FROM study")
         if rows:
             if rows[0][0] != name:
                 raise ValueError(f"{self.path} belongs to the study {rows[0][0]!r}: name one in another folder")
@@ -113,15 +113,48 @@ class Journal:
                     f"{self.path} was begun with another plan or task: restore study.toml, or name a state file in "
                     "another folder"
                 )
-            if bytes(rows[0][2]) != identities:
-                raise ValueError(
-                    f"{self.path} was begun with other participants, whose charges would be taken for those of others: "
-                    "restore the roster, or begin a study with a name of its own"
-                )
         about = About(COORDINATOR, name, hashlib.sha256(document).hexdigest())
         self._ledger = await asyncio.to_thread(Ledger, self.ledger_path, about, create=not rows)
         if not rows:
-            await self._store.write(("INSERT INTO study VALUES (1, ?, ?, ?)", (name, document, identities)))
+            await self._store.write(("INSERT INTO study VALUES (1, ?, ?)", (name, document)))
+
+    async def use_roster(self, roster: Roster) -> dict[bytes, int]:
+        """Before a version of the roster is used: it, and a number for everybody who is new on it.
+
+        Positions change from version to version. Charges and events name a participant by this number, which is given
+        once, in the order of first appearance, and never to anybody else.
+
+        Returns:
+            Identity -> number, of everybody who was ever on a roster of this study.
+
+        Raises:
+            ValueError: a later version was in use before, or this one with other content.
+        """
+        seen = self._store.read("SELECT version, sha256 FROM rosters ORDER BY version DESC LIMIT 1")
+        if seen and roster.version < seen[0][0]:
+            raise ValueError(
+                f"the roster is version {roster.version}, but version {seen[0][0]} was in use before: restore that "
+                "one, or let the authority sign a new one"
+            )
+        if seen and roster.version == seen[0][0] and bytes(seen[0][1]) != roster.digest():
+            raise ValueError(
+                f"another version {roster.version} of the roster was in use before: there may be only one; restore it, "
+                "or let the authority sign a new version"
+            )
+        numbers = self.members()
+        new = [entry.identity for entry in roster.entries if entry.identity not in numbers]
+        for number, identity in enumerate(new, len(numbers)):
+            numbers[identity] = number
+        await self._store.write(
+            ("INSERT OR IGNORE INTO rosters VALUES (?, ?, ?)", (roster.version, roster.digest(), time.time())),
+            *(("INSERT INTO members VALUES (?, ?)", (numbers[identity], identity)) for identity in new),
+        )
+        return numbers
+
+    def members(self) -> dict[bytes, int]:
+        """Identity -> number, of everybody who was ever on a roster of this study."""
+        rows = self._store.read("SELECT number, identity FROM members")
+        return {bytes(identity): number for number, identity in rows}
 
     async def begin_attempt(self, round_: int, attempt: int) -> None:
         """Before the attempt's first message."""

@@ -136,8 +136,8 @@ class Sessions:
         participant = self._roster.positions.get(identity)
         if participant is None:
             raise SessionRefused(
-                f"this identity is not on version {self._roster.version} of the study's roster: it was revoked or never "
-                "enrolled; ask the study's authority"
+                f"this identity is not on version {self._roster.version} of the study's roster: it was revoked or "
+                "never enrolled; ask the study's authority"
             )
         return participant
 

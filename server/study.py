@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from learning.task import Task
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
 from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Decoded, Encoder
-from mechanisms.statement import GAUSSIAN
+from mechanisms.statement import GAUSSIAN, LOTTERY
 from secagg.context import RoundConfig
+from secagg.lottery import Draws
 from secagg.messages import (
     ADVERTISE_KEYS,
     CONSISTENCY_CHECK,
@@ -34,7 +36,7 @@ from secagg.messages import (
     UNMASKING,
 )
 from secagg.parallel import Parallel
-from secagg.roster import Roster
+from secagg.roster import InvalidRoster, Roster, verify_roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
@@ -50,14 +52,16 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
+from wire.lottery import read_draws
 from wire.round_model import write_model
-from wire.study import StudyDocument, round_parameters, upload_bytes
+from wire.study import StudyDocument, check_roster_fits, round_parameters, upload_bytes
 
 log = structlog.get_logger()
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
 _ROUNDING = 1e-9  # by how much two machines may disagree on a Renyi cost
+ENROLMENT_INTERVAL_S = 2.0
 ARRIVAL_S, RETURN_S = 10.0, 2.0  # longest wait for stragglers when the quorum is there
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
@@ -84,9 +88,11 @@ class Study:
         journal: Journal,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         between_attempts: Callable[[], None] | None = None,
+        draws: Draws | None = None,
     ) -> None:
         """
         Args:
+            draws: of the roster's lottery, where the plan draws cohorts.
             on_event: is given every event, on the event loop: must not block.
             between_attempts: is called when no attempt is under way, for what would disturb one.
         """
@@ -96,6 +102,9 @@ class Study:
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
         self._account = Account(self._plan)
+        self._draws = draws
+        self._numbers: list[int] = []  # of the roster's positions: who it is in charges and events
+        self._offered: tuple[Roster, bytes, Draws | None] | None = None  # to be used from the next attempt on
         self._optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
         self._shapes = shapes_of(task.initial_parameters())
         self._model = flatten(task.initial_parameters())
@@ -134,7 +143,7 @@ class Study:
 
     def welcome(self, session: Session) -> pb.Welcome:
         """What a new session is told."""
-        self._emit("participant_connected", participant=session.participant, host=session.host)
+        self._emit("participant_connected", participant=self._number_of(session.participant), host=session.host)
         return pb.Welcome(
             session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self._roster_sha256
         )
@@ -144,13 +153,13 @@ class Study:
 
         The largest honest control message grows with the roster (sealed shares: 112 + 64 bytes a participant).
         """
-        largest = max(LARGEST_FRAME, 256 * len(self._roster)) + 1024
+        largest = max(LARGEST_FRAME, 256 * max(len(self._roster), self._plan.clients)) + 1024
         streams = 3 * self._roster.largest_host() + 8  # a session, an upload and a download for each participant
         return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
 
     def most_calls(self) -> int:
         """Calls at the same time; more are turned away unread."""
-        return 3 * len(self._roster) + 64
+        return 3 * max(len(self._roster), self._plan.clients) + 64
 
     def document(self, sha256: bytes) -> bytes | None:
         """A public document by its digest."""
@@ -201,7 +210,8 @@ class Study:
     def _session_lost(self, session: Session, reason: str) -> None:
         if self._finished:
             return  # they were told to go
-        self._emit("participant_lost", participant=session.participant, host=session.host, reason=reason)
+        number = self._number_of(session.participant)
+        self._emit("participant_lost", participant=number, host=session.host, reason=reason)
         if self._attempt is not None:
             self._attempt.lost(session.participant, reason)
 
@@ -214,11 +224,8 @@ class Study:
             ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
             wire.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
-        await self._journal.open_study(
-            self._document.study,
-            self._study_bytes,
-            hashlib.sha256(b"".join(entry.identity for entry in self._roster.entries)).digest(),
-        )
+        await self._journal.open_study(self._document.study, self._study_bytes)
+        self._place(await self._journal.use_roster(self._roster))
         for row in self._journal.charges():
             self._count(row)
         for round_, attempt in await self._journal.close_open_attempts():
@@ -278,6 +285,10 @@ class Study:
                 return False
             if self._between_attempts is not None:
                 self._between_attempts()
+            # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one.
+            if attempt == first or self._plan.sampling != LOTTERY:
+                await self._use_offered()
+                await self._enrolment(round_, attempt)
             cohort = await self._gather(round_, attempt)
             if cohort is None:
                 continue
@@ -285,10 +296,107 @@ class Study:
                 return True
         return False
 
+    # ------------------------------------------------------------ the roster
+
+    def has_identity(self, identity: bytes) -> bool:
+        """Whether somebody is on the roster in use."""
+        return identity in self._roster.positions
+
+    @property
+    def roster_version(self) -> int:
+        """Of the roster in use."""
+        return self._roster.version
+
+    def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None:
+        """A later version, signed by the authority: it is used from the next attempt on, with a lottery the next round.
+
+        Raises:
+            ValueError: it isn't signed, not later than the one in use or offered, doesn't fit the plan, or comes
+                without the draws that its signature covers.
+        """
+        roster = verify_roster(roster_file, self._configuration.read_authority_public_key())
+        newest = self._roster if self._offered is None else self._offered[0]
+        if roster.version <= newest.version:
+            raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
+        self._check_fits(roster)
+        self._offered = (roster, roster_file, read_draws(roster, lottery_file, self._plan))
+        self.sessions.changed.set()
+
+    def _check_fits(self, roster: Roster) -> None:
+        if roster.study != self._document.study:
+            raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
+        check_roster_fits(self._plan, roster)
+        largest = roster.largest_host()
+        if largest > self._plan.colluders and not self._configuration.coordinator.one_machine:
+            raise InvalidRoster(
+                f"one host would run {largest} participants, but only A = {self._plan.colluders} are assumed to collude"
+            )
+
+    async def _use_offered(self) -> None:
+        """Between attempts only: positions change."""
+        if self._offered is None:
+            return
+        (roster, roster_file, draws), self._offered = self._offered, None
+        numbers = await self._journal.use_roster(roster)
+        before = self._roster
+        self._documents.pop(self._roster_sha256, None)
+        self._roster, self._roster_sha256, self._draws = roster, hashlib.sha256(roster_file).digest(), draws
+        self._documents[self._roster_sha256] = roster_file
+        self._place(numbers)
+        for session in self.sessions.adopt(roster):
+            number = numbers[session.identity]
+            self._emit("participant_lost", participant=number, host=session.host, reason="revoked")
+        joined = roster.positions.keys() - before.positions.keys()
+        left = before.positions.keys() - roster.positions.keys()
+        self._emit(
+            "roster_adopted",
+            version=roster.version,
+            participants=len(roster),
+            hosts=len({entry.host for entry in roster.entries}),
+            joined=sorted(numbers[one] for one in joined),
+            left=sorted(numbers[one] for one in left),
+        )
+        log.info("a later roster is in use", version=roster.version, joined=len(joined), left=len(left))
+
+    def _place(self, numbers: Mapping[bytes, int]) -> None:
+        self._numbers = [numbers[entry.identity] for entry in self._roster.entries]
+
+    def _number_of(self, participant: int) -> int:
+        return self._numbers[participant]
+
+    async def _enrolment(self, round_: int, attempt: int) -> None:
+        """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
+        told_at = -ENROLMENT_INTERVAL_S
+        while self._configuration.coordinator.enrolment_listen and len(self._members()) < self._plan.quorum:
+            if time.monotonic() - told_at >= ENROLMENT_INTERVAL_S:
+                told_at = time.monotonic()
+                self._emit(
+                    "waiting_for_enrolment",
+                    round=round_,
+                    attempt=attempt,
+                    received=len(self._members()),
+                    needed=self._plan.quorum,
+                    roster_version=self._roster.version,
+                )
+            self.sessions.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENROLMENT_INTERVAL_S):
+                    await self.sessions.changed.wait()
+            await self._use_offered()
+
+    def _members(self) -> frozenset[int]:
+        """Everybody on the roster in use who wasn't excluded, by position."""
+        return frozenset(who for who, number in enumerate(self._numbers) if number not in self._excluded)
+
     async def _gather(self, round_: int, attempt: int) -> frozenset[int] | None:
-        """Wait for the whole roster, at most `connect_s`, then go on with the quorum; None when it isn't there."""
+        """Wait for the whole cohort, at most `connect_s`, then go on with the quorum; None when it isn't there.
+
+        Winners of a lottery who are absent are dropouts: nobody else is invited in their place.
+        """
         deadline = time.monotonic() + self._configuration.deadlines.connect_s
-        quorum, expected = self._plan.quorum, len(self._roster) - len(self._excluded)
+        self._config = await self._compute(self._round_config, round_, attempt)
+        invited = self._members() & self._config.invited
+        quorum, expected = self._plan.quorum, len(invited)
         # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
         # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
         patience_s = ARRIVAL_S if self._first_gathering else RETURN_S if attempt > 1 else 0.0
@@ -297,7 +405,7 @@ class Study:
         told_at = -PROGRESS_INTERVAL_S
         self._loop_lag.restart()
         while True:
-            ready = self.sessions.ready() - self._excluded.keys()
+            ready = self.sessions.ready() & invited
             now = time.monotonic()
             if len(ready) >= expected:
                 return ready
@@ -345,23 +453,15 @@ class Study:
         self._documents[self._model_sha256] = model_bytes
         # Whoever left while the model was serialised would be waited for until the first deadline.
         cohort &= self.sessions.ready()
-        config = RoundConfig(
-            roster=self._roster,
-            round=round_,
-            attempt=number,
-            study_digest=self._study_sha256,
-            model_digest=self._model_sha256,
-            parameters=self._parameters,
-        )
         attempt = Attempt(
-            config,
+            replace(self._config, model_digest=self._model_sha256),
             cohort,
             self.sessions,
             self._deadlines_s,
             self._configuration.coordinator.upload_credits,
             self._worker,
             self._parallel,
-            self._emit,
+            self._emit_numbered,
             lambda check: self._freeze(round_, number, check),
             lambda unmasking, request: self._charge(round_, number, unmasking, request),
             self._roster_sha256,
@@ -395,11 +495,11 @@ class Study:
 
     async def _exclude(self, participant: int, reason: str) -> None:
         """Shares that match signed commitments and rebuild a wrong secret are proof: never invited again."""
-        await self._journal.exclude(participant, reason)
-        self._excluded[participant] = reason
-        host = self._roster.entries[participant].host
-        self._emit("participant_excluded", participant=participant, host=host, reason=reason)
-        log.warning("a participant is excluded from the study", participant=participant, host=host, reason=reason)
+        number, host = self._number_of(participant), self._roster.entries[participant].host
+        await self._journal.exclude(number, reason)
+        self._excluded[number] = reason
+        self._emit("participant_excluded", participant=number, host=host, reason=reason)
+        log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
     async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen
@@ -464,7 +564,7 @@ class Study:
             "loss": evaluation["loss"],
             **self._epsilons(),
             "coordinator_rss_mb": resident_mb(),
-            "survivors": sorted(completed.u3),
+            "survivors": sorted(map(self._number_of, completed.u3)),
             "clips": list(clips),
             "next_clips": list(self._clips),
             "below_clip": list(decoded.below),
@@ -486,6 +586,20 @@ class Study:
         self._emit("round_completed", **body)
 
     # ------------------------------------------------------------ helpers
+
+    def _round_config(self, round_: int, attempt: int) -> RoundConfig:
+        """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""
+        config = RoundConfig(
+            roster=self._roster,
+            round=round_,
+            attempt=attempt,
+            study_digest=self._study_sha256,
+            model_digest=bytes(32),
+            parameters=self._parameters,
+            ticket=None if self._draws is None else self._draws.ticket(round_),
+        )
+        assert config.invited  # noqa: S101  # found here, in the worker
+        return config
 
     @property
     def _checkpoint_folder(self) -> Path:
@@ -514,7 +628,7 @@ class Study:
             study_sha256=self._study_sha256,
             round=round_,
             attempt=attempt,
-            participants=survivors,
+            participants=sorted(map(self._number_of, survivors)),
         )
 
     def _count(self, row: Row) -> None:
@@ -547,6 +661,7 @@ class Study:
             "study": self._document.study,
             "task": self._task.name,
             "participants": len(self._roster),
+            "roster_version": self._roster.version,
             "hosts": len({entry.host for entry in self._roster.entries}),
             "rounds": self._plan.rounds,
             "delta": self._plan.delta,
@@ -559,6 +674,12 @@ class Study:
             "planned_upload_bytes": upload_bytes(self._plan.clients, self._plan.padded_dim, self._plan.bits),
             "one_machine": self._configuration.coordinator.one_machine,
         }
+
+    def _emit_numbered(self, kind: str, **body: Any) -> None:
+        """What an attempt tells, which knows participants by their position in its roster."""
+        if "participant" in body:
+            body["participant"] = self._number_of(body["participant"])
+        self._emit(kind, **body)
 
     def _emit(self, kind: str, **body: Any) -> None:
         event = self._journal.emit(kind, body)

@@ -5,6 +5,7 @@ back, or written anew is refused before anything is written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -296,7 +297,7 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     added: "row 3 was added: state.sqlite knows nothing of it",
     other_survivors: "row 2 isn't the one that state.sqlite knows",
     newer: "ledger.sqlite: has format 2, this release reads 1: a newer one wrote it",
-    older_state: "state.sqlite has format 0, this release reads 2: an older one wrote it and keeps its charges there",
+    older_state: "state.sqlite has format 0, this release reads 3: an older one wrote it and keeps its charges there",
     state_gone: "has 2 charges of which state.sqlite knows nothing: restore that file",
     participants: "is a participant's ledger, not that of state.sqlite",
     another_study: "is the ledger of the study 'eight', state.sqlite belongs to 'seven'",
@@ -380,7 +381,7 @@ def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None
 
 
 def test_other_participants_under_the_same_positions(study_folder: Path, state: Path, tmp_path: Path) -> None:
-    """Charges name positions: with one identity replaced, one person's would be split over two, and too much spent."""
+    """By position one person's charges would be split over two, and too much spent: everybody has a number for good."""
     folder = tmp_path / "study"
     shutil.copytree(study_folder, folder)
     key = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
@@ -392,5 +393,19 @@ def test_other_participants_under_the_same_positions(study_folder: Path, state: 
     newcomer = RosterEntry(Ed25519PrivateKey.generate().public_key().public_bytes_raw(), roster.entries[0].host)
     entries = tuple(sorted([newcomer, *roster.entries[1:]], key=lambda entry: entry.identity))
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, entries), key))
-    with pytest.raises(ValueError, match="begun with other participants"):
+    with pytest.raises(ValueError, match="another version 2 of the roster was in use before"):
         restore(folder, state)
+    numbers = members_of(state)
+    assert numbers == {entry.identity: position for position, entry in enumerate(roster.entries)}
+    (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 3, entries), key))
+    restore(folder, state)
+    assert members_of(state) == numbers | {newcomer.identity: len(roster)}
+    (folder / "roster.json").write_bytes(sign_roster(roster, key))
+    with pytest.raises(ValueError, match="the roster is version 1, but version 3 was in use before"):
+        restore(folder, state)
+
+
+def members_of(state: Path) -> dict[bytes, int]:
+    with contextlib.closing(sqlite3.connect(state)) as connection:
+        rows = connection.execute("SELECT number, identity FROM members").fetchall()
+    return {bytes(identity): number for number, identity in rows}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
-import server.sessions
+import server.study
 from secagg import server_phases
 from server.outgoing import AT_ONCE, Outgoing
 from wire import assembled
@@ -42,7 +42,7 @@ def test_one_thread_for_the_core_and_none_of_it_the_loop(
         for name in ("__init__", *CALLS):
             if name in vars(kind) or name == "close":
                 watch(monkeypatch, kind, name, seen, f"{phase}.{name}")
-    watch(monkeypatch, server.sessions.Sessions, "check_proof", seen, "check_proof")
+    watch(monkeypatch, server.study, "check_proof", seen, "check_proof")
     watch(monkeypatch, assembled, "neighbour_shares", seen, "neighbour_shares")
     watch(monkeypatch, assembled.CohortKeysWriter, "write", seen, "cohort_keys")
 
