@@ -135,7 +135,12 @@ async def coordinator(folder: Path, state: Path, **tables: dict[str, Any]) -> As
         changed.set()
 
     study, journal = open_study(configuration, note)
-    await study.restore()
+    try:
+        await study.restore()
+    except BaseException:
+        study.close()
+        journal.close()
+        raise
     grpc_server = grpc.aio.server(
         options=[*SERVER_OPTIONS, *study.limits()], maximum_concurrent_rpcs=study.most_calls()
     )
