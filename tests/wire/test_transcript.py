@@ -1,0 +1,475 @@
+"""A transcript holds when the round was played as the protocol says, and whoever changes one is found at a named check.
+
+The changed ones are signed again with the coordinator's own key, as a coordinator that lies would sign them: a verifier
+that looks at that signature alone takes them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.context import number
+from secagg.keys import IdentityKey, advertisement_statement
+from secagg.lottery import Draws
+from secagg.messages import Advertisement
+from secagg.roster import sign_roster
+from secagg.signatures import verify_signature
+from tests.secagg.attempts_in_memory import authority, keyed_source
+from tests.wire.rounds_on_record import (
+    AUTHORITY_KEY,
+    STUDY,
+    Finished,
+    Ledger,
+    card,
+    coordinator_key,
+    drawn,
+    entry_of,
+    key_of,
+    plan,
+    play,
+    signed,
+    whole,
+)
+from wire.enrolment import fingerprint
+from wire.study import StudyDocument
+from wire.transcript import (
+    ADVERTISEMENTS,
+    AUTHORITY,
+    CHARGE,
+    CHECKS,
+    COORDINATOR,
+    DIGESTS,
+    FIT,
+    FORM,
+    LOTTERY,
+    PARAMETERS,
+    QUORUM,
+    ROSTER,
+    SETS,
+    Excluded,
+    InvalidTranscript,
+    Transcript,
+    read_transcript,
+    stated_parameters,
+)
+from wire.transcript import (
+    STUDY as STUDY_CHECK,
+)
+from wire.transcript_checks import verify_transcript
+
+Change = Callable[[Transcript, Finished], Transcript]
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def round_of(kind: str) -> Finished:
+    """Seven, of whom one deals nothing and another uploads nothing; u3 has five."""
+    if kind == "whole":
+        return play(whole(), silent=[1], late=[3])
+    if kind == "six":  # one more than the plan needs
+        return play(whole(), late=[3])
+    if kind == "drawn":
+        return play(drawn(), 2)
+    assert kind == "gaussian"
+    return play(whole(plan=plan(7, "gaussian")))
+
+
+@cache
+def written(kind: str) -> bytes:
+    return round_of(kind).write()
+
+
+def failed(data: bytes, known: bytes | None = AUTHORITY_KEY) -> str:
+    with pytest.raises(InvalidTranscript) as caught:
+        verify_transcript(data, known)
+    assert caught.value.check in CHECKS
+    assert caught.value.sentence
+    return caught.value.check
+
+
+def naive(data: bytes) -> bool:
+    """Only whether the coordinator signed it."""
+    found = read_transcript(data)
+    return verify_signature(coordinator_key().public_key().public_bytes_raw(), found.signature, found.statement())
+
+
+# ---------------------------------------------------------------- what holds
+
+
+@pytest.mark.parametrize("kind", ["whole", "drawn", "gaussian"])
+def test_the_transcript_of_a_round_holds(kind: str) -> None:
+    finished = round_of(kind)
+    verified = verify_transcript(written(kind), AUTHORITY_KEY)
+    found = verified.contents
+    assert set(found.u3) == finished.completed.u3
+    assert set(found.u1) == set(finished.unmasking.cohort.u1)
+    assert verified.entry.participants == tuple(sorted(finished.completed.u3))
+    assert verified.document.plan == finished.setting.plan
+    assert (found.sum_sha256 is None) == (kind == "gaussian")
+    assert naive(written(kind))
+
+
+def test_the_authority_may_be_a_key_or_a_fingerprint_and_is_never_another() -> None:
+    data = written("whole")
+    verify_transcript(data, fingerprint(AUTHORITY_KEY))
+    verify_transcript(data, None)
+    assert failed(data, bytes(32)) == AUTHORITY
+    assert failed(data, bytes(16)) == AUTHORITY
+
+
+def test_signers_are_exactly_those_of_the_unmasking_request() -> None:
+    found = read_transcript(written("whole"))
+    assert found.signatures == round_of("whole").signatures
+    assert len(found.signatures) == found.parameters["signatures_needed"] == 5
+
+
+def test_it_holds_what_the_document_names_and_nothing_else() -> None:
+    """No upload, share, seed, rebuilt key, ciphertext or clip statistic has a field to stand in."""
+    fields = json.loads(written("drawn"))
+    text = (ROOT / "docs" / "transcripts.md").read_text(encoding="utf-8")
+    for name in [*fields, *fields["charge"], *fields["ticket"], *fields["parameters"]]:
+        assert f"`{name}`" in text, name
+    assert len(fields) == 22
+    for check in CHECKS:
+        assert f"`{check}`" in text, check
+
+
+def test_the_ledger_may_name_participants_by_numbers_of_its_own() -> None:
+    finished = round_of("whole")
+    numbers = {who: 10 - who for who in finished.unmasking.u3}
+    row = Ledger().charge(entry_of(finished.setting, 1, 1, sorted(numbers.values())))
+    assert verify_transcript(finished.write(row, numbers=numbers), AUTHORITY_KEY).contents.numbers[0] == 10
+    assert failed(finished.write(row)) == CHARGE
+
+
+def test_it_is_the_same_file_however_often_it_is_written() -> None:
+    assert round_of("whole").write() == written("whole")
+    assert read_transcript(written("whole")).data == written("whole")
+
+
+# ---------------------------------------------------------------- changed, without the coordinator's key
+
+
+LEAVES = [
+    *("card", "roster", "study", "round", "attempt", "model_sha256", "u1", "u2", "u3", "numbers", "signers"),
+    *("advertisements", "signatures", "excluded", "charge", "parameters", "sum_sha256", "next_model_sha256"),
+    *("previous", "signature", "ticket", "format"),
+]
+
+
+def test_every_field_is_changed_below() -> None:
+    assert set(LEAVES) == set(json.loads(written("drawn")))
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_no_field_can_be_changed_without_the_coordinators_key(name: str) -> None:
+    fields = json.loads(written("drawn"))
+    fields[name] = other_value(name, fields[name])
+    data = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    assert failed(data) in (FORM, AUTHORITY, COORDINATOR)
+
+
+def other_value(name: str, value: Any) -> Any:
+    match value:
+        case int():
+            return value + 1
+        case None:
+            return "00" * 32
+        case [] if name == "excluded":
+            return [{"identity": "00" * 32, "reason": "none"}]
+        case list():
+            return value[:-1]
+        case {"seed": _}:
+            return None
+        case {"threshold": threshold}:
+            return value | {"threshold": threshold - 1}
+        case {"row": _}:
+            return value | {"number": value["number"] + 1}
+        case str() if len(value) in (64, 128):
+            return value[:-1] + ("0" if value[-1] != "0" else "1")
+    return value + " "
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: data[:-2],
+        lambda data: data + b"\n",
+        lambda data: b" " + data,
+        lambda data: data.replace(b'"round":1', b'"round":1.0'),
+        lambda data: data.replace(b'"round":1', b'"round":true'),
+        lambda data: data.replace(b'"round":1', b'"round":1,"round":1'),
+        lambda data: data.replace(b'"round":1', b'"round":1,"surprise":1'),
+        lambda data: data.replace(b"sordino-transcript-1", b"sordino-transcript-2"),
+        lambda data: data.replace(b'"u2":[0,', b'"u2":[2,0,'),
+        lambda data: data.replace(b'"u2":[0,', b'"u2":[-1,0,'),
+        lambda data: b"[" * 100_000,
+        lambda data: b"\xff\xfe",
+        lambda data: b"null",
+    ],
+)
+def test_other_bytes_are_no_transcript(change: Callable[[bytes], bytes]) -> None:
+    assert change(written("whole")) != written("whole")
+    assert failed(change(written("whole"))) == FORM
+
+
+# ---------------------------------------------------------------- changed, and signed again by the coordinator
+
+
+def charged(found: Transcript, finished: Finished, **changed: Any) -> Transcript:
+    """With a charge that fits what it says now, but for what is changed."""
+    document = StudyDocument.from_bytes(found.study)
+    setting = replace(finished.setting, plan=document.plan)
+    entry = entry_of(setting, found.round, found.attempt, changed.pop("participants", found.u3))
+    row = Ledger().charge(replace(entry, **changed))
+    return replace(
+        found,
+        numbers=found.u3,
+        charge=replace(found.charge, previous=row.previous, hash=row.hash, row=row.entry.to_bytes()),
+    )
+
+
+def fewer_survivors(found: Transcript, finished: Finished) -> Transcript:
+    """One whose signature isn't shown, so that all the others' are there."""
+    assert found.u3[-1] not in dict(found.signatures)
+    return charged(replace(found, u3=found.u3[:-1]), finished)
+
+
+def more_survivors(found: Transcript, finished: Finished) -> Transcript:
+    return charged(replace(found, u3=found.u2), finished)
+
+
+def sets_swapped(found: Transcript, finished: Finished) -> Transcript:
+    return charged(replace(found, u2=found.u3, u3=found.u2), finished)
+
+
+def too_few(found: Transcript, finished: Finished) -> Transcript:
+    u3 = found.u3[:4]
+    kept = tuple(pair for pair in found.signatures if pair[0] in u3)
+    return replace(found, u3=u3, numbers=u3, signatures=kept)
+
+
+def smaller_u1(found: Transcript, finished: Finished) -> Transcript:
+    """Whoever didn't deal is forgotten, with thresholds that fit."""
+    kept = [(who, one) for who, one in zip(found.u1, found.advertisements, strict=True) if who != 1]
+    u1 = tuple(who for who, _ in kept)
+    return replace(
+        found,
+        u1=u1,
+        advertisements=tuple(one for _, one in kept),
+        parameters=stated_parameters(finished.config.parameters, len(u1)),
+    )
+
+
+def another_in_u1(position: int) -> Change:
+    """Somebody who wasn't asked, with keys that she signed for this very round."""
+
+    def change(found: Transcript, finished: Finished) -> Transcript:
+        losers = sorted(set(range(len(finished.config.roster))) - finished.config.invited)
+        who = losers[0] if position < 0 else position
+        members = dict(zip(found.u1, found.advertisements, strict=True))
+        members[who] = found.advertisements[0] if position >= 0 else keys_of(finished, who)
+        u1 = tuple(sorted(members))
+        return replace(
+            found,
+            u1=u1,
+            advertisements=tuple(members[one] for one in u1),
+            parameters=stated_parameters(finished.config.parameters, len(u1)),
+        )
+
+    return change
+
+
+def keys_of(finished: Finished, who: int, mask_key: bytes | None = None) -> Advertisement:
+    """Keys that a participant signs for this attempt, whatever they are."""
+    key = key_of(finished.config, who)
+    keys = (mask_key or b"\x05" * 32, b"\x06" * 32)
+    statement = advertisement_statement(finished.config.round_context(), key.public, *keys)
+    return Advertisement(*keys, key.sign(statement))
+
+
+def advertised(at: int, one: Callable[[Transcript, Finished], Advertisement]) -> Change:
+    def change(found: Transcript, finished: Finished) -> Transcript:
+        members = list(found.advertisements)
+        members[at] = one(found, finished)
+        return replace(found, advertisements=tuple(members))
+
+    return change
+
+
+def own_keys(found: Transcript, finished: Finished) -> Advertisement:
+    """The coordinator's keys in place of a participant's, signed with a key that it has."""
+    key = IdentityKey.generate(keyed_source("the coordinator's own"))
+    return replace(found.advertisements[2], mask_key=b"\x07" * 32, signature=key.sign(b"anything"))
+
+
+def another_plan(found: Transcript, finished: Finished) -> Transcript:
+    """One that holds, with a larger epsilon, and a charge that fits it."""
+    weaker = replace(finished.setting, plan=plan(7, epsilon=200.0))
+    return charged(replace(found, study=weaker.document), finished)
+
+
+def broken_plan(found: Transcript, finished: Finished) -> Transcript:
+    document = json.loads(found.study)
+    document["plan"]["epsilon"] /= 2
+    return replace(found, study=json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+
+
+def another_study(found: Transcript, finished: Finished) -> Transcript:
+    return replace(found, study=replace(finished.setting, study="another").document)
+
+
+def another_roster(signer: Ed25519PrivateKey | None = None, **changed: Any) -> Change:
+    def change(found: Transcript, finished: Finished) -> Transcript:
+        roster = replace(finished.setting, **changed).roster
+        return replace(found, roster=sign_roster(roster, signer or authority()))
+
+    return change
+
+
+def ticket_of(round_: int, seed: bytes | None = None) -> Change:
+    def change(found: Transcript, finished: Finished) -> Transcript:
+        draws = finished.setting.draws or Draws.draw(STUDY, 1, 5, keyed_source("draws of its own"))
+        ticket = draws.ticket(round_)
+        return replace(found, ticket=ticket if seed is None else replace(ticket, seed=seed))
+
+    return change
+
+
+def cheaper(found: Transcript, finished: Finished) -> Transcript:
+    entry = entry_of(finished.setting, found.round, found.attempt, found.u3)
+    return charged(found, finished, cost=entry.cost * 0.999)
+
+
+def cheaper_elsewhere(found: Transcript, finished: Finished) -> Transcript:
+    """The price at an order that only a participant of several studies looks at."""
+    curve = list(entry_of(finished.setting, found.round, found.attempt, found.u3).curve)
+    curve[3] = (curve[3][0], curve[3][1] * 0.5)
+    return charged(found, finished, curve=tuple(curve))
+
+
+def signatures(change: Callable[[tuple[tuple[int, bytes], ...]], Any]) -> Change:
+    return lambda found, _: replace(found, signatures=tuple(change(found.signatures)))
+
+
+def of_attempt_two(found: Transcript, finished: Finished) -> Transcript:
+    again = play(finished.setting, 1, 2, silent=[1], late=[3])
+    return replace(found, signatures=again.signatures)
+
+
+LIES: dict[str, tuple[str, str, Change]] = {
+    "a survivor is left out": ("six", QUORUM, fewer_survivors),
+    "somebody who left is a survivor": ("whole", QUORUM, more_survivors),
+    "u2 and u3 are swapped": ("whole", SETS, sets_swapped),
+    "u3 is too small": ("whole", SETS, too_few),
+    "u2 holds somebody who isn't in u1": ("whole", SETS, lambda t, _: replace(t, u2=(*t.u2, 7))),
+    "u1 forgets who left": ("whole", QUORUM, smaller_u1),
+    "u1 holds somebody who wasn't drawn": ("drawn", LOTTERY, another_in_u1(-1)),
+    "u1 holds somebody who isn't on the roster": ("whole", LOTTERY, another_in_u1(7)),
+    "keys are the coordinator's": ("whole", ADVERTISEMENTS, advertised(2, own_keys)),
+    "keys are another member's": ("whole", ADVERTISEMENTS, advertised(2, lambda t, _: t.advertisements[4])),
+    "a colluder repeats a key": (
+        "whole",
+        ADVERTISEMENTS,
+        advertised(2, lambda t, f: keys_of(f, 2, t.advertisements[0].mask_key)),
+    ),
+    "a colluder's key is of low order": ("whole", ADVERTISEMENTS, advertised(2, lambda t, f: keys_of(f, 2, bytes(32)))),
+    "a colluder's keys come later": ("whole", QUORUM, advertised(2, lambda t, f: keys_of(f, 2))),
+    "two members' keys are exchanged": (
+        "whole",
+        ADVERTISEMENTS,
+        lambda t, _: replace(t, advertisements=(*t.advertisements[1::-1], *t.advertisements[2:])),
+    ),
+    "another plan that holds": ("whole", ADVERTISEMENTS, another_plan),
+    "a plan that doesn't hold": ("whole", STUDY_CHECK, broken_plan),
+    "another study": ("whole", STUDY_CHECK, another_study),
+    "a round behind the plan's last": ("whole", STUDY_CHECK, lambda t, f: charged(replace(t, round=6), f)),
+    "another round": ("whole", ADVERTISEMENTS, lambda t, f: charged(replace(t, round=2), f)),
+    "another attempt": ("whole", ADVERTISEMENTS, lambda t, f: charged(replace(t, attempt=2), f)),
+    "another model": ("whole", ADVERTISEMENTS, lambda t, _: replace(t, model_sha256=bytes(32))),
+    "another version of the roster": ("whole", ADVERTISEMENTS, another_roster(version=2)),
+    "a roster without somebody who left": ("whole", LOTTERY, another_roster(members=(0, 2, 3, 4, 5, 6))),
+    "a roster that the coordinator signed": ("whole", ROSTER, another_roster(coordinator_key())),
+    "a roster of another study": ("whole", ROSTER, another_roster(study="another")),
+    "a roster larger than the plan": ("whole", FIT, another_roster(members=tuple(range(8)))),
+    "a roster without its lottery": ("drawn", FIT, another_roster(draws=None)),
+    "the ticket of another round": ("drawn", LOTTERY, ticket_of(3)),
+    "a seed of its own": ("drawn", LOTTERY, ticket_of(2, bytes(32))),
+    "no ticket": ("drawn", LOTTERY, lambda t, _: replace(t, ticket=None)),
+    "a lottery where there is none": ("whole", LOTTERY, ticket_of(1)),
+    "a lower threshold": ("whole", PARAMETERS, lambda t, _: replace(t, parameters={**t.parameters, "threshold": 4})),
+    "fewer signatures needed": (
+        "whole",
+        PARAMETERS,
+        lambda t, _: replace(t, parameters={**t.parameters, "signatures_needed": 3}),
+    ),
+    "fewer colluders": ("whole", PARAMETERS, lambda t, _: replace(t, parameters={**t.parameters, "colluders": 0})),
+    "a signature that is none": ("whole", QUORUM, signatures(lambda s: ((s[0][0], bytes(64)), *s[1:]))),
+    "a signature of another": ("whole", QUORUM, signatures(lambda s: ((s[0][0], s[1][1]), *s[1:]))),
+    "fewer signatures than the quorum": ("whole", QUORUM, signatures(lambda s: s[1:])),
+    "a signer twice": ("whole", QUORUM, signatures(lambda s: (s[0], s[0], *s[2:]))),
+    "a signer who isn't in u3": ("whole", QUORUM, signatures(lambda s: sorted((*s[:-1], (3, s[-1][1]))))),
+    "signatures of another attempt": ("whole", QUORUM, of_attempt_two),
+    "a cheaper charge": ("whole", CHARGE, cheaper),
+    "a cheaper curve": ("whole", CHARGE, cheaper_elsewhere),
+    "a charge for fewer": ("whole", CHARGE, lambda t, f: charged(t, f, participants=(*t.u3[:-1], 7))),
+    "a charge of another round": ("whole", CHARGE, lambda t, f: charged(t, f, round=2)),
+    "a charge with more honest ones": ("whole", CHARGE, lambda t, f: charged(t, f, colluders=0, honest=5)),
+    "a charge under another adjacency": ("whole", CHARGE, lambda t, f: charged(t, f, adjacency="other")),
+    "a charge of another study": ("whole", CHARGE, lambda t, f: charged(t, f, study_sha256="0" * 64)),
+    "a row under another number": ("whole", CHARGE, lambda t, _: replace(t, charge=replace(t.charge, number=2))),
+    "a row of the ledger that has no hash": (
+        "whole",
+        CHARGE,
+        lambda t, _: replace(t, charge=replace(t.charge, hash=bytes(32))),
+    ),
+    "two survivors are one": ("whole", CHARGE, lambda t, _: replace(t, numbers=(t.numbers[0], *t.numbers[:-1]))),
+    "no digest of the sum": ("whole", DIGESTS, lambda t, _: replace(t, sum_sha256=None)),
+    "a digest of a sum without noise": ("gaussian", DIGESTS, lambda t, _: replace(t, sum_sha256=number(0) * 4)),
+    "who is excluded takes part": (
+        "whole",
+        SETS,
+        lambda t, f: replace(t, excluded=(Excluded(f.config.roster.identity(0), "cheated"),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_coordinator_that_lies_is_found_where_it_lies(lie: str) -> None:
+    kind, check, change = LIES[lie]
+    honest = read_transcript(written(kind))
+    changed = change(honest, round_of(kind))
+    assert changed != honest
+    data = signed(changed)
+    assert naive(data)
+    assert failed(data) == check
+
+
+def test_a_card_binds_the_coordinators_key() -> None:
+    found = read_transcript(written("whole"))
+    other = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    assert failed(signed(found, other)) == COORDINATOR
+    assert failed(signed(replace(found, card=card(key=other)), coordinator_key())) == COORDINATOR
+    assert failed(signed(replace(found, card=card(signer=other)))) == AUTHORITY
+    assert failed(signed(replace(found, card=card().replace(STUDY.encode(), b"another")))) == AUTHORITY
+    assert failed(signed(replace(found, card=b"null"))) == AUTHORITY
+    # With an authority of its own a file holds up to what the known one signed.
+    assert failed(signed(replace(found, card=card(signer=other))), None) == ROSTER
+
+
+def test_the_first_check_that_fails_is_named() -> None:
+    found, finished = read_transcript(written("whole")), round_of("whole")
+    changed = replace(cheaper(found, finished), signatures=found.signatures[1:])
+    assert failed(signed(changed)) == QUORUM
+    changed = replace(changed, parameters={**found.parameters, "degree": 5})
+    assert failed(signed(changed)) == PARAMETERS
+    assert failed(signed(replace(changed, model_sha256=bytes(32)))) == ADVERTISEMENTS
