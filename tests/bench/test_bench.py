@@ -150,6 +150,7 @@ def test_broken_bounds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_a_broken_bound_fails_the_command(tmp_path: Path) -> None:
     tight = tmp_path / "tight.toml"
     tight.write_text("[most]\nshare = 0.001\n")
@@ -167,6 +168,7 @@ def test_a_broken_bound_fails_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_the_command_prints_the_figures_of_the_design() -> None:
     figures = json.loads(command("secagg", "--clients", "10", "--dim", "50", "--drop", "0.2", "--json").stdout)
     names = "sum_ok degree threshold survivors client_cpu_s server_cpu_s wall_s upload_bytes download_bytes"
@@ -181,6 +183,7 @@ def test_the_command_prints_the_figures_of_the_design() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_primitives_are_all_measured() -> None:
     rows = primitives.run(runs=1)
     assert len({row["name"] for row in rows}) == len(rows) == 19

@@ -151,6 +151,7 @@ def test_other_survivors_are_not_the_same_work(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 @pytest.mark.parametrize(
     ("neighbours", "threshold", "drop", "survivors"),
     [
@@ -171,12 +172,14 @@ def test_flower_makes_the_right_sum(neighbours: int | None, threshold: int | Non
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_flower_refuses_what_it_cannot_run() -> None:
     with pytest.raises(peers.PeerFailed, match="--neighbours: even"):
         peers.flower_secagg(built_environment(), clients=10, dim=50, drop=0.0, neighbours=3, timeout_s=120)
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_opendp_draws_noise_of_the_spread_asked_for() -> None:
     figures = peers.opendp_noise(built_environment(), stddev=3.5, dim=2000, timeout_s=120)
     assert figures.right

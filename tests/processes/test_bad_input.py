@@ -26,7 +26,7 @@ from sordino.child_process import child_environment
 from sordino.local_study import StudyOptions, make_local_study
 from sordino.processes import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
 Damage = Callable[[Path], None]  # of a study's folder
 

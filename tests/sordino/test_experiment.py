@@ -136,6 +136,7 @@ def test_closed_forms_agree_where_the_grid_is_fine() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_processes_give_the_same_rows() -> None:
     settings = [replace(SETTING, clients=100), replace(SETTING, clients=100, bits=12)]
     told: list[tuple[int, int]] = []
