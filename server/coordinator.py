@@ -29,6 +29,7 @@ from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
 from server import process_memory, service
 from server.configuration import ConfigurationError, CoordinatorTable, StudyConfiguration
+from server.enrolment import Enrolment, make_server
 from server.journal import Journal
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
@@ -138,7 +139,17 @@ def open_study(
         test_data = load_part(configuration.data.dataset, "test")
         journal = Journal(coordinator.state)
         study = Study(
-            configuration, document, roster, roster_file, task, test_data, journal, on_event, between_attempts, draws
+            configuration,
+            document,
+            roster,
+            roster_file,
+            task,
+            test_data,
+            journal,
+            on_event,
+            between_attempts,
+            draws,
+            files,
         )
     except InfeasiblePlan as error:
         raise StartError(str(error), INFEASIBLE) from error
@@ -188,6 +199,7 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
     log.info("listening", address=address)
+    enrolment, enrolment_server = await _open_enrolment(configuration, study)
 
     run = asyncio.create_task(study.run(address))
     loop = asyncio.get_running_loop()
@@ -218,7 +230,30 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
         # Sessions end by themselves once StudyEnd is written; a participant that hangs is cut off.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S + 2):
+                if enrolment_server is not None:
+                    await enrolment_server.stop(0.5)
                 await server.stop(SHUTDOWN_S)
+        if enrolment is not None:
+            enrolment.close()
+
+
+async def _open_enrolment(
+    configuration: StudyConfiguration, study: Study
+) -> tuple[Enrolment | None, grpc.aio.Server | None]:
+    """The port on which places are asked for, where study.toml names one."""
+    table = configuration.coordinator
+    if not table.enrolment_listen:
+        return None, None
+    try:
+        assert study.roster_files is not None  # noqa: S101  # of open_study
+        enrolment = Enrolment(configuration, study, study.roster_files)
+    except (ConfigurationError, StorageError) as error:
+        raise StartError(str(error), BAD_INPUT) from error
+    server = make_server(enrolment)
+    credentials = server_credentials(table, with_client=False)
+    address = await _listen(server, table.enrolment_listen, credentials, "enrolment_listen")
+    log.info("listening for enrolment", address=address)
+    return enrolment, server
 
 
 def _check_certificate(certificate: Path, key: Path) -> None:

@@ -7,6 +7,7 @@ published is therefore kept whole in a third one first, from which both are writ
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,8 @@ class RosterFile:
         self._study, self._authority_public = study, authority_public
         self._seen: tuple[object, ...] = ()
         self._refused: tuple[object, ...] = ()
+        self._newest: Roster | None = None
+        self._writing = threading.Lock()  # what is half written is nobody's to read
 
     @classmethod
     def of(cls, configuration: StudyConfiguration) -> RosterFile:
@@ -96,7 +99,15 @@ class RosterFile:
         """
         self._finish()
         self._seen = self._stamps()
-        return self._load()
+        files = self._load()
+        self._newest = files.roster
+        return files
+
+    @property
+    def newest(self) -> Roster:
+        """As it was last read or published; perhaps not in use yet."""
+        assert self._newest is not None  # noqa: S101  # the files are read first
+        return self._newest
 
     def _load(self) -> RosterFiles:
         roster_file = self._roster.read_bytes()
@@ -112,29 +123,36 @@ class RosterFile:
         Two calls of stat where nothing has changed. A roster that can't be used, because half of it was copied or
         because it isn't this study's, is logged once and left alone until it changes again.
         """
-        stamps = self._stamps()
-        if stamps in (self._seen, self._refused):
-            return None
-        try:
-            files = self._load()
-        except (InvalidRoster, OSError) as error:
-            log.warning("the roster file was replaced by one that can't be used", reason=str(error))
-            self._refused = stamps
-            return None
-        self._seen = stamps
-        return files.roster_file, files.lottery_file
+        with self._writing:
+            stamps = self._stamps()
+            if stamps in (self._seen, self._refused):
+                return None
+            try:
+                files = self._load()
+            except (InvalidRoster, OSError) as error:
+                log.warning("the roster file was replaced by one that can't be used", reason=str(error))
+                self._refused = stamps
+                return None
+            self._seen = stamps
+            if files.roster.version > self.newest.version:
+                self._newest = files.roster
+            return files.roster_file, files.lottery_file
 
-    def publish(self, roster_file: bytes, lottery_file: bytes | None) -> None:
+    def publish(self, roster: Roster, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Make checked contents those of the files, both or neither after any crash; durable when this returns.
+
+        Args:
+            roster: what the roster file holds.
 
         Raises:
             OSError: the disk takes no writes. Then either nothing has changed, or the rest is done by the next call of
                 `read`.
         """
-        self._under_way.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(self._under_way, write_package(roster_file, lottery_file, []))
-        self._write(Package(roster_file, lottery_file, ()))
-        self._seen = self._stamps()
+        with self._writing:
+            self._under_way.parent.mkdir(parents=True, exist_ok=True)
+            replace_durably(self._under_way, write_package(roster_file, lottery_file, []))
+            self._write(Package(roster_file, lottery_file, ()))
+            self._seen, self._newest = self._stamps(), roster
 
     def _write(self, package: Package) -> None:
         if package.lottery_file is not None:
