@@ -1,0 +1,217 @@
+"""The checks of a kill run on clients that die at an exact point, without processes: the real client passes at every
+point, and one that acts before its write is durable, or doesn't write at all, fails the check that is made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import host_in_process
+import pytest
+from host_in_process import PATIENCE_S, host, ledger_of, settings_of
+from study_in_process import coordinator, make_folder
+
+import client.participant_host
+from client.journal import ClientJournal
+from client.keystore import load_identity
+from client.participant import Participant
+from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
+from tests.crashes.recorded_study import ANSWERS, watch
+from wire import coordinator_pb2 as pb
+
+POINTS = [f"{when} {kind}" for kind in (*ANSWERS[:3], "upload", *ANSWERS[3:]) for when in ("before", "after")]
+
+
+class Killed(Exception):
+    """The client is gone: nothing more is sent, and nothing more is written than had been handed to SQLite."""
+
+
+class Mortal(Participant):
+    """The real participant, until the point of its death."""
+
+    dies_at: str | None = None
+
+    async def _send(self, session: Any, attempt: Any, **message: Any) -> None:
+        [kind] = message
+        self._reach(f"before {kind}")
+        await super()._send(session, attempt, **message)
+        await self._delivered(session)
+        self._reach(f"after {kind}")
+
+    async def _upload(self, session: Any, attempt: Any) -> None:
+        self._reach("before upload")
+        await super()._upload(session, attempt)
+        self._reach("after upload")
+
+    async def _delivered(self, session: Any) -> None:
+        """A message that was sent before death arrives, as it mostly does: the coordinator's answer to a download says
+        that it has read what came before it on the connection."""
+        if self.dies_at is not None:
+            with contextlib.suppress(Exception):
+                await session.download(bytes(32), 1)
+            await asyncio.sleep(0.02)
+
+    def _reach(self, point: str) -> None:
+        if point == self.dies_at:
+            raise Killed
+
+
+class Forgetful(ClientJournal):
+    """Joins without writing it down."""
+
+    async def join(self, study: str, identity: bytes, round_: int, attempt: int) -> None:
+        pass
+
+
+class LateCharge(ClientJournal):
+    """Would charge after the upload, which it doesn't live to see."""
+
+    async def charge(self, entry: Any) -> Any:
+        pass
+
+
+class LateSignature(ClientJournal):
+    """Would write the statement down after its signature was sent."""
+
+    async def sign(self, *arguments: Any) -> None:
+        pass
+
+
+class LateAnswer(ClientJournal):
+    """Would write the request's digest down after it was answered."""
+
+    async def answer(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven participants, more rounds than are needed."""
+    return make_folder(
+        tmp_path_factory.mktemp("studies") / "seven",
+        task="synthetic",
+        task_options={"dim": 50},
+        partition="iid",
+        rounds=1000,
+        bits=24,
+        epsilon=100.0,
+        delta=1e-5,
+    )
+
+
+async def lives(
+    folder: Path, work: Path, patch: pytest.MonkeyPatch, deaths: list[str], journal: type[ClientJournal]
+) -> tuple[Record, Files]:
+    """One participant dies at each of these points, comes back each time, and is then let be: for a whole round, or
+    with a journal that wouldn't bear one until it has joined another.
+    """
+    record, stories = Record(), host_in_process
+    last = "unmasking" if journal is ClientJournal else "advertise_keys"
+    settings = settings_of(folder, work / "journal.sqlite")
+    me = load_identity(settings.participants[0].key).public.hex()
+    others = replace(settings, participants=settings.participants[1:])
+
+    def back(since: int) -> Callable[[], bool]:
+        return lambda: any(key[0] == me and key[1] > since for key in record.keys(last))
+
+    async with coordinator(folder, work / "state.sqlite") as where, asyncio.timeout(PATIENCE_S):
+        watch(where.study, record.add)
+        at = {"address": where.address, "give_up_s": 0.0}
+        staying = replace(others, coordinator=replace(others.coordinator, **at), host=_apart(others.host, work))
+        mortal = replace(
+            settings, coordinator=replace(settings.coordinator, **at), participants=settings.participants[:1]
+        )
+        where.start()
+        async with host(staying):
+            for point in [*deaths, None]:
+                with patch.context() as for_one:
+                    for_one.setattr(client.participant_host, "Participant", type("", (Mortal,), {"dies_at": point}))
+                    for_one.setattr(stories, "ClientJournal", journal)
+                    async with host(mortal) as task:
+                        if point is not None:
+                            with pytest.raises(Killed):
+                                await task
+                            continue
+                        latest = max((round_ for _, round_, _ in record.keys("advertise_keys")), default=0)
+                        came = back(latest)
+                        while not came():
+                            assert not task.done(), task
+                            await asyncio.sleep(0.01)
+    files = Files.read((one.host.journal, one.host.ledger) for one in (staying, mortal))
+    return record, files
+
+
+def _apart(host: Any, work: Path) -> Any:
+    journal = work / "others" / "journal.sqlite"
+    return replace(host, journal=journal, ledger=ledger_of(journal))
+
+
+@pytest.fixture(scope="module")
+def survived(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Files]:
+    """The real client, which has died at every point."""
+    with pytest.MonkeyPatch.context() as patch:
+        return asyncio.run(lives(folder, tmp_path_factory.mktemp("survived"), patch, POINTS, ClientJournal))
+
+
+def test_the_real_client_at_every_point(survived: tuple[Record, Files]) -> None:
+    """Each time it comes back it is asked again what it had been asked before, and refuses."""
+    record, files = survived
+    assert all_wrong(record, files) == {}
+    assert record.asked_again == len(POINTS)
+    # An invitation that it died before it could read is new to it, and was for an attempt that is over.
+    assert set(record.refused) == {pb.REFUSAL_CODE_ALREADY_JOINED}
+    assert len(POINTS) // 2 < record.refused.total() <= len(POINTS)
+    windows = cut_off(record, files)
+    for window in ("joined, no keys", "charged, no offer", "charged and offered, no upload", "signed, no signature"):
+        assert windows[window] >= 1, windows
+    assert windows["digest written, no reply"] >= 1, windows
+
+
+@pytest.mark.parametrize(
+    ("journal", "death", "checks"),
+    [
+        (Forgetful, "after advertise_keys", {"one_message_each", "joined_before_keys"}),
+        (LateCharge, "after upload", {"charged_before_upload"}),
+        (LateSignature, "after consistency", {"signed_once"}),
+        (LateAnswer, "after unmasking", {"answered_once"}),
+    ],
+)
+def test_a_naive_client(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    journal: type[ClientJournal],
+    death: str,
+    checks: set[str],
+) -> None:
+    record, files = asyncio.run(lives(folder, tmp_path, monkeypatch, [death], journal))
+    assert all_wrong(record, files).keys() == checks
+
+
+def test_a_record_or_files_that_were_changed(survived: tuple[Record, Files]) -> None:
+    """What no client of ours can be made to do is put into the record or the files instead."""
+
+    def wrong_with(change: Callable[[Record, Files], object]) -> set[str]:
+        record, files = copy.deepcopy(survived)
+        change(record, files)
+        return set(all_wrong(record, files))
+
+    key = min(survived[0].keys("unmasking"))
+    row = survived[1].joined[key]
+    assert wrong_with(lambda record, files: None) == set()
+    assert wrong_with(lambda record, files: record.said[key, "share_keys"].update(["00"])) == {"one_message_each"}
+    assert wrong_with(lambda record, files: record.uploads[key].append((9, "00"))) == {"one_message_each"}
+    assert wrong_with(lambda record, files: record.signatures[key].add("00" * 64)) == {"signed_once"}
+    changes = {"signed": b"another statement", "answered": bytes(32)}
+    for (name, value), check in zip(changes.items(), ("signed_once", "answered_once"), strict=True):
+        other = replace(row, **{name: value})
+        assert wrong_with(lambda record, files, other=other: files.joined.update({key: other})) == {check}
+    assert "joined_before_keys" in wrong_with(lambda record, files: files.joined.pop(key))
+    assert "charged_before_upload" in wrong_with(lambda record, files: [one.clear() for one in files.ledgers])
+    assert wrong_with(lambda record, files: [one.reverse() for one in files.ledgers]) == {"in_order"}
