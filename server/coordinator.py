@@ -33,6 +33,7 @@ from server.enrolment import Enrolment, make_server
 from server.journal import Journal
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
+from server.transcripts import open_transcripts
 from wire import coordinator_pb2
 from wire.durable import StorageError
 from wire.lottery import read_draws
@@ -137,6 +138,7 @@ def open_study(
             study=configuration.study.name, task=task.name, task_options=dict(configuration.task), plan=plan
         )
         test_data = load_part(configuration.data.dataset, "test")
+        transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
         journal = Journal(coordinator.state)
         study = Study(
             configuration,
@@ -150,6 +152,8 @@ def open_study(
             between_attempts,
             draws,
             files,
+            transcripts=transcripts,
+            cohorts_are_public=public,
         )
     except InfeasiblePlan as error:
         raise StartError(str(error), INFEASIBLE) from error

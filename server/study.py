@@ -44,8 +44,10 @@ from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.outgoing import Outgoing
 from server.process_memory import RefusedCalls, resident_mb
+from server.roster_file import RosterFile
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions, check_proof
+from server.transcripts import Transcripts
 from server.uploads import UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
@@ -89,20 +91,27 @@ class Study:
         on_event: Callable[[dict[str, Any]], None] | None = None,
         between_attempts: Callable[[], None] | None = None,
         draws: Draws | None = None,
+        roster_files: RosterFile | None = None,
+        transcripts: Transcripts | None = None,
+        cohorts_are_public: bool = False,
     ) -> None:
         """
         Args:
             draws: of the roster's lottery, where the plan draws cohorts.
+            roster_files: looked at between attempts: somebody may have put a later roster there by hand.
             on_event: is given every event, on the event loop: must not block.
             between_attempts: is called when no attempt is under way, for what would disturb one.
+            transcripts: where finished rounds are put on record; None keeps no transcripts.
+            cohorts_are_public: transcripts are or were published, so that a lottery hides nobody's participation.
         """
+        self._transcripts, self._cohorts_are_public = transcripts, cohorts_are_public
         self._between_attempts = between_attempts
         self._configuration, self._document, self._roster = configuration, document, roster
         self._task, self._test_data, self._journal, self._on_event = task, test_data, journal, on_event
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
         self._account = Account(self._plan)
-        self._draws = draws
+        self._draws, self.roster_files = draws, roster_files
         self._numbers: list[int] = []  # of the roster's positions: who it is in charges and events
         self._offered: tuple[Roster, bytes, Draws | None] | None = None  # to be used from the next attempt on
         self._optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
@@ -239,6 +248,8 @@ class Study:
             self._model = flatten(loaded.parameters)
             self._optimizer.load_state(loaded.optimizer_state)
             log.info("resumed from the journal", round=self._completed_rounds)
+        if self._transcripts is not None:
+            await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
 
     async def run(self, address: str) -> Outcome:
         """All rounds that are left.
@@ -303,6 +314,11 @@ class Study:
         return identity in self._roster.positions
 
     @property
+    def terms(self) -> StudyDocument:
+        """What the study is, as everybody is told."""
+        return self._document
+
+    @property
     def roster_version(self) -> int:
         """Of the roster in use."""
         return self._roster.version
@@ -334,6 +350,12 @@ class Study:
 
     async def _use_offered(self) -> None:
         """Between attempts only: positions change."""
+        found = None if self.roster_files is None else await asyncio.to_thread(self.roster_files.changed)
+        if found is not None:
+            try:
+                self.offer_roster(*found)
+            except ValueError as error:
+                log.warning("the roster file was replaced by one that isn't used", reason=str(error))
         if self._offered is None:
             return
         (roster, roster_file, draws), self._offered = self._offered, None
@@ -508,6 +530,17 @@ class Study:
     async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
         row = await self._journal.charge(await self._compute(self._entry, round_, attempt, unmasking.u3), request)
         await self._compute(self._account.charge, _event(row.entry))
+        if self._transcripts is not None:
+            known = list(zip(self._roster.entries, self._numbers, strict=True))
+            await self._compute(
+                self._transcripts.note,
+                unmasking,
+                request,
+                row,
+                self._documents[self._roster_sha256],
+                dict(enumerate(self._numbers)),
+                {entry.identity: self._excluded[number] for entry, number in known if number in self._excluded},
+            )
         epsilons = await self._compute(self._epsilons)
         self._emit(
             "survivors_frozen",
@@ -581,7 +614,13 @@ class Study:
             {"study": self._document.study, "task": self._task.name, "round": round_},
         )
         await asyncio.to_thread(save_checkpoint, self._checkpoint_folder / name, checkpoint)
+        if self._transcripts is not None:
+            _, model_sha256 = await self._compute(_serialised, self._model, self._clips, self._plan.clipping)
+            told = None if sum_sha256 is None else bytes.fromhex(sum_sha256)
+            await asyncio.to_thread(self._transcripts.finish, round_, number, told, model_sha256)
         await self._journal.complete_round(round_, number, body, name)
+        if self._transcripts is not None:
+            await asyncio.to_thread(self._transcripts.publish, round_)
         self._completed_rounds, self._figures = round_, body
         self._emit("round_completed", **body)
 
@@ -652,7 +691,10 @@ class Study:
     def _epsilons(self) -> dict[str, float]:
         return {
             "epsilon_coordinator": self._account.epsilon_coordinator(),
-            "epsilon_released": self._account.epsilon_released(),
+            # Whoever reads transcripts knows the cohorts: no reader is left to whom sampling hides them.
+            "epsilon_released": (
+                self._account.epsilon_coordinator() if self._cohorts_are_public else self._account.epsilon_released()
+            ),
         }
 
     def _description(self, address: str) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
 from secagg.unmasking import Unmasking
+from server.configuration import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.durable import StorageError
@@ -31,6 +33,8 @@ from wire.enrolment import InvalidCard, fingerprint, verify_card
 from wire.key_files import KeyFileError, read_key_file
 from wire.ledger import Row
 from wire.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
+
+log = structlog.get_logger()
 
 FOLDER: Final = "transcripts"
 PUBLISHED: Final = "published"
@@ -62,6 +66,40 @@ def check_publishing(plan: Plan) -> None:
             "published transcripts tell who was in each round, and the target released counts on nobody knowing",
             "set publish_transcripts = false before the first round, or plan for the target coordinator",
         )
+
+
+def open_transcripts(
+    configuration: StudyConfiguration, study: bytes, plan: Plan
+) -> tuple[Transcripts | None, bool]:
+    """What a study's settings say about transcripts.
+
+    Returns:
+        Where they are kept, None where they aren't; and whether cohorts are public, by these settings or earlier ones.
+
+    Raises:
+        InfeasiblePlan: they are public, and the plan counts on nobody knowing.
+        TranscriptError, ConfigurationError: key, card or the authority's key can't be used.
+    """
+    table = configuration.coordinator
+    public = table.publish_transcripts or are_published(table.state)
+    if public:
+        check_publishing(plan)
+    if table.transcripts == "off":
+        return None, public
+    if not (table.card.exists() or table.transcript_key.exists() or table.publish_transcripts):
+        log.warning("no transcripts are kept: the study has no card and no transcript key", card=str(table.card))
+        return None, public
+    return (
+        Transcripts.open(
+            table.state.with_name(FOLDER),
+            table.card,
+            table.transcript_key,
+            configuration.read_authority_public_key(),
+            study,
+            published=table.state.with_name(PUBLISHED) if table.publish_transcripts else None,
+        ),
+        public,
+    )
 
 
 class Transcripts:
@@ -175,7 +213,6 @@ class Transcripts:
         request: bytes,
         row: Row,
         roster_file: bytes,
-        *,
         numbers: Mapping[int, int] | None = None,
         excluded: Mapping[bytes, str] | None = None,
     ) -> None:
