@@ -1,0 +1,463 @@
+"""Every reason for which a participant refuses, by the name that stays: raised by code, listed in the docs, and each
+held against the study or round that just passes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
+
+import client.policy_rounds
+from client.policy import (
+    REASONS,
+    PolicyRefusal,
+    check_clips,
+    check_roster,
+    check_study,
+    check_terms,
+    digests,
+    round_epsilon,
+    task_digest,
+)
+from client.policy_rounds import check_budget, check_round, epsilon_in_total
+from client.settings import Policy
+from secagg.roster import Roster, RosterEntry
+from wire.ledger_pace import DAY_S
+from wire.ledger_rows import EXACT, Totals, epsilon, price
+from wire.study import StudyDocument
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = b"\x33" * 32
+
+
+def study(change: dict[str, Any], of: StudyDocument | None = None, host: dict[str, Any] | None = None) -> None:
+    of = of or document()
+    check_study(settings(policy(**change), **host or {}), of, sha256(of), Totals())
+
+
+def round_(
+    change: dict[str, Any],
+    spent: Totals | None = None,
+    of: StudyDocument | None = None,
+    number: tuple[int, int] = (9, 1),
+    who: bytes = ME,
+) -> None:
+    of = of or document()
+    check_round(
+        policy(**change),
+        of.plan,
+        spent or Totals(),
+        study_sha256=sha256(of),
+        identity=who,
+        number=number,
+        model_sha256=MODEL,
+    )
+
+
+def roster(change: dict[str, Any], together: int = 3) -> None:
+    entries = [RosterEntry(bytes([n]) * 32, "host" if n <= together else f"host-{n}") for n in range(1, 21)]
+    check_roster(settings(policy(**change)), document(), Roster("clinic", 1, tuple(entries)))
+
+
+def at_minute(monkeypatch: pytest.MonkeyPatch, hour: int, minute: int = 0) -> None:
+    here = time.struct_time((2027, 1, 15, hour, minute, 0, 4, 15, 0))
+    clock = SimpleNamespace(time=lambda: NOON, localtime=lambda at: here, strftime=time.strftime)
+    monkeypatch.setattr(client.policy_rounds, "time", clock)
+
+
+ONE_ROUND = round_epsilon(plan(), 1e-5)
+# name -> what is refused, what just passes beside it, and a part of the sentence.
+CASES: dict[str, tuple[Callable[[], None], Callable[[], None], str]] = {
+    "study-name": (
+        lambda: study({}, host={"name": "clinic-2"}),
+        lambda: study({}),
+        "the study is 'clinic', this host joined 'clinic-2'",
+    ),
+    "study-digest": (
+        lambda: study({"study_digests": ("ab" * 32,)}),
+        lambda: study({"study_digests": ("ab" * 32, sha256(document()).hex())}),
+        f"the study document is {sha256(document()).hex()}, which study_digests doesn't hold",
+    ),
+    "task": (
+        lambda: study({"tasks": ("mlp", "cnn")}),
+        lambda: study({"tasks": ("mlp", "softmax-regression")}),
+        "the task is 'softmax-regression', tasks allows 'mlp' or 'cnn'",
+    ),
+    "task-options": (
+        lambda: study({}, replace(document(), task_options=OPTIONS | {"batch_size": 21})),
+        lambda: study({}),
+        "options of the task differ",
+    ),
+    "task-digest": (
+        lambda: study({"task_digests": ("ab" * 32,)}),
+        lambda: study({"task_digests": (task_digest("softmax-regression", OPTIONS).hex(),)}),
+        "which task_digests doesn't hold",
+    ),
+    "trusted-coordinator": (
+        lambda: study({}, document(of=plan("gaussian"))),
+        lambda: study({"mechanisms": ("gaussian",)}, document(of=plan("gaussian"))),
+        "see the sum without it",
+    ),
+    "mechanism": (
+        lambda: study({"mechanisms": ("skellam", "local-gaussian")}),
+        lambda: study({"mechanisms": ("skellam", "ddgauss")}),
+        "the mechanism is 'ddgauss', this host accepted 'skellam' or 'local-gaussian'",
+    ),
+    "epsilon-in-study": (
+        lambda: study({"max_epsilon": 7.99}),
+        lambda: study({"max_epsilon": 8.0}),
+        "the study's epsilon 8 is above max_epsilon 7.99",
+    ),
+    "delta": (
+        lambda: study({"max_delta": 9e-6}),
+        lambda: study({"max_delta": 1e-5}),
+        "the study's delta 1e-05 is above max_delta 9e-06",
+    ),
+    "epsilon-in-round": (
+        lambda: study({"max_epsilon_round": ONE_ROUND * 0.999}),
+        lambda: study({"max_epsilon_round": ONE_ROUND * 1.001}),
+        "one round may cost epsilon 3.592 at delta 1e-05",
+    ),
+    "another-guarantee": (
+        lambda: round_({"max_epsilon_total": 100.0}, totals(charge(document("old", plan("gaussian")), 1))),
+        lambda: round_({"max_epsilon_total": 100.0}, totals(charge(document("old", plan("skellam")), 1))),
+        "the study 'old' with 'gaussian', which this ledger holds, promise different things",
+    ),
+    "cohort": (
+        lambda: study({"min_cohort": 13}),
+        lambda: study({"min_cohort": 12}),
+        "a round may begin with 12 participants, min_cohort asks for 13",
+    ),
+    "survivors": (
+        lambda: study({"min_survivors": 13}),
+        lambda: study({"min_survivors": 12}),
+        "a sum may hold 12 participants only, min_survivors asks for 13",
+    ),
+    "honest-survivors": (
+        lambda: study({"min_honest_survivors": 11}),
+        lambda: study({"min_honest_survivors": 10}),
+        "among 10 honest participants at least, min_honest_survivors asks for 11",
+    ),
+    "colluders": (
+        lambda: study({"min_colluders": 3}),
+        lambda: study({"min_colluders": 2}),
+        "assumes 2 of 20 participants to collude, min_colluders asks for 3",
+    ),
+    "adversarial": (
+        lambda: study({"min_adversarial": 0.11}),
+        lambda: study({"min_adversarial": 0.1}),
+        "a share of 0.1 to be adversarial, min_adversarial asks for 0.11",
+    ),
+    "dropout": (
+        lambda: study({"min_dropout": 0.25}),
+        lambda: study({"min_dropout": 0.2}),
+        "a share of 0.2 leaving a round, min_dropout asks for 0.25",
+    ),
+    "one-machine": (
+        lambda: roster({}, together=3),
+        lambda: (roster({}, together=2), roster({"one_machine": True}, together=20))[0],
+        "one host runs 3 participants, but only 2 are assumed to collude",
+    ),
+    "clip": (
+        lambda: study({"max_clip": 0.99}),
+        lambda: study({"max_clip": 1.0}),
+        "updates are clipped to 1, max_clip allows 0.99",
+    ),
+    "bits": (
+        lambda: study({"min_bits": 17}),
+        lambda: study({"min_bits": 16, "max_bits": 16}),
+        "a value has 16 bits, min_bits and max_bits allow 17 to 62",
+    ),
+    "dimension": (
+        lambda: study({"max_dimension": 63}),
+        lambda: study({"max_dimension": 64}),
+        "an update has 64 values, max_dimension allows 63",
+    ),
+    "epsilon-in-plan": (
+        lambda: round_({"max_epsilon": 100.0}, totals(*(charge(document(), n) for n in range(1, 5)))),
+        lambda: round_({"max_epsilon": 100.0}, totals(*(charge(document(), n) for n in range(1, 4)))),
+        "above the study's budget 8",
+    ),
+    "epsilon-in-total": (
+        lambda: round_({"max_epsilon_total": 8.0}, totals(*(charge(document("old"), n) for n in range(1, 5)))),
+        lambda: round_({"max_epsilon_total": 8.1}, totals(*(charge(document("old"), n) for n in range(1, 4)))),
+        "over all studies of this ledger to",
+    ),
+    "model-digest": (
+        lambda: round_({"model_digests": ("ab" * 32,)}),
+        lambda: round_({"model_digests": (MODEL.hex(),)}),
+        f"begins from the model {MODEL.hex()}, which model_digests doesn't hold",
+    ),
+    "hours": (
+        lambda: round_({"hours": ("22:00-06:00", "12:00-13:00")}),
+        lambda: round_({"hours": ("22:00-06:00", "10:00-12:00")}),
+        "it is 11:30 here, hours allows 22:00-06:00, 12:00-13:00",
+    ),
+    "rounds-per-day": (
+        lambda: round_({"max_rounds_per_day": 2}, totals(charge(document(), 1), charge(document(), 2))),
+        lambda: round_({"max_rounds_per_day": 3}, totals(charge(document(), 1), charge(document(), 2))),
+        "2 attempts were charged within 24 hours, max_rounds_per_day allows 2; the next from",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_refused_and_just_allowed(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    at_minute(monkeypatch, 11, 30)
+    refused, allowed, told = CASES[reason]
+    with pytest.raises(PolicyRefusal) as error:
+        refused()
+    assert error.value.reason == reason
+    assert told in error.value.sentence
+    assert str(error.value) == f"{reason}: {error.value.sentence}"
+    assert "\n" not in error.value.sentence
+    allowed()
+
+
+def test_code_docs_and_tests_know_the_same_reasons() -> None:
+    raised: set[str] = set()
+    for file in sorted((ROOT / "client").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PolicyRefusal":
+                name = node.args[0]
+                assert isinstance(name, ast.Constant), f"{file.name}:{node.lineno}: the reason must stand there"
+                raised.add(name.value)
+    listed = (ROOT / "docs" / "policy.md").read_text().partition("## Reasons")[2].partition("\n## ")[0]
+    documented = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+?) \|$", listed, re.M)
+    assert sorted(raised) == sorted(REASONS) == sorted(CASES) == sorted(name for name, _, _ in documented)
+    assert all(len(meaning) > 15 and len(remedy) > 15 for _, meaning, remedy in documented)
+
+
+def test_nothing_here_is_given_data() -> None:
+    """A refusal can't depend on what it never sees: there are public terms, the ledger's charges and the clock."""
+    for check in (check_study, check_terms, check_roster, check_round, check_budget, check_clips):
+        given = set(inspect.signature(check).parameters)
+        assert given <= {
+            *("configuration", "document", "study_sha256", "totals", "policy", "plan", "roster"),
+            *("identity", "number", "model_sha256", "clips"),
+        }
+
+
+# ---------------------------------------------------------------- digests
+
+
+def test_a_task_digest_is_over_name_and_options_in_any_order() -> None:
+    one = task_digest("mlp", {"a": 1, "b": 0.5})
+    assert one == task_digest("mlp", {"b": 0.5, "a": 1})
+    others = (("cnn", {"a": 1, "b": 0.5}), ("mlp", {"a": 1}), ("mlp", {"a": 1, "b": 5}))
+    assert len({one, *(task_digest(*other) for other in others)}) == 4
+    # Fixed by its bytes, so that other programs can make it.
+    assert one == hashlib.sha256(b'sordino/v1/task\x00["mlp",{"a":1,"b":0.5}]').digest()
+
+
+def test_what_is_shown_can_be_pinned() -> None:
+    shown = digests(document(), sha256(document()))
+    study({"study_digests": (shown["study_sha256"],), "task_digests": (shown["task_sha256"],)})
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def spent_by(*names: str, rounds: int = 2) -> Totals:
+    return totals(*(charge(document(name), n) for name in names for n in range(1, rounds + 1)))
+
+
+def total(spent: Totals, of: StudyDocument, who: bytes = ME) -> float:
+    return epsilon_in_total(
+        of.plan, spent, price(of.plan, of.plan.h_min), delta=1e-5, study_sha256=sha256(of), identity=who
+    )
+
+
+def test_a_renamed_study_gets_no_fresh_budget() -> None:
+    """Without a total each new name begins at nothing: that is what `max_epsilon` alone can't see."""
+    spent = Totals()
+    taken: list[Any] = []
+    refused: list[Any] = []
+    limits = {"max_epsilon_total": 8.0}
+    for name in (f"clinic-{n}" for n in range(6)):
+        for n in (1, 2):
+            round_({}, spent, document(name), (n, 1))  # the naive client would go on
+            if refusal(lambda name=name, n=n: round_(limits, spent, document(name), (n, 1))) == "":
+                spent.add(charge(document(name), n))
+                taken.append((name, n))
+            else:
+                refused.append((name, n))
+    # The plan spends 8 on four rounds, at its own order; the total is stated at the ledger's order nearest to it.
+    assert 3 <= len(taken) <= 4
+    assert len(taken) + len(refused) == 12
+    assert refusal(lambda: round_(limits, spent, document("clinic-9"), (1, 1))) == "epsilon-in-total"
+    [together] = spent.across_studies()
+    assert epsilon(together.order, together.renyi, 1e-5, together.draws) <= 8.0
+
+
+def refusal(check: Callable[[], None]) -> str:
+    """The name of the reason, or nothing."""
+    try:
+        check()
+    except PolicyRefusal as error:
+        return error.reason
+    return ""
+
+
+def test_the_figure_after_a_charge_is_the_one_that_was_asked_about() -> None:
+    spent = spent_by("a", "b")
+    for of, who in ((document("b"), ME), (document("c"), ME), (document("b"), OTHER)):
+        coming = total(spent, of, who)
+        after = totals(*rows_of(spent_by("a", "b")), charge(of, 3, who=who))
+        [together] = after.across_studies()
+        assert coming == pytest.approx(epsilon(together.order, together.renyi, 1e-5, together.draws), rel=1e-9)
+
+
+def rows_of(_: Totals) -> list[Any]:
+    return [charge(document(name), n) for name in ("a", "b") for n in (1, 2)]
+
+
+def test_the_exact_cost_takes_the_place_of_the_worst() -> None:
+    of = document("a")
+    before = totals(charge(of, 1))
+    exact = charge(of, 1, kind=EXACT, cost=0.0, curve=tuple((order, 0.0) for order, _ in charge(of, 1).curve))
+    after = totals(charge(of, 1), exact)
+    assert total(after, document("b")) < total(before, document("b"))
+
+
+def test_a_mechanism_with_bounds_at_fewer_orders_is_added_at_the_next_one() -> None:
+    """Skellam's bound holds at whole orders only; the first row may have fixed a fraction."""
+    gauss, skellam = document("a"), document("b", plan("skellam"))
+    first = charge(gauss, 1, order=2.5)
+    together = total(totals(first), skellam)
+    assert total(totals(first), document("b")) <= together < float("inf")
+    beyond = replace(first, order=90.0, curve=((90.0, 1.0),))
+    assert total(totals(beyond), skellam) < float("inf")  # the next order above is 96
+    nothing = replace(first, order=2000.0, curve=((2000.0, 1.0),))
+    assert total(totals(nothing), skellam) == float("inf")
+    with pytest.raises(PolicyRefusal, match=r"epsilon-in-total: .* to inf"):
+        round_({"max_epsilon_total": 1e9}, totals(nothing), skellam)
+
+
+def test_another_participant_of_the_host_who_spent_more_counts() -> None:
+    hers = totals(*(charge(document(), n, who=OTHER) for n in (1, 2, 3)))
+    assert total(hers, document()) == pytest.approx(
+        total(totals(charge(document(), 1), charge(document(), 2)), document()), rel=1e-6
+    )
+
+
+def test_kinds_of_guarantee_are_refused_in_either_order() -> None:
+    limit: dict[str, Any] = {"max_epsilon_total": 1000.0, "mechanisms": ("gaussian", "ddgauss", "local-gaussian")}
+    limit |= {"min_honest_survivors": 1, "min_colluders": 0}
+    for first, second in (("gaussian", "ddgauss"), ("ddgauss", "gaussian"), ("ddgauss", "local-gaussian")):
+        spent = totals(charge(document("old", plan(first)), 1))
+        new = document("new", plan(second))
+        with pytest.raises(PolicyRefusal) as error:
+            check_terms(policy(**limit), new, b"", spent)
+        assert error.value.reason == "another-guarantee"
+        check_terms(policy(**limit | {"max_epsilon_total": None}), new, b"", spent)
+
+
+# ---------------------------------------------------------------- pace and hours
+
+
+def pace(spent: Totals, most: int, now: float, monkeypatch: pytest.MonkeyPatch, number: tuple[int, int]) -> bool:
+    clock = SimpleNamespace(time=lambda: now, localtime=time.localtime, strftime=time.strftime)
+    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    told = refusal(lambda: round_({"max_rounds_per_day": most}, spent, number=number))
+    assert told in ("", "rounds-per-day")
+    return told == ""
+
+
+def test_rounds_are_free_again_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = totals(charge(document(), 1), charge(document("other"), 1, at=NOON + 3600))
+    assert not pace(spent, 2, NOON + 7200, monkeypatch, (2, 1))
+    assert not pace(spent, 2, NOON + DAY_S - 1, monkeypatch, (2, 1))
+    assert pace(spent, 2, NOON + DAY_S, monkeypatch, (2, 1))
+    assert not pace(spent, 1, NOON + DAY_S, monkeypatch, (2, 1))
+    assert pace(spent, 1, NOON + 3600 + DAY_S, monkeypatch, (2, 1))
+
+
+@pytest.mark.parametrize("back", [60.0, 3600.0, DAY_S, 30 * DAY_S])
+def test_a_clock_put_back_gives_no_round_free(monkeypatch: pytest.MonkeyPatch, back: float) -> None:
+    """Rows counted by their own time would leave the window: the naive count is shown beside it."""
+    spent, now, taken = totals(charge(document(), 1)), NOON - back, 1
+    for n in range(2, 20):
+        if pace(spent, 3, now, monkeypatch, (n, 1)):
+            spent.add(charge(document(), n, at=now))
+            taken += 1
+        now -= back
+    assert taken == 3
+    rows = [NOON, NOON - back, NOON - 2 * back]
+    naive = sum(NOON - DAY_S < at <= NOON for at in rows)
+    assert naive < 3 or 2 * back < DAY_S
+    assert pace(spent, 3, NOON + DAY_S, monkeypatch, (20, 1))
+
+
+def test_participants_of_one_host_in_one_attempt_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = totals(charge(document(), 1), charge(document(), 1, who=OTHER))
+    assert spent.pace.within_a_day(NOON) == 1
+    # The first of them was charged; the second must still be able to follow in the same attempt, not in the next.
+    assert pace(totals(charge(document(), 1)), 1, NOON, monkeypatch, (1, 1))
+    assert not pace(totals(charge(document(), 1)), 1, NOON, monkeypatch, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("window", "within", "outside"),
+    [
+        ("22:00-06:00", [(22, 0), (23, 59), (0, 0), (5, 59)], [(6, 0), (12, 0), (21, 59)]),
+        ("08:30-17:00", [(8, 30), (16, 59)], [(8, 29), (17, 0), (0, 0)]),
+        ("00:00-24:00", [(0, 0), (12, 0), (23, 59)], []),
+        ("20:00-00:00", [(20, 0), (23, 59)], [(0, 0), (19, 59)]),
+    ],
+)
+def test_hours(
+    monkeypatch: pytest.MonkeyPatch, window: str, within: list[tuple[int, int]], outside: list[tuple[int, int]]
+) -> None:
+    for when in within:
+        at_minute(monkeypatch, *when)
+        round_({"hours": (window,)})
+    for when in outside:
+        at_minute(monkeypatch, *when)
+        with pytest.raises(PolicyRefusal, match="hours"):
+            round_({"hours": (window,)})
+
+
+def test_hours_are_the_devices_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        clock = SimpleNamespace(time=lambda: 0.0, localtime=time.localtime, strftime=time.strftime)  # 09:00 in Tokyo
+        monkeypatch.setattr(client.policy_rounds, "time", clock)
+        round_({"hours": ("09:00-09:01",)})
+        with pytest.raises(PolicyRefusal, match="it is 09:00 here"):
+            round_({"hours": ("00:00-09:00",)})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_clips_of_a_round() -> None:
+    check_clips(policy(max_clip=5.0), (3.0, 4.0))
+    with pytest.raises(PolicyRefusal, match="clip: updates are clipped to 5"):
+        check_clips(policy(max_clip=4.99), (3.0, 4.0))
+
+
+def test_a_policy_says_nothing_of_itself_by_default() -> None:
+    """Left out means: not limited, save for the four limits that every policy has."""
+    limited = {"max_epsilon", "max_delta", "min_honest_survivors", "min_colluders", "one_machine"}
+    assert {name for name, value in vars(policy()).items() if value is not None} == limited
+    assert Policy.from_values(vars(policy())) == policy()
+
+
+def test_the_docs_name_every_key() -> None:
+    keys = set(vars(policy())) - {"mechanism"}
+    table = (ROOT / "docs" / "policy.md").read_text().partition("## Keys")[2].partition("## Reasons")[0]
+    rows = [line.partition(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == keys
