@@ -37,11 +37,13 @@ def become(settings: HostSettings, *, as_json: bool = False) -> NoReturn:
 
 def main(settings_fd: int) -> NoReturn:
     """Run the client with the settings in an open file; ends the process with its exit code."""
+    from sordino.processes import leave_no_core, use_few_arenas
+
+    leave_no_core()  # again: what marks a process as one that isn't dumped doesn't survive an exec
     with open(settings_fd, "rb") as file:
         text = file.read().decode()
     as_json, settings = text[0] == "1", HostSettings.from_json(text[1:])
     from sordino.logs import configure_logs  # before the shell: it loads structlog the light way
-    from sordino.processes import use_few_arenas
 
     configure_logs()
     use_few_arenas()

@@ -1,4 +1,4 @@
-"""Small facts about processes that the standard library doesn't tell: memory, free ports, ending with the
+"""Small facts about processes that the standard library doesn't tell: memory, core files, free ports, ending with the
 parent.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _M_ARENA_MAX: Final = -8
 _POLL_S: Final = 1.0
 
@@ -42,6 +44,20 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def leave_no_core() -> None:
+    """Keep this process's memory, with its keys and masks, out of core files, and out of other processes' sight.
+
+    The limit holds for processes that this one starts as well. A system that pipes cores to a collector of its own
+    ignores it, so on Linux the process is also marked as one that isn't dumped; nobody but root can then attach a
+    debugger to it or read its memory under /proc. That mark goes with an exec, after which this is called again.
+    """
+    with contextlib.suppress(OSError, ValueError):  # a lower limit is already there, or the system has none
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def step_aside() -> None:
     """Let other processes go first where there are too few processors for all (nice 10).
 
@@ -64,10 +80,7 @@ def use_few_arenas() -> None:
 
 
 def resident_mb(pid: int) -> float | None:
-    """Resident memory of a process in megabytes (10^6 bytes); None when it is gone or the system doesn't
-    tell. Resident memory of a process in megabytes (10^6 bytes); None when it is gone or the system doesn't
-    tell.
-    """
+    """Resident memory of a process in megabytes (10^6 bytes); None when it is gone or the system doesn't tell."""
     return _status_mb(pid, "VmRSS")
 
 

@@ -17,6 +17,7 @@ import typer
 import sordino
 from sordino.cli import bench, budget, demo, experiment, init, join, loadtest, plan, report, serve, transcript
 from sordino.exit_codes import ExitCode, Failure
+from sordino.processes import leave_no_core
 
 app = typer.Typer(
     name="sordino",
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         sordino.check_rooms()
+        if arguments is None:  # the process is ours
+            leave_no_core()  # whatever the verb: most of them hold a key at some time
         code = _invoke(given)
     except Exception as error:
         failure = explain(error)
@@ -126,6 +129,7 @@ def explain(error: Exception) -> Failure:
 
 
 _INPUT_ERRORS = {
+    "wire.key_files.KeyFileError",
     "wire.settings_file.ConfigurationError",
     "secagg.roster.InvalidRoster",
     "secagg.errors.InvalidParameters",
