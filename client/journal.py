@@ -19,10 +19,10 @@ from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerE
 from wire.ledger_rows import LedgerEntry, Spent
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
-FORMAT: Final = 2
+FORMAT: Final = 3
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS studies (
-    study TEXT PRIMARY KEY, document BLOB NOT NULL, roster_version INTEGER NOT NULL
+    study TEXT PRIMARY KEY, document BLOB NOT NULL, roster_version INTEGER NOT NULL, roster BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS attempts (
     study TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
@@ -74,15 +74,18 @@ class ClientJournal:
             self.close()
             raise
 
-    async def accept_study(self, study: str, document_sha256: bytes, roster_version: int) -> None:
+    async def accept_study(
+        self, study: str, document_sha256: bytes, roster_version: int, roster_digest: bytes
+    ) -> None:
         """Pin a study's document, and remember its newest roster version.
 
         Charges are summed at the order that the document fixes, so it must stay the same for the whole study.
 
         Raises:
-            ValueError: another document than the one accepted first, or an older roster than one seen before.
+            ValueError: another document than the one accepted first, an older roster than one seen before, or another
+                one of the same version.
         """
-        rows = self._store.read("SELECT document, roster_version FROM studies WHERE study = ?", (study,))
+        rows = self._store.read("SELECT document, roster_version, roster FROM studies WHERE study = ?", (study,))
         if rows and bytes(rows[0][0]) != document_sha256:
             raise ValueError(
                 f"the plan or task of the study {study!r} differs from the one this host accepted first: "
@@ -99,11 +102,16 @@ class ClientJournal:
             raise ValueError(
                 f"the coordinator shows roster version {roster_version}, but version {rows[0][1]} was seen before"
             )
+        if rows and roster_version == rows[0][1] and roster_digest != bytes(rows[0][2]):
+            raise ValueError(
+                f"the coordinator shows another version {roster_version} of the roster than was seen before: the "
+                "authority's key is in two hands, or its folder was put back to an older copy"
+            )
         await self._store.write(
             (
-                "INSERT INTO studies VALUES (?, ?, ?) "
-                "ON CONFLICT (study) DO UPDATE SET roster_version = excluded.roster_version",
-                (study, document_sha256, roster_version),
+                "INSERT INTO studies VALUES (?, ?, ?, ?) ON CONFLICT (study) "
+                "DO UPDATE SET roster_version = excluded.roster_version, roster = excluded.roster",
+                (study, document_sha256, roster_version, roster_digest),
             )
         )
 
@@ -133,6 +141,14 @@ class ClientJournal:
 
         Raises:
             wire.ledger_rows.InvalidRow: the attempt was charged before, or a later one.
+        """
+        return await self._append(entry)
+
+    async def take_back(self, entry: LedgerEntry) -> Row:
+        """After a quorum has signed a u3 without this participant: the attempt's last charge becomes nothing.
+
+        Raises:
+            wire.ledger_rows.InvalidRow: it isn't the last charge, or its exact cost is known already.
         """
         return await self._append(entry)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,24 +27,27 @@ from learning.parameters import Parameters, flatten, shapes_of, unflatten
 from learning.public_random import PublicRandom
 from learning.task import Task
 from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
+from mechanisms.statement import LOTTERY
 from secagg.client_phases import (
     AdvertiseKeys,
     Answered,
+    Cohort,
     ConsistencyCheck,
     MaskedInputCollection,
     Masking,
     ShareKeys,
     Unmasking,
+    excluding_survivors,
 )
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import IdentityKey
-from secagg.roster import Roster
+from secagg.roster import InvalidRoster, Roster
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.durable import StorageError
-from wire.ledger_rows import EXACT, LedgerEntry, make_entry
+from wire.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry
 from wire.round_model import RoundModel, model_bytes, read_model
 from wire.study import StudyDocument, round_parameters
 
@@ -88,16 +91,20 @@ class Participant:
         journal: ClientJournal,
         executor: Executor,
         fetch: Callable[[Session, bytes, int], Any],
+        accept_roster: Callable[[Session, bytes], Awaitable[StudyTerms]],
     ) -> None:
         """
         Args:
             executor: for training and arithmetic, so that streams are answered meanwhile.
             fetch: async (session, sha256, largest) -> bytes; shared by the host's participants.
+            accept_roster: async (session, sha256) -> the terms with a later roster, checked; raises
+                `secagg.roster.InvalidRoster`.
         """
         self._configuration, self.identity, self._task, self._data = configuration, identity, task, data
-        self._journal, self._executor, self._fetch = journal, executor, fetch
+        self._journal, self._executor, self._fetch, self._accept_roster = journal, executor, fetch, accept_roster
         self._shapes = shapes_of(task.initial_parameters())
         self._attempt: _Attempt | None = None
+        self._charged: tuple[int, int, Cohort] | None = None  # the last charge, while it may be taken back
         self._log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
 
     async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
@@ -112,14 +119,17 @@ class Participant:
                 kind = message.WhichOneof("message")
                 if kind == "study_end":
                     return message.study_end.reason
-                await self._guarded(session, terms, kind, getattr(message, kind) if kind else None)
+                terms = await self._guarded(session, terms, kind, getattr(message, kind) if kind else None)
             return None
         finally:
             self._drop_attempt()
 
-    async def _guarded(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> None:
+    async def _guarded(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> StudyTerms:
+        """Handle a message; returns the terms that hold from here on, with a later roster perhaps."""
         number = (getattr(message, "round", 0), getattr(message, "attempt", 0))
         try:
+            if kind == "round_start":
+                terms = await self._terms_of(session, terms, message)
             await self._handle(session, terms, kind, message)
         except (CoordinatorMisbehaved, MalformedMessage, DocumentMismatch) as error:
             self._log.warning("refused", round=number[0], attempt=number[1], reason=str(error))
@@ -152,6 +162,8 @@ class Participant:
             self._log.error("failed", round=number[0], attempt=number[1], error=type(error).__name__)
             await self._refuse(session, number, pb.REFUSAL_CODE_LOCAL_FAILURE)
 
+        return terms
+
     async def _refuse(self, session: Session, number: tuple[int, int], code: pb.RefusalCode) -> None:
         self._drop_attempt()
         refusal = pb.Refusal(round=number[0], attempt=number[1], code=code)
@@ -160,6 +172,9 @@ class Participant:
     async def _handle(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> None:
         if kind == "round_start":
             await self._begin(session, terms, message)
+            return
+        if kind == "survivor_proof":
+            await self._take_back(terms, message)
             return
         attempt = self._attempt
         if kind in (None, "heartbeat") or attempt is None:
@@ -189,11 +204,25 @@ class Participant:
 
     # ------------------------------------------------------------ the phases
 
-    async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
+    async def _terms_of(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> StudyTerms:
+        """The terms of a round: those that hold, or with a later roster than theirs."""
         self._drop_attempt()
-        if (message.study_sha256, message.roster_sha256) != (terms.study_sha256, terms.roster_sha256):
-            raise CoordinatorMisbehaved("AdvertiseKeys", "the round names another study document or roster")
+        if message.study_sha256 != terms.study_sha256:
+            raise CoordinatorMisbehaved("AdvertiseKeys", "the round names another study document")
+        if message.roster_sha256 == terms.roster_sha256:
+            return terms
+        try:
+            return await self._accept_roster(session, message.roster_sha256)
+        except InvalidRoster as error:
+            raise CoordinatorMisbehaved("AdvertiseKeys", f"the round names another roster: {error}") from error
+
+    async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
         plan = terms.document.plan
+        ticket = None
+        if plan.sampling == LOTTERY:
+            if not message.HasField("ticket"):
+                raise CoordinatorMisbehaved("AdvertiseKeys", "the plan draws cohorts, and the round has no ticket")
+            ticket = codec.read_ticket(message.ticket)
         config = RoundConfig(
             roster=terms.roster,
             round=message.round,
@@ -201,11 +230,13 @@ class Participant:
             study_digest=terms.study_sha256,
             model_digest=message.model_sha256,
             parameters=round_parameters(plan),
+            ticket=ticket,
         )
         self._check_policy(terms, message.round, message.attempt, message.model_sha256)
         study, identity = terms.document.study, self.identity.public
+        advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, config, self.identity, os.urandom)
         await self._journal.join(study, identity, message.round, message.attempt)
-        phase, advertisement = await self._compute(AdvertiseKeys(config, self.identity, os.urandom).advertise)
+        phase, advertisement = await self._compute(advertise.advertise)
         model = asyncio.create_task(self._model(session, terms, message.model_sha256))
         update = asyncio.create_task(self._train(model))
         for task in (model, update):
@@ -253,7 +284,8 @@ class Participant:
         check_clips(self._configuration.policy, clips)
         # Charged before anything that touches the data is waited for: whatever happens from here on costs a round.
         self._check_policy(terms, attempt.round, attempt.attempt, attempt.model_sha256)
-        await self._journal.charge(self._entry(terms, attempt))
+        await self._journal.charge(self._entry(terms, attempt.round, attempt.attempt))
+        self._charged = (attempt.round, attempt.attempt, masking.cohort)
         vector = await self._vector(terms, attempt, masking, clips)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
@@ -295,20 +327,36 @@ class Participant:
         else:
             phase = _expect(attempt.phase, Unmasking, "unmasking_request")
             attempt.phase, reply = await self._compute(phase.receive, request)
-            exact = self._entry(terms, attempt, kind=EXACT, survivors=len(phase.survivors))
+            exact = self._entry(
+                terms, attempt.round, attempt.attempt, kind=EXACT, survivors=len(phase.survivors)
+            )
+            self._charged = None  # from here on the sum holds this input
             await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest, exact)
         await self._send(session, attempt, unmasking=codec.write_unmasking_reply(reply))
 
+    async def _take_back(self, terms: StudyTerms, message: pb.SurvivorProof) -> None:
+        """A sum was opened without this participant: if a quorum has signed so, the attempt costs it nothing."""
+        charged = self._charged
+        if charged is None or charged[:2] != (message.round, message.attempt):
+            return
+        if self._attempt is not None and (self._attempt.round, self._attempt.attempt) == charged[:2]:
+            self._drop_attempt()  # masks and shares are gone before the charge is
+        sets, request = codec.read_survivor_proof(message)
+        await self._compute(excluding_survivors, charged[2], sets, request)
+        self._charged = None
+        await self._journal.take_back(self._entry(terms, *charged[:2], kind=EXCLUDED))
+        self._log.info("the sum was opened without this participant: nothing is charged", round=charged[0])
+
     # ------------------------------------------------------------ helpers
 
-    def _entry(self, terms: StudyTerms, attempt: _Attempt, **more: Any) -> LedgerEntry:
+    def _entry(self, terms: StudyTerms, round_: int, attempt: int, **more: Any) -> LedgerEntry:
         """A row of this participant's ledger about an attempt; unless ``more`` says otherwise a charge at h_min."""
         return make_entry(
             terms.document.plan,
             study=terms.document.study,
             study_sha256=terms.study_sha256,
-            round=attempt.round,
-            attempt=attempt.attempt,
+            round=round_,
+            attempt=attempt,
             identity=self.identity.public,
             **more,
         )

@@ -32,9 +32,9 @@ from learning.partitions import partition
 from learning.task import TaskUnavailable, make_task
 from mechanisms.mechanism import DESCRIPTIONS
 from secagg.masking import choose_keystream
-from secagg.roster import InvalidRoster, verify_roster
+from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.durable import StorageError
-from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
+from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 
 log = structlog.get_logger()
 
@@ -142,6 +142,7 @@ class ParticipantHost:
                 self._journal,
                 self._executor,
                 self._documents.fetch,
+                self._accept_roster,
             )
             for entry, part, end in zip(configuration.participants, rows, ends, strict=True)
         ]
@@ -224,19 +225,11 @@ class ParticipantHost:
             study_bytes = await session.download(welcome.study_sha256, LARGEST_DOCUMENT)
             roster_bytes = await session.download(welcome.roster_sha256, LARGEST_ROSTER_FILE)
             try:
-                roster = verify_roster(roster_bytes, self._configuration.study.authority_public_key_bytes)
                 document = StudyDocument.from_bytes(study_bytes)
                 check_study(self._configuration, document, welcome.study_sha256, self._journal.ledger.totals)
-                if roster.study != document.study:
-                    raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
-                if len(roster) != document.plan.clients:
-                    raise InvalidStudy(
-                        f"the plan is for {document.plan.clients} participants, the roster has {len(roster)}"
-                    )
                 if document.plan.dim != self._task.dim:
                     raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
-                check_roster(self._configuration, document, roster)
-                await self._journal.accept_study(document.study, welcome.study_sha256, roster.version)
+                roster = await self._checked(document, welcome.study_sha256, roster_bytes)
             except StorageError as error:
                 raise JoinError(f"nothing can be written down, so nothing is sent: {error}", BAD_INPUT) from error
             except PolicyRefusal as error:
@@ -259,10 +252,44 @@ class ParticipantHost:
                 h_min=plan.h_min,
                 **digests(document, welcome.study_sha256),  # what a policy may pin
             )
-            if len(self._participants) > 1:
-                roster = SharedRoster.of(roster)
             self._terms = StudyTerms(document, roster, welcome.study_sha256, welcome.roster_sha256)
             return self._terms
+
+    async def _accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
+        """The terms with another roster than those of the session's beginning; once for the process.
+
+        Raises:
+            InvalidRoster: it goes back, or isn't one of this study under its plan.
+            PolicyRefusal: it breaks the policy.
+            wire.durable.StorageError: it can't be remembered.
+        """
+        async with self._terms_lock:
+            terms = self._terms
+            if terms is None:
+                raise InvalidRoster("no study was accepted yet")
+            if terms.roster_sha256 != sha256:
+                roster_bytes = await session.download(sha256, LARGEST_ROSTER_FILE)
+                try:
+                    roster = await self._checked(terms.document, terms.study_sha256, roster_bytes)
+                except InvalidRoster:
+                    raise
+                except ValueError as error:
+                    raise InvalidRoster(str(error)) from error
+                log.info("a later roster", roster_version=roster.version, participants=len(roster))
+                terms = self._terms = StudyTerms(terms.document, roster, terms.study_sha256, sha256)
+            return terms
+
+    async def _checked(self, document: StudyDocument, study_sha256: bytes, roster_bytes: bytes) -> Roster:
+        """A roster, held against the authority's key, the plan, the policy and every version seen before."""
+        loop = asyncio.get_running_loop()
+        public = self._configuration.study.authority_public_key_bytes
+        roster = await loop.run_in_executor(self._executor, verify_roster, roster_bytes, public)
+        if roster.study != document.study:
+            raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
+        check_roster_fits(document.plan, roster)
+        check_roster(self._configuration, document, roster)
+        await self._journal.accept_study(document.study, study_sha256, roster.version, roster.digest())
+        return SharedRoster.of(roster) if len(self._participants) > 1 else roster
 
 
 async def run_until_told(work: Coroutine[Any, Any, None]) -> int:

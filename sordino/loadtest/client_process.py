@@ -152,6 +152,7 @@ class LoadHost(ParticipantHost):
                 self._journal,
                 self._executor,
                 self._documents.fetch,
+                self._accept_roster,
             )
         ]
 
