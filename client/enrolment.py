@@ -1,0 +1,273 @@
+"""Asking for a place in a study, or for a new certificate, at the coordinator's port for enrolment.
+
+The coordinator is believed in nothing. Its TLS certificate is taken as it comes, only to read the study's card over it;
+the card is signed by the authority whose fingerprint the join code holds, and names the one certificate authority that
+counts from then on. The answer to a request is signed by the authority too, and must hold a certificate for the very
+key and identity that were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from google.protobuf.message import DecodeError
+
+from client.certificate import HOST_URI, IDENTITY_URI, shown
+from client.connection import open_channel
+from wire import coordinator_pb2 as pb
+from wire.codec import PROTOCOL_VERSION
+from wire.enrolment import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
+from wire.settings_file import split_address
+from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
+
+SERVICE: Final = "/sordino.v1.Enrolment/"
+TIME_METADATA: Final = "sordino-time"
+CALL_S: Final = 20.0
+CLOCK_NOTED_S, CLOCK_REFUSED_S = 120.0, 3600.0
+
+
+class EnrolmentUnavailable(Exception):
+    """The coordinator can't be reached, or can't take the request now; one sentence. Trying again may help."""
+
+
+class EnrolmentRefused(Exception):
+    """Something isn't as it must be: trying again changes nothing. One sentence that names what to change."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a joiner has seen of a study; nothing about her has been sent."""
+
+    card: Card
+    document: StudyDocument
+    study_sha256: bytes
+    clock_difference_s: float | None
+    """By how much the coordinator's clock is ahead of this machine's; None when it didn't say."""
+
+
+async def look(address: str, fingerprint: bytes) -> Look:
+    """Fetch a study's card and document, and check them against the authority's fingerprint (16 bytes).
+
+    Args:
+        address: HOST:PORT for enrolment.
+
+    Raises:
+        EnrolmentUnavailable: nobody answers there.
+        EnrolmentRefused: another authority, a card or a document that doesn't hold, or a clock that is wrong.
+    """
+    der = await asyncio.to_thread(_fetch_certificate, address)
+    certificate = x509.load_der_x509_certificate(der)
+    _check_times(certificate, address)
+    # Trusted for this one call, whose answer needs no trust.
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    async with _channel(address, pem) as channel:
+        call = _method(channel, "Describe", pb.Description)(
+            pb.DescribeRequest(protocol_version=PROTOCOL_VERSION).SerializeToString(), timeout=CALL_S
+        )
+        description: pb.Description = await _answer(call, address)
+        difference = _difference(await call.trailing_metadata())
+    try:
+        card = verify_card(description.card, fingerprint)
+        document = StudyDocument.from_bytes(description.study_document)
+    except InvalidCard as error:
+        raise EnrolmentRefused(f"{address}: {error}") from error
+    except InvalidStudy as error:
+        raise EnrolmentRefused(f"{address}: {error}: don't join") from error
+    if document.study != card.study:
+        raise EnrolmentRefused(
+            f"{address}: the card is that of the study {card.study!r}, the document that of {document.study!r}"
+        )
+    try:
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(card.tls_ca))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise EnrolmentRefused(
+            f"{address}: the certificate of whoever answers there isn't signed by the study's authority: you may be "
+            "talking to somebody in between"
+        ) from error
+    if difference is not None and abs(difference) > CLOCK_REFUSED_S:
+        raise EnrolmentRefused(clock_sentence(difference))
+    return Look(card, document, hashlib.sha256(description.study_document).digest(), difference)
+
+
+def clock_sentence(difference_s: float) -> str:
+    """That a clock may be wrong, with both times."""
+    now = time.time()
+    return (
+        f"this machine's clock says {shown(now)}, the coordinator's {shown(now + difference_s)}: one of the two is "
+        "wrong; set this machine's if it is that one"
+    )
+
+
+async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
+    """Hand in a request, or ask what became of it: the same bytes, the same request.
+
+    Args:
+        channel: of `enrolment_channel`.
+
+    Raises:
+        EnrolmentUnavailable: not reachable, or too busy now.
+        EnrolmentRefused: the coordinator doesn't take such a request.
+    """
+    call = _method(channel, "Enrol", pb.EnrolAnswer)(
+        pb.EnrolRequest(request=request).SerializeToString(), timeout=CALL_S
+    )
+    answer: pb.EnrolAnswer = await _answer(call, address)
+    return answer
+
+
+def enrolment_channel(address: str, ca: bytes) -> contextlib.AbstractAsyncContextManager[grpc.aio.Channel]:
+    """A channel to the port for enrolment that trusts the study's own certificate authority (PEM) alone."""
+    return _channel(address, ca)
+
+
+def check_answer(
+    data: bytes, *, authority_public: bytes, request_id: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
+) -> Answer:
+    """Read an answer, and check that the certificate in it is the one that was asked for.
+
+    Args:
+        request_id: SHA-256 of the request's bytes.
+        ca: the study's certificate authority, PEM.
+        key: the private key that the request was made for, PEM.
+        names: URIs of which the certificate must name one, and nothing else.
+
+    Raises:
+        EnrolmentRefused: it isn't.
+    """
+    try:
+        answer = verify_answer(data, authority_public, request_id)
+    except InvalidAnswer as error:
+        raise EnrolmentRefused(str(error)) from error
+    if answer.accepted:
+        check_certificate(answer.certificate, ca=ca, key=key, names=names)
+    return answer
+
+
+def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, ...]) -> None:
+    """Whether a client certificate is one of this study, for this key, and names whom it must. Arguments as above.
+
+    Raises:
+        EnrolmentRefused: it isn't.
+    """
+    try:
+        leaf = x509.load_pem_x509_certificates(chain)[0]
+        leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
+        usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise EnrolmentRefused("the certificate in the answer isn't signed by the study's TLS authority") from error
+    private = serialization.load_pem_private_key(key, password=None)
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    if not hmac.compare_digest(leaf.public_key().public_bytes(*form), private.public_key().public_bytes(*form)):
+        raise EnrolmentRefused("the certificate in the answer is for another key than this one's")
+    found = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in usage or len(found) != 1 or found[0] not in names:
+        raise EnrolmentRefused("the certificate in the answer is that of another identity")
+
+
+def names_of(identity: bytes, host: str | None = None) -> tuple[str, ...]:
+    """URIs in a certificate that stand for an identity (32 bytes), or for its host where one is named."""
+    return (f"{IDENTITY_URI}{identity.hex()}", *([] if host is None else [f"{HOST_URI}{host}"]))
+
+
+# ---------------------------------------------------------------- the wire
+
+
+@contextlib.asynccontextmanager
+async def _channel(address: str, ca: bytes) -> AsyncIterator[grpc.aio.Channel]:
+    channel = open_channel(address, ca)
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+def _method(channel: grpc.aio.Channel, name: str, answer: Any) -> Any:
+    def read(raw: bytes) -> Any:
+        if len(raw) > LARGEST_CARD + LARGEST_DOCUMENT + 1024:
+            raise DecodeError("too long")
+        return answer.FromString(raw)
+
+    return channel.unary_unary(SERVICE + name, request_serializer=None, response_deserializer=read)
+
+
+async def _answer(call: Any, address: str) -> Any:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        code, details = error.code(), error.details() or error.code().name
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            raise EnrolmentRefused(f"{address} is not a port for enrolment: ask for the right one") from error
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
+            raise EnrolmentRefused(f"{address}: {details}") from error
+        if "is not in peer certificate" in details or "Hostname Verification" in details:
+            raise EnrolmentRefused(
+                f"the coordinator's certificate isn't for the name in {address}: use the name or address that the "
+                "study's owner gave you"
+            ) from error
+        if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise EnrolmentUnavailable(f"{address}: {details}") from error
+        if "Socket closed" in details or "Connection reset" in details:
+            details = "it closed the connection; this may be the port of the sessions, not the one for enrolment"
+        raise EnrolmentUnavailable(f"{address} can't be reached: {details}") from error
+
+
+def _fetch_certificate(address: str) -> bytes:
+    """Whatever certificate the other side shows, DER; nothing is sent but the handshake."""
+    host, port = split_address(address)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), timeout=CALL_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            found = secured.getpeercert(binary_form=True)
+    except ssl.SSLError as error:
+        raise EnrolmentRefused(f"{address} doesn't speak TLS: is it the coordinator's port for enrolment?") from error
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise EnrolmentUnavailable(f"{address} can't be reached: {reason}; check the address") from error
+    if not found:
+        raise EnrolmentRefused(f"{address} shows no certificate: is it the coordinator's port for enrolment?")
+    return found
+
+
+def _check_times(certificate: x509.Certificate, address: str) -> None:
+    now = time.time()
+    begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    if now < begins:
+        raise EnrolmentRefused(
+            f"the certificate of {address} is valid from {shown(begins)} on, and this machine's clock says "
+            f"{shown(now)}: the clock may be wrong, set it"
+        )
+    if now >= ends:
+        raise EnrolmentRefused(
+            f"the certificate of {address} expired on {shown(ends)}, and this machine's clock says {shown(now)}: "
+            "unless the clock is wrong, ask the study's owner for a new one"
+        )
+
+
+def _difference(metadata: Any) -> float | None:
+    for key, value in metadata or ():
+        if key == TIME_METADATA:
+            try:
+                return int(value) + 0.5 - time.time()
+            except ValueError:
+                return None
+    return None
