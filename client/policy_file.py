@@ -128,7 +128,14 @@ def load_policy(path: Path) -> PolicyTable:
     Raises:
         ConfigurationError: the file or a key in it can't be used, or its limits contradict each other.
     """
-    return read_settings(_PolicyFile, path / POLICY_FILE if path.is_dir() else path, hint=_HINT).policy
+    file = path / POLICY_FILE if path.is_dir() else path
+
+    def with_table(content: dict[str, Any]) -> dict[str, Any]:
+        if "policy" not in content and set(content) & set(PolicyTable.model_fields):
+            raise ConfigurationError(f"{file}: its keys stand in no table: put [policy] on a line before them.")
+        return content
+
+    return read_settings(_PolicyFile, file, hint=_HINT, prepare=with_table).policy
 
 
 def policy_values(content: dict[str, Any], file: Path, policy: PolicyTable | None) -> dict[str, Any]:

@@ -1,0 +1,243 @@
+"""[policy] in host.toml or in a file of its own: what is read, and one line for every mistake; nothing is joined then."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_configuration import LEAST
+
+from client.configuration import ConfigurationError, load
+from client.hours import Window, parse_window
+from client.policy_file import PolicyTable, load_policy
+from client.settings import HostSettings
+from wire.settings_file import ConfigurationError as SettingsError
+
+POLICY = "[policy]\nmax_epsilon = 4\nmin_honest_survivors = 5\n"
+FULL = POLICY + f"""
+max_delta = 1e-6
+max_epsilon_round = 1
+max_epsilon_total = 9
+max_delta_total = 1e-5
+mechanisms = ["skellam", "ddgauss"]
+min_cohort = 10
+min_survivors = 9
+min_colluders = 3
+min_adversarial = 0.05
+min_dropout = 0.1
+max_clip = 2.5
+min_bits = 8
+max_bits = 20
+max_dimension = 100_000
+tasks = ["softmax-regression", "mlp"]
+task_digests = ["{"AB" * 32}"]
+study_digests = ["{"cd" * 32}"]
+model_digests = ["{"ef" * 32}"]
+max_rounds_per_day = 3
+hours = ["22:00-06:00", "12:00-13:00"]
+one_machine = true
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for folder in ("keys", "tls"):
+        (tmp_path / folder).mkdir()
+    for name in ("ca.pem", "keys/a.key", "keys/b.key", "tls/client.pem", "tls/client.key"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "host.toml").write_text(LEAST)
+    (tmp_path / "policy.toml").write_text(POLICY)
+    return tmp_path
+
+
+def without_table(policy: str) -> str:
+    start, end = LEAST.index("[policy]"), LEAST.index("[data]")
+    return LEAST[:start] + policy + LEAST[end:]
+
+
+def refusal(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load_policy(path)
+    told = str(error.value)
+    assert told.startswith(f"{path}: ")
+    assert "\n" not in told
+    return told.removeprefix(f"{path}: ")
+
+
+def test_every_key(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(FULL)
+    table = load_policy(tmp_path)
+    assert load_policy(tmp_path / "policy.toml") == table
+    policy = table.to_policy()
+    assert policy.mechanisms == policy.accepted_mechanisms == ("skellam", "ddgauss")
+    assert policy.task_digests == ("ab" * 32,)
+    assert policy.hours == ("22:00-06:00", "12:00-13:00")
+    assert policy.total_delta == 1e-5
+    # Nothing is lost between the checked table and what the process runs with.
+    assert {name: json.loads(json.dumps(value)) for name, value in vars(policy).items()} == json.loads(
+        table.model_dump_json()
+    )
+
+
+def test_what_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY)
+    policy = load_policy(tmp_path).to_policy()
+    assert (policy.max_delta, policy.min_colluders, policy.one_machine) == (1e-5, 2, False)
+    assert policy.accepted_mechanisms == ()
+    assert policy.total_delta == policy.max_delta
+
+
+MISTAKES = {
+    "nothing": ("", "policy is missing. Add it."),
+    "no table": ("max_epsilon = 4", "its keys stand in no table: put [policy] on a line before them."),
+    "a key missing": ("[policy]\nmax_epsilon = 4", "policy.min_honest_survivors is missing. Add it."),
+    "a key mistyped": (
+        POLICY + "max_epsilon_totl = 9",
+        "policy.max_epsilon_totl is not a known key. Did you mean max_epsilon_total?",
+    ),
+    "a key of nothing": (POLICY + "colour = 1", "policy.colour is not a known key. Known here: max_epsilon, max_delta"),
+    "a negative limit": (POLICY + "max_clip = -1", "policy.max_clip = -1 should be greater than 0."),
+    "not a number": (POLICY + "max_clip = nan", "policy.max_clip = nan should be a finite number."),
+    "bits beyond": (POLICY + "max_bits = 63", "policy.max_bits = 63 should be less than or equal to 62."),
+    "a share of all": (POLICY + "min_dropout = 1.0", "policy.min_dropout = 1.0 should be less than 1."),
+    "no rounds": (POLICY + "max_rounds_per_day = 0", "policy.max_rounds_per_day = 0 should be greater than or equal"),
+    "no mechanism": (POLICY + "mechanisms = []", "policy.mechanisms = [] is empty, so nothing could be accepted"),
+    "no hours": (POLICY + "hours = []", "policy.hours = [] is empty, so nothing could be accepted: name at least one"),
+    "no task": (POLICY + "tasks = []", "policy.tasks = [] is empty"),
+    "no study": (POLICY + "study_digests = []", "policy.study_digests = [] is empty"),
+    "no model": (POLICY + "model_digests = []", "policy.model_digests = [] is empty"),
+    "unknown mechanism": (POLICY + 'mechanisms = ["gauss"]', "policy.mechanisms[0] = 'gauss' should be 'ddgauss', "),
+    "one and many": (
+        POLICY + 'mechanism = "skellam"\nmechanisms = ["ddgauss"]',
+        "policy: mechanism and mechanisms both stand there: keep mechanisms alone.",
+    ),
+    "a short digest": (POLICY + 'task_digests = ["abc"]', "policy.task_digests[0] = 'abc'"),
+    "bits the wrong way": (
+        POLICY + "min_bits = 20\nmax_bits = 8",
+        "policy: min_bits = 20 is above max_bits = 8: lower the first or raise the second.",
+    ),
+    "a round above a study": (
+        POLICY + "max_epsilon_round = 5",
+        "policy: max_epsilon_round = 5 is above max_epsilon = 4: lower the first or raise the second.",
+    ),
+    "a study above the total": (
+        POLICY + "max_epsilon_total = 3",
+        "policy: max_epsilon = 4 is above max_epsilon_total = 3: lower the first or raise the second.",
+    ),
+    "deltas the wrong way": (
+        POLICY + "max_epsilon_total = 9\nmax_delta_total = 1e-7",
+        "policy: max_delta = 1e-05 is above max_delta_total = 1e-07: lower the first or raise the second.",
+    ),
+    "a delta for nothing": (
+        POLICY + "max_delta_total = 1e-5",
+        "policy: max_delta_total stands there without max_epsilon_total: add that, or remove it.",
+    ),
+    "an hour too many": (
+        POLICY + 'hours = ["22:00-25:00"]',
+        "policy.hours[0] = '22:00-25:00' must hold times of day from 00:00 to 24:00, such as 22:00-06:00.",
+    ),
+    "not a window": (POLICY + 'hours = ["night"]', "policy.hours[0] = 'night' must read HH:MM-HH:MM"),
+    "a window of no time": (
+        POLICY + 'hours = ["06:00-06:00"]',
+        "policy.hours[0] = '06:00-06:00' must not be empty: 00:00-24:00 is the whole day.",
+    ),
+    "not TOML": ("[policy", "not valid TOML"),
+    "not a table": ("policy = 3", "policy = 3"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_one_line_for_every_mistake(tmp_path: Path, name: str) -> None:
+    text, told = MISTAKES[name]
+    assert refusal(tmp_path / "policy.toml", text).startswith(told)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"there is no such file. A policy file holds one table, \[policy\]"):
+        load_policy(tmp_path / "policy.toml")
+
+
+# ---------------------------------------------------------------- host.toml
+
+
+def test_host_toml_names_a_file(home: Path) -> None:
+    (home / "policy.toml").write_text(POLICY + "max_epsilon_total = 9\n")
+    (home / "host.toml").write_text(without_table('[policy]\nfile = "policy.toml"\n'))
+    read = load(home)
+    assert read.policy == load_policy(home)
+    # All the way to the process that runs.
+    settings = HostSettings.from_json(read.settings().to_json())
+    assert settings == read.settings()
+    assert settings.policy.max_epsilon_total == 9
+
+
+def test_a_policy_at_the_command_takes_its_place(home: Path) -> None:
+    other = PolicyTable(max_epsilon=1, min_honest_survivors=7, hours=("22:00-06:00",))
+    assert load(home, other).policy == other
+    (home / "host.toml").write_text(without_table(""))
+    assert load(home, other).policy == other
+    with pytest.raises(ConfigurationError, match="policy is missing"):
+        load(home)
+    (home / "host.toml").write_text(without_table('[policy]\nfile = "nowhere.toml"\n'))
+    assert load(home, other).policy == other
+
+
+def test_the_environment_changes_single_keys_of_either(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_POLICY__MAX_EPSILON", "2")
+    assert load(home).policy.max_epsilon == 2
+    (home / "host.toml").write_text(without_table('[policy]\nfile = "policy.toml"\n'))
+    assert load(home).policy.max_epsilon == 2
+    assert load(home, PolicyTable(max_epsilon=1, min_honest_survivors=7)).policy.max_epsilon == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (
+            '[policy]\nfile = "policy.toml"\nmax_epsilon = 4\none_machine = true\n',
+            "host.toml: policy.file stands beside max_epsilon, one_machine: keep the file, or the limits here without",
+        ),
+        ('[policy]\nfile = "other.toml"\n', "other.toml: there is no such file. A policy file holds one table"),
+        ("[policy]\nfile = 3\n", "host.toml: policy.file must be the name of a policy file, such as 'policy.toml'."),
+        ('[policy]\nfile = ""\n', "host.toml: policy.file must be the name of a policy file"),
+        ("[policy]\nmax_epsilon = 4\nmin_honest_survivors = 1\nmax_epsilon_total = 3\n", "host.toml: policy: max_eps"),
+        (
+            '[policy]\nmax_epsilon = 4\nmin_honest_survivors = 1\ntasks = ["mlp"]\n',
+            "policy.tasks doesn't hold study.task = 'softmax-regression', so this host would refuse its own study",
+        ),
+    ],
+)
+def test_mistakes_in_host_toml(home: Path, table: str, told: str) -> None:
+    (home / "host.toml").write_text(without_table(table))
+    with pytest.raises(ConfigurationError) as error:
+        load(home)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_contradiction_joins_nothing(home: Path) -> None:
+    """The command itself: exit code 2, one line, and neither a journal nor a ledger is made."""
+    (home / "policy.toml").write_text(POLICY + "max_epsilon_total = 3\n")
+    (home / "host.toml").write_text(without_table('[policy]\nfile = "policy.toml"\n'))
+    ended = subprocess.run(
+        [sys.executable, "-m", "sordino", "join", "--home", str(home)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.strip() == (
+        f"sordino join: {home / 'policy.toml'}: policy: max_epsilon = 4 is above max_epsilon_total = 3: "
+        "lower the first or raise the second."
+    )
+    assert not [one for one in home.iterdir() if "sqlite" in one.name]
+
+
+def test_windows() -> None:
+    assert parse_window("22:00-06:00") == Window(22 * 60, 6 * 60)
+    assert parse_window("22:00-00:00") == parse_window("22:00-24:00")
+    wrong = ["2:00-6:00", "22:00 - 06:00", "22:60-23:00", "24:00-24:00", "24:00-06:00", "00:00-24:01"]
+    for bad in (*wrong, "\u0662\u0662:00-06:00"):
+        with pytest.raises(ValueError, match="must"):
+            parse_window(bad)
