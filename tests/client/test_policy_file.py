@@ -1,4 +1,4 @@
-"""[policy] in host.toml or in a file of its own: what is read, and one line for every mistake; nothing is joined then."""
+"""[policy] in host.toml or in a file of its own: what is read, and one line for every mistake."""
 
 from __future__ import annotations
 
