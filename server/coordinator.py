@@ -36,6 +36,7 @@ from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
 from wire.durable import StorageError
+from wire.key_files import KeyFileError, read_key_file
 from wire.lottery import read_draws
 from wire.settings_file import split_address
 from wire.study import StudyDocument, check_roster_fits, plan_study
@@ -283,8 +284,10 @@ def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = Tru
         StartError: a file can't be used.
     """
     try:
-        key, certificate = coordinator.tls_key.read_bytes(), coordinator.tls_certificate.read_bytes()
+        key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
         ca = coordinator.client_ca.read_bytes()
+    except KeyFileError as error:
+        raise StartError(str(error), BAD_INPUT) from error
     except OSError as error:
         raise StartError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
     _check_certificate(coordinator.tls_certificate, coordinator.tls_key)

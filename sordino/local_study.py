@@ -191,6 +191,9 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
         names = _write(work, chosen, plan)
         _check_files(work, names)
         work.chmod(0o755)
+        for folder in (path for path in work.rglob("*") if path.is_dir()):
+            # Whatever the umask: a key is refused when others could put another one in its place.
+            folder.chmod(folder.stat().st_mode & ~0o022)
         os.replace(work, directory)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)

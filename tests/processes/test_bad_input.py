@@ -29,6 +29,7 @@ from sordino.processes import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
 Damage = Callable[[Path], None]  # of a study's folder
+SERVER_KEY = "coordinator/tls/server.key"
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,12 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
         2,
         "server.key",
     ),
+    "key that others can read": (lambda folder: (folder / SERVER_KEY).chmod(0o640), 2, "chmod 600"),
+    "key in a folder that others can write to": (
+        lambda folder: (folder / SERVER_KEY).parent.chmod(0o777),
+        2,
+        "run chmod go-w",
+    ),
     "state is no database": (writes("coordinator/state.sqlite", b"not a database" * 100), 2, "state.sqlite"),
     "state of another kind": (writes("coordinator/state.sqlite", lambda f: other_database(f)), 2, "another kind"),
     "ledger is no database": (writes("coordinator/ledger.sqlite", b"no ledger" * 100), 2, "can't be read as a ledger"),
@@ -170,6 +177,7 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
 
 JOIN: dict[str, tuple[Damage, int, str]] = {
     "key that others can read": (lambda folder: key(folder).chmod(0o644), 2, "chmod 600"),
+    "key in a folder that others can write to": (lambda folder: key(folder).parent.chmod(0o770), 2, "run chmod go-w"),
     "key garbage": (writes("hosts/host-01/keys/participant-001.key", b"garbage"), 2, "participant-001.key is not an"),
     "key encrypted": (
         writes("hosts/host-01/keys/participant-001.key", lambda _: pem(Ed25519PrivateKey.generate(), b"password")),

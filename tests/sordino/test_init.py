@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import ssl
 import stat
@@ -18,6 +19,7 @@ import server.configuration
 from secagg.roster import verify_roster
 from sordino.exit_codes import Failure
 from sordino.local_study import StudyOptions, make_local_study
+from wire.key_files import read_key_file
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -43,6 +45,19 @@ def test_files_and_their_modes(small_study: Path) -> None:
         assert (small_study / name).is_file()
     assert not list(small_study.parent.glob(".study-*"))
     assert (small_study / ".gitignore").read_text() == "*\n"
+
+
+def test_a_loose_umask_leaves_no_folder_open(tmp_path: Path) -> None:
+    """Many systems let a user's group write by default; a key in such a folder would be refused."""
+    before = os.umask(0o002)
+    try:
+        folder = tmp_path / "study"
+        make_local_study(folder, StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
+    finally:
+        os.umask(before)
+    assert [path for path in (folder, *folder.rglob("*")) if path.is_dir() and mode(path) & 0o022] == []
+    for key in folder.rglob("*.key"):
+        read_key_file(key)
 
 
 def test_roster_is_signed_and_names_hosts(small_study: Path) -> None:
