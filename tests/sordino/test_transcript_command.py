@@ -1,0 +1,159 @@
+"""``sordino transcript``: what it says, how it ends, and how it takes bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sordino.cli import main
+from sordino.exit_codes import ExitCode
+from tests.wire.rounds_on_record import AUTHORITY_KEY, drawn, play, signed, study_of, whole
+from wire.enrolment import fingerprint, show_fingerprint
+from wire.transcript import read_transcript
+
+
+def command(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["transcript", *map(str, arguments)])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rounds on record, and the authority's key."""
+    where = tmp_path_factory.mktemp("record")
+    for number, data in enumerate(study_of(whole(), [1, 2, 3]), start=1):
+        (where / f"round-{number:06d}.transcript").write_bytes(data)
+    (where / "drawn").write_bytes(play(drawn(), silent=[], late=[]).write())
+    (where / "dropouts").write_bytes(play(whole(), absent=[6], late=[2]).write())
+    (where / "authority.pub").write_text(AUTHORITY_KEY.hex() + "\n")
+    return where
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.transcript"))
+
+
+def test_several_files_are_checked_as_a_chain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = command("verify", *files(folder), "--authority", folder / "authority.pub", capsys=capsys)
+    assert (code, err) == (0, "")
+    assert out.count(" holds") == 3
+    assert "each named by the next" in out
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        AUTHORITY_KEY.hex(),
+        AUTHORITY_KEY.hex().upper(),
+        show_fingerprint(fingerprint(AUTHORITY_KEY)),
+        show_fingerprint(fingerprint(AUTHORITY_KEY)).replace(" ", "-"),
+        fingerprint(AUTHORITY_KEY).hex(),
+    ],
+)
+def test_the_authority_is_named_as_people_have_it(folder: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("verify", files(folder)[0], "--authority", key, capsys=capsys)[0] == 0
+
+
+def test_json_names_what_was_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command("verify", *files(folder), "--authority", AUTHORITY_KEY.hex(), "--json", capsys=capsys)
+    body: dict[str, Any] = json.loads(out)
+    assert code == 0
+    assert body["ok"]
+    assert [one["round"] for one in body["transcripts"]] == [1, 2, 3]
+    first, second, _ = body["transcripts"]
+    assert second["previous"] == first["sha256"]
+    assert second["model_sha256"] == first["next_model_sha256"]
+    assert (first["u1"], first["u3"], first["A"], first["honest"]) == (7, 7, 2, 5)
+    assert 0 < first["epsilon"] < 100
+
+
+def test_the_first_thing_that_is_wrong_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read_transcript(files(folder)[1].read_bytes())
+    changed = tmp_path / "changed"
+    changed.write_bytes(signed(replace(found, signatures=found.signatures[1:])))
+    code, out, err = command(
+        "verify", files(folder)[0], changed, "--authority", AUTHORITY_KEY.hex(), "--json", capsys=capsys
+    )
+    body = json.loads(out)
+    assert code == int(ExitCode.TRANSCRIPT) == body["exit_code"] == 42
+    assert (body["ok"], body["file"], body["check"]) == (False, str(changed), "signatures")
+    assert [one["round"] for one in body["transcripts"]] == [1]
+    assert f"{changed}: signatures: 4 participants signed the survivor sets, 5 needed." in err
+    assert command("show", changed, capsys=capsys)[:2] == (42, "")
+
+
+def test_a_gap_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = command("verify", *files(folder)[::2], "--authority", AUTHORITY_KEY.hex(), capsys=capsys)
+    assert code == 42
+    assert "round-000003.transcript: chain: round 3 after round 1" in err
+
+
+def test_another_authority_is_told_by_its_fingerprint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = command("verify", files(folder)[0], "--authority", "00" * 32, capsys=capsys)
+    assert code == 42
+    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify", "FILE", "--authority", "no-such-file"], "authority.pub"),
+        (["verify", "FILE", "--authority", "00" * 20], "authority.pub"),
+        (["verify", "FILE", "--authority", "FILE"], "authority.pub"),
+        (["verify", "FILE"], "--authority"),
+        (["verify", "missing", "--authority", "00" * 32], "missing"),
+        (["verify", "FOLDER", "--authority", "00" * 32], "*.transcript"),
+        (["show", "missing"], "missing"),
+        (["show"], "FILE"),
+    ],
+)
+def test_bad_input(folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    places = {"FILE": str(files(folder)[0]), "FOLDER": str(folder)}
+    code, _, err = command(*(places.get(one, one) for one in arguments), capsys=capsys)
+    assert code == int(ExitCode.INPUT)
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_show_says_who_left_where_and_what_it_doesnt_prove(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = command("show", folder / "dropouts", capsys=capsys)
+    words = " ".join(out.split())
+    assert code == 0
+    for part in (
+        "Round 1 of the study on-record, attempt 1",
+        "Compare this fingerprint",
+        "Invited: 7, all of the 7 on version 1 of the roster.",
+        "u1: 6 advertised keys; 1 never answered:",
+        "(host-",
+        "u2: 6 shared keys.",
+        "u3: 5 are in the sum; 1 left before their vector was in:",
+        "Signed: 5 members of u3",
+        "if at most 2 of the 7 collude; all 5 rounds together at most 100",
+        "At least 3 of them are honest",
+        "That training was honest",
+    ):
+        assert part in words
+    known = command("show", folder / "dropouts", "--authority", folder / "authority.pub", capsys=capsys)[1]
+    assert "under the authority that you named" in known
+
+
+def test_show_of_a_drawn_cohort(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = command("show", folder / "drawn", capsys=capsys)[1]
+    assert "drawn by the authority's lottery from the 20" in " ".join(out.split())
+    body = json.loads(command("show", folder / "drawn", "--json", capsys=capsys)[1])
+    assert (body["sampling"], body["invited"], body["roster_size"], body["authority_known"]) == (
+        "lottery",
+        7,
+        20,
+        False,
+    )
