@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from tests.crashes.recorded_study import ANSWERS
 from wire.durable import open_to_read
 from wire.ledger import find_ledger
-from wire.ledger_rows import CHARGE, EXACT, LedgerEntry
+from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry
 
+PROOF = "survivor_proof"
 Key = tuple[str, int, int]  # identity, round, attempt
 
 
@@ -103,6 +104,11 @@ class Files:
         """Attempts whose charge was replaced by what the sum cost."""
         return {(row.identity or "", row.round, row.attempt) for row in self._rows(EXACT)}
 
+    @property
+    def excluded(self) -> set[Key]:
+        """Attempts whose charge was taken back."""
+        return {(row.identity or "", row.round, row.attempt) for row in self._rows(EXCLUDED)}
+
     def _rows(self, kind: str) -> list[LedgerEntry]:
         return [row for ledger in self.ledgers for row in ledger if row.kind == kind]
 
@@ -175,6 +181,13 @@ def answered_once(record: Record, files: Files) -> list[str]:
     return wrong
 
 
+def taken_back_if_left_out(record: Record, files: Files) -> list[str]:
+    """A charge is taken back only with a proof, and never where its participant signed: those who sign are in u3."""
+    wrong = [f"taken back without a proof: {_name(key)}" for key in files.excluded if (key, PROOF) not in record.asked]
+    inside = record.keys("consistency") | record.keys("unmasking")
+    return wrong + [f"taken back, and yet in the sum: {_name(key)}" for key in files.excluded & inside]
+
+
 def in_order(record: Record, files: Files) -> list[str]:
     """Charges of an identity are of ever later rounds, or attempts of one."""
     wrong = []
@@ -196,6 +209,7 @@ CHECKS: tuple[Check, ...] = (
     charged_before_upload,
     signed_once,
     answered_once,
+    taken_back_if_left_out,
     in_order,
 )
 

@@ -25,7 +25,10 @@ from wire.chunks import unframe
 
 Note = Callable[[dict[str, Any]], None]
 
-QUESTIONS = ("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request")
+QUESTIONS = (
+    *("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request"),
+    "survivor_proof",  # no question, but what a charge may be taken back for
+)
 ANSWERS = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 
 

@@ -24,6 +24,7 @@ from client.participant import Participant
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.recorded_study import ANSWERS, watch
 from wire import coordinator_pb2 as pb
+from wire.ledger_rows import EXACT, EXCLUDED
 
 POINTS = [f"{when} {kind}" for kind in (*ANSWERS[:3], "upload", *ANSWERS[3:]) for when in ("before", "after")]
 
@@ -214,4 +215,12 @@ def test_a_record_or_files_that_were_changed(survived: tuple[Record, Files]) -> 
         assert wrong_with(lambda record, files, other=other: files.joined.update({key: other})) == {check}
     assert "joined_before_keys" in wrong_with(lambda record, files: files.joined.pop(key))
     assert "charged_before_upload" in wrong_with(lambda record, files: [one.clear() for one in files.ledgers])
+    assert wrong_with(_take_back) == {"taken_back_if_left_out"}
     assert wrong_with(lambda record, files: [one.reverse() for one in files.ledgers]) == {"in_order"}
+
+
+def _take_back(_: Record, files: Files) -> None:
+    """As if every exact cost had been a charge taken back."""
+    files.ledgers = [
+        [replace(row, kind=EXCLUDED) if row.kind == EXACT else row for row in rows] for rows in files.ledgers
+    ]
