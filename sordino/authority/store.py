@@ -1,0 +1,242 @@
+"""What an authority has decided, in one SQLite file: invitations, requests, members, signed rosters.
+
+Every decision is durable before anybody is told, so a crash can lose a message but never a decision: the same request
+gets the same answer, and no version of the roster is ever signed twice with different content. Nothing is kept in
+memory, and one process at a time works on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sordino.authority.folder import AuthorityError
+from wire.durable import DurableStore, Statement
+
+APPLICATION_ID: Final = 0x534F4155  # "SOAU"
+VERSION: Final = 1
+WAIT_S: Final = 15.0
+"""How long a command waits for another one on the same folder to end."""
+
+_SCHEMA = """
+CREATE TABLE invitations (
+    code_id BLOB PRIMARY KEY, secret BLOB NOT NULL, name TEXT NOT NULL, made REAL NOT NULL, expires INTEGER NOT NULL,
+    identity BLOB, withdrawn REAL
+) WITHOUT ROWID;
+CREATE TABLE members (
+    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL
+) WITHOUT ROWID;
+CREATE TABLE requests (
+    id BLOB PRIMARY KEY, kind TEXT NOT NULL, identity BLOB NOT NULL, csr BLOB NOT NULL, judged REAL NOT NULL,
+    answer BLOB, published INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE versions (
+    version INTEGER PRIMARY KEY, signed REAL NOT NULL, participants INTEGER NOT NULL, roster BLOB NOT NULL,
+    lottery BLOB, published INTEGER NOT NULL DEFAULT 0
+)
+"""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A join code as the authority keeps it; times in seconds since 1970."""
+
+    code_id: bytes
+    secret: bytes = field(repr=False)
+    name: str  # of the host, as the authority wants it; empty: as the participant wishes
+    made: float
+    expires: int
+    identity: bytes | None  # that used it
+    withdrawn: float | None
+
+    def is_open(self, now: float) -> bool:
+        """Whether somebody can still join with it."""
+        return self.identity is None and self.withdrawn is None and now < self.expires
+
+
+@dataclass(frozen=True)
+class Member:
+    """One identity that was ever given a place."""
+
+    identity: bytes
+    host: str
+    by_code: bool  # else made with the study
+    joined: float
+    revoked: float | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A request that was accepted; ``answer`` is None until the roster that lists it is signed."""
+
+    id: bytes
+    kind: str
+    identity: bytes
+    csr: bytes
+    judged: float
+    answer: bytes | None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A signed roster; the lottery's seeds are kept for the newest one only."""
+
+    version: int
+    signed: float
+    participants: int
+    roster: bytes = field(repr=False)
+    lottery: bytes | None = field(repr=False)
+    published: bool
+
+
+class AuthorityStore:
+    """The open file. Reads see everything that is decided; `write` returns when it is durable."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            wire.durable.StorageError: not an authority's store, or it takes no writes.
+        """
+        if not path.exists():  # SQLite would make it as the umask says, and it holds the codes' secrets
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
+
+    def close(self) -> None:
+        """Write what is queued and let others in."""
+        self._store.close()
+
+    def write(self, *statements: Statement) -> None:
+        """One transaction.
+
+        Raises:
+            wire.durable.StorageError: nothing of it is stored.
+        """
+        self._store.submit(*statements).result()
+
+    def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._store.read(sql, parameters)
+
+    def invitations(self) -> list[Invitation]:
+        """All, the newest last."""
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn FROM invitations ORDER BY made, code_id"
+        )
+        return [Invitation(*row) for row in rows]
+
+    def invitation(self, code_id: bytes) -> Invitation | None:
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn FROM invitations WHERE code_id = ?",
+            (code_id,),
+        )
+        return Invitation(*rows[0]) if rows else None
+
+    def members(self) -> list[Member]:
+        """Everybody who ever was one, in ascending order of identity."""
+        rows = self._read("SELECT identity, host, by_code, joined, revoked FROM members ORDER BY identity")
+        return [
+            Member(identity, host, bool(by_code), joined, revoked) for identity, host, by_code, joined, revoked in rows
+        ]
+
+    def member(self, identity: bytes) -> Member | None:
+        rows = self._read(
+            "SELECT identity, host, by_code, joined, revoked FROM members WHERE identity = ?", (identity,)
+        )
+        return Member(rows[0][0], rows[0][1], bool(rows[0][2]), *rows[0][3:]) if rows else None
+
+    def judged(self, request_id: bytes) -> Judged | None:
+        rows = self._read("SELECT id, kind, identity, csr, judged, answer FROM requests WHERE id = ?", (request_id,))
+        return Judged(*rows[0]) if rows else None
+
+    def waiting(self) -> list[Judged]:
+        """Accepted requests to join that wait for the next version."""
+        rows = self._read(
+            "SELECT id, kind, identity, csr, judged, answer FROM requests WHERE answer IS NULL ORDER BY id"
+        )
+        return [Judged(*row) for row in rows]
+
+    def judged_since(self, identity: bytes, since: float) -> int:
+        """How many requests of an identity were accepted after a time."""
+        return int(
+            self._read("SELECT count(*) FROM requests WHERE identity = ? AND judged > ?", (identity, since))[0][0]
+        )
+
+    def unpublished(self) -> list[tuple[bytes, bytes]]:
+        """(request id, answer) of which no coordinator has said yet that it has them."""
+        rows = self._read("SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id")
+        return [(row[0], row[1]) for row in rows]
+
+    def versions(self) -> list[tuple[int, float, int, bool]]:
+        """(version, signed, participants, published) of each, in ascending order."""
+        rows = self._read("SELECT version, signed, participants, published FROM versions ORDER BY version")
+        return [(version, signed, participants, bool(published)) for version, signed, participants, published in rows]
+
+    def newest(self) -> Version | None:
+        """The last version that was signed."""
+        rows = self._read(
+            "SELECT version, signed, participants, roster, lottery, published FROM versions "
+            "ORDER BY version DESC LIMIT 1"
+        )
+        if not rows:
+            return None
+        version, signed, participants, roster, lottery, published = rows[0]
+        return Version(version, signed, participants, roster, lottery, bool(published))
+
+    def last_written(self) -> float:
+        """The time of the last decision, by the clock of the machine it was made on; 0 when there is none."""
+        row = self._read(
+            "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
+            "requests), (SELECT coalesce(max(signed), 0) FROM versions), (SELECT coalesce(max(revoked), 0) FROM "
+            "members))"
+        )[0]
+        return float(row[0])
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
+    """The store of an authority, with nobody else at work in it.
+
+    Args:
+        path: of the store's file.
+        wait_s: for a process that is just at work there.
+
+    Raises:
+        AuthorityError: another process is.
+        wire.durable.StorageError: as `AuthorityStore`.
+    """
+    with exclusive(path.with_name("authority.lock"), wait_s):
+        store = AuthorityStore(path)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, wait_s: float) -> Iterator[None]:
+    """A lock that the process's end releases, however it ends.
+
+    Raises:
+        AuthorityError: another process holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise AuthorityError(
+                        f"another process is at work in {path.parent}: wait for it, or stop it"
+                    ) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,145 @@
+"""An authority, participants who want to join, and a coordinator that may lie, all in one process."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from secagg.keys import IdentityKey
+from secagg.roster import Roster, verify_roster
+from sordino.authority.folder import AuthorityFolder, AuthorityKeys, AuthorityTable, write_folder
+from sordino.authority.invitations import invite
+from sordino.authority.link import Pending
+from sordino.authority.roster import begin
+from sordino.authority.store import locked
+from sordino.authority.visit import Visit, attend
+from sordino.certificates import new_key
+from wire.enrolment import (
+    Answer,
+    EnrolmentRequest,
+    JoinCode,
+    Package,
+    make_csr,
+    make_request,
+    read_package,
+    read_request,
+    verify_answer,
+)
+
+NOW = 1_790_000_000.0
+HOUR, DAY = 3600.0, 86_400.0
+
+
+@dataclass
+class Participant:
+    """Somebody with an identity and a TLS key."""
+
+    identity: IdentityKey
+    host: str = "laptop"
+    csr: bytes = field(default_factory=lambda: make_csr(new_key()))
+
+    def join(self, code: JoinCode, *, study: str = "clinics", at: float = NOW) -> bytes:
+        public = self.identity.public
+        request = EnrolmentRequest("join", study, public, self.host, self.csr, at, code.code_id)
+        return make_request(request, self.identity, code)
+
+    def renew(self, *, study: str = "clinics", at: float = NOW) -> bytes:
+        request = EnrolmentRequest("renew", study, self.identity.public, self.host, make_csr(new_key()), at)
+        return make_request(request, self.identity, None)
+
+
+def participant(seed: int, host: str = "laptop") -> Participant:
+    return Participant(IdentityKey.generate(random.Random(seed).randbytes), host)
+
+
+class Coordinator:
+    """Shows what it was handed; a test may make it lie."""
+
+    def __init__(self) -> None:
+        self.shown: list[bytes] = []
+        self.version = 0
+        self.packages: list[Package] = []
+        self.takes = True
+
+    def pending(self) -> Pending:
+        return Pending(tuple(self.shown), self.version)
+
+    def publish(self, data: bytes) -> int:
+        if not self.takes:
+            raise ConnectionError("gone")
+        package = read_package(data)
+        self.packages.append(package)
+        return self.version
+
+    def settle(self, public: bytes) -> None:
+        """As an honest one: what was answered isn't shown again, the newest roster is known."""
+        answered = {verify_answer(answer, public).request_id for one in self.packages for answer in one.answers}
+        self.shown = [data for data in self.shown if hashlib.sha256(data).digest() not in answered]
+        if self.packages:
+            self.version = verify_roster(self.packages[-1].roster_file, public).version
+
+
+@dataclass
+class Office:
+    """The authority with its clock and its coordinator."""
+
+    folder: AuthorityFolder
+    now: float = NOW
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    @property
+    def public(self) -> bytes:
+        return self.folder.keys.public
+
+    def invite(self, name: str = "", valid_s: float = DAY) -> JoinCode:
+        with locked(self.folder.state, 0) as store:
+            return invite(
+                self.folder, store, name=name, valid_s=valid_s, now=self.now, random_bytes=self.rng.randbytes
+            )
+
+    def attend(self, *requests: bytes, sign: bool = True, **others: object) -> Visit:
+        """A visit to a coordinator that shows these requests beside those that it showed before."""
+        self.coordinator.shown += requests
+        visit = attend(
+            self.folder,
+            self.coordinator,  # type: ignore[arg-type]
+            sign=sign,
+            clock=lambda: self.now,
+            random_bytes=self.rng.randbytes,
+            wait_s=0,
+            **others,  # type: ignore[arg-type]
+        )
+        self.coordinator.settle(self.public)
+        return visit
+
+    def answers(self) -> dict[bytes, Answer]:
+        """Request id -> the last answer that was published."""
+        found = [verify_answer(data, self.public) for one in self.coordinator.packages for data in one.answers]
+        return {answer.request_id: answer for answer in found}
+
+    def answer(self, request: bytes) -> Answer | None:
+        return self.answers().get(read_request(request).id)
+
+    def roster(self) -> Roster:
+        with locked(self.folder.state, 0) as store:
+            newest = store.newest()
+        assert newest is not None
+        return verify_roster(newest.roster, self.public)
+
+    def hosts(self) -> set[str]:
+        return {entry.host for entry in self.roster().entries}
+
+
+def make_office(path: Path, *, clock: Callable[[], float] = lambda: NOW, **settings: object) -> Office:
+    """A new authority that has signed an empty roster."""
+    keys = AuthorityKeys.make("clinics", datetime.datetime.fromtimestamp(clock(), datetime.UTC))
+    fields = {"study": "clinics", "coordinator": "localhost:8444"} | settings
+    folder = write_folder(path, AuthorityTable(**fields), keys)  # type: ignore[arg-type]
+    with locked(folder.state, 0) as store:
+        begin(folder, store, (), clock(), random.Random(9).randbytes)
+    return Office(folder)

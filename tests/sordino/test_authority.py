@@ -1,0 +1,566 @@
+"""The authority decides by proofs and by its own clock, whatever the coordinator shows, and never twice differently."""
+
+from __future__ import annotations
+
+import random
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sordino.authority.roster as signing
+from secagg.lottery import winners
+from secagg.roster import RosterEntry, verify_roster
+from sordino.authority.folder import AuthorityError, open_folder, write_folder
+from sordino.authority.invitations import revoke, withdraw
+from sordino.authority.requests import REQUESTS_A_DAY, look, newest_roster, read_requests
+from sordino.authority.roster import begin, sign_next
+from sordino.authority.store import AuthorityStore, exclusive, locked
+from sordino.certificates import read_client
+from tests.sordino.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
+from wire.durable import StorageError
+from wire.enrolment import JoinCode, MistypedCode
+from wire.key_files import KeyFileError
+from wire.lottery import read_draws
+from wire.settings_file import ConfigurationError
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return make_office(tmp_path / "authority")
+
+
+# ---------------------------------------------------------------- joining
+
+
+def test_a_code_brings_a_place_and_a_certificate(office: Office) -> None:
+    alice = participant(1)
+    request = alice.join(office.invite())
+    visit = office.attend(request)
+    assert [one.verdict for one in visit.judgements] == ["accept"]
+    assert visit.signed == (2, 1)
+    assert office.roster().entries == (RosterEntry(alice.identity.public, "laptop"),)
+    answer = office.answer(request)
+    assert answer is not None
+    assert (answer.accepted, answer.host, answer.roster_version) == (True, "laptop", 2)
+    name = read_client(answer.certificate, office.folder.keys.tls.pem)
+    assert (name.identity, name.host) == (alice.identity.public, None)
+    assert office.attend().signed is None
+
+
+def test_without_signing_nobody_is_told_anything(office: Office) -> None:
+    request = participant(1).join(office.invite())
+    visit = office.attend(request, sign=False)
+    assert (visit.signed, visit.waiting) == (None, 1)
+    assert office.answer(request) is None
+    assert len(office.roster()) == 0
+    assert office.attend().signed == (2, 1)
+    assert office.answer(request) is not None
+
+
+def test_the_same_request_gets_the_same_answer(office: Office) -> None:
+    """A coordinator replays it, in any order and number: judged once, certified once."""
+    request = participant(1).join(office.invite())
+    office.attend(request)
+    first = office.coordinator.packages[-1].answers
+    for _ in range(3):
+        visit = office.attend(request, request)
+        assert [one.verdict for one in visit.judgements] == ["known"]
+        assert visit.signed is None
+        assert office.coordinator.packages[-1].answers == first
+
+
+def test_an_identity_may_ask_again_under_its_code(office: Office) -> None:
+    """Her TLS key was lost before the answer came: a new certificate, no second place."""
+    alice, code = participant(1), office.invite()
+    office.attend(alice.join(code))
+    again = participant(1).join(code)
+    assert again != alice.join(code)
+    visit = office.attend(again)
+    assert visit.signed is None
+    answer = office.answer(again)
+    assert answer is not None
+    assert (answer.accepted, answer.roster_version) == (True, 2)
+    assert len(office.roster()) == 1
+
+
+def test_a_code_is_good_for_one_identity(office: Office) -> None:
+    code = office.invite()
+    first, second = participant(1).join(code), participant(2).join(code)
+    office.attend(first, second)
+    answers = [office.answer(request) for request in (first, second)]
+    assert sorted(answer.accepted for answer in answers if answer is not None) == [False, True]
+    assert any("used by another participant" in answer.reason for answer in answers if answer is not None)
+    assert len(office.roster()) == 1
+
+
+def test_the_authoritys_clock_says_whether_a_code_has_expired(office: Office) -> None:
+    """The request says it is from before; by the participant's word alone an old code that was found would do."""
+    request = participant(1).join(office.invite(valid_s=HOUR), at=NOW)
+    office.now += 4 * HOUR
+    office.attend(request)
+    answer = office.answer(request)
+    assert answer is not None
+    assert not answer.accepted
+    assert "had expired 3 hours before the authority saw the request" in answer.reason
+    assert len(office.roster()) == 0
+
+
+def test_what_was_accepted_in_time_is_signed_later(office: Office) -> None:
+    request = participant(1).join(office.invite(valid_s=HOUR))
+    office.attend(request, sign=False)
+    office.now += DAY
+    assert office.attend().signed == (2, 1)
+
+
+def test_a_request_without_the_secret_counts_for_nothing(office: Office) -> None:
+    """The coordinator sees the code's id in an honest request and makes one of its own."""
+    code = office.invite()
+    forged = participant(2).join(_with_id_of(code))
+    office.attend(forged)
+    answer = office.answer(forged)
+    assert answer is not None
+    assert answer.reason == "no invitation of this study has this join code: ask for a new one"
+    honest = participant(1).join(code)
+    office.attend(honest)
+    accepted = office.answer(honest)
+    assert accepted is not None
+    assert accepted.accepted
+
+
+def _with_id_of(code: JoinCode) -> JoinCode:
+    class Guessed(JoinCode):
+        @property
+        def code_id(self) -> bytes:
+            return code.code_id
+
+    return Guessed(code.fingerprint, bytes(16), code.expires)
+
+
+def test_other_studies_codes_and_studies(office: Office, tmp_path: Path) -> None:
+    other = make_office(tmp_path / "other")
+    foreign = participant(1).join(other.invite())
+    elsewhere = participant(2).join(office.invite(), study="trials")
+    office.attend(foreign, elsewhere)
+    reasons = [answer.reason for answer in office.answers().values()]
+    assert any("no invitation" in reason for reason in reasons)
+    assert any("authority of the study clinics" in reason for reason in reasons)
+    assert len(office.roster()) == 0
+
+
+def test_a_flood_of_nonsense_holds_nobody_up(office: Office) -> None:
+    honest = participant(1).join(office.invite())
+    stray = JoinCode.new(office.public, NOW + DAY, random.Random(5).randbytes)
+    flood = [participant(seed).join(stray) for seed in range(100, 130)]
+    noise = [b"", b"{}", b"\xff" * 9000, honest[:-1], honest + b" ", honest.replace(b"laptop", b"tablet")]
+    visit = office.attend(*noise, *flood, honest, *noise)
+    assert [one.verdict for one in visit.judgements].count("accept") == 1
+    assert office.hosts() == {"laptop"}
+    with locked(office.folder.state, 0) as store:
+        assert len(store.waiting()) == 0
+        assert all(store.judged(signed.id) is None for signed in read_requests(flood))  # they take no room
+
+
+def test_one_request_that_breaks_stops_no_other(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sordino.authority.requests as requests
+
+    bad, good = participant(1, "bad").join(office.invite()), participant(2, "good").join(office.invite())
+    real = requests.look
+
+    def breaks(folder: Any, store: Any, signed: Any, *others: Any) -> Any:
+        if signed.request.host == "bad":
+            raise RuntimeError("something odd")
+        return real(folder, store, signed, *others)
+
+    monkeypatch.setattr(requests, "look", breaks)
+    visit = office.attend(bad, good)
+    assert {one.request.request.host: one.verdict for one in visit.judgements} == {"bad": "later", "good": "accept"}
+    assert office.hosts() == {"good"}
+    assert office.answer(bad) is None
+
+
+def test_places_are_counted(tmp_path: Path) -> None:
+    """One more than the plan covers would make a roster that no coordinator can use."""
+    office = make_office(tmp_path / "authority", places=1)
+    first, second = participant(1).join(office.invite()), participant(2).join(office.invite())
+    office.attend(first)
+    office.attend(second)
+    answer = office.answer(second)
+    assert answer is not None
+    assert "all 1 places" in answer.reason
+    assert len(office.roster()) == 1
+
+
+def test_one_identity_cannot_fill_the_disk(office: Office) -> None:
+    alice, code = participant(1), office.invite()
+    office.attend(alice.join(code))
+    for number in range(REQUESTS_A_DAY + 3):
+        office.attend(alice.renew(at=NOW + number))
+    verdicts = [one.verdict for one in office.attend().judgements]
+    assert verdicts == ["later"] * 4
+    office.now += 2 * DAY
+    assert [one.verdict for one in office.attend().judgements] == ["accept"] * 4
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_names_are_never_shared(office: Office) -> None:
+    """Two hosts of one name would be taken for one, and a certificate that names it would open both."""
+    requests = [participant(seed).join(office.invite()) for seed in range(1, 4)]
+    office.attend(*requests)
+    taken = participant(9, "LAPTOP").join(office.invite())
+    office.attend(taken)
+    hosts = office.hosts()
+    assert len(hosts) == 4
+    assert "laptop" in hosts
+    assert all(len(host) == len("laptop-123456") for host in hosts - {"laptop"})
+    assert len({host.lower() for host in hosts}) == 4
+
+
+def test_an_invitations_name_is_kept_for_its_holder(office: Office) -> None:
+    code = office.invite("clinic-7")
+    squatter = participant(1, "clinic-7").join(office.invite())
+    office.attend(squatter)
+    assert "clinic-7" not in office.hosts()
+    office.attend(participant(2, "whatever").join(code))
+    assert {entry.host for entry in office.roster().entries if entry.identity == participant(2).identity.public} == {
+        "clinic-7"
+    }
+    with pytest.raises(AuthorityError, match="is or was a participant's"):
+        office.invite("Clinic-7")
+    office.invite("clinic-8")
+    with pytest.raises(AuthorityError, match="promised"):
+        office.invite("clinic-8")
+    with pytest.raises(AuthorityError, match="can't be a host's name"):
+        office.invite("a b")
+
+
+def test_a_revoked_hosts_name_is_not_given_again(office: Office) -> None:
+    office.attend(participant(1).join(office.invite()))
+    with locked(office.folder.state, 0) as store:
+        revoke(store, "laptop", NOW)
+    office.attend(participant(2).join(office.invite()))
+    assert office.hosts() == {f"laptop-{participant(2).identity.public.hex()[:6]}"}
+
+
+def test_long_wishes_stay_names(office: Office) -> None:
+    office.attend(*(participant(seed, "a" * 64).join(office.invite()) for seed in (1, 2)))
+    assert len(office.hosts()) == 2
+    assert max(map(len, office.hosts())) == 64
+
+
+# ---------------------------------------------------------------- renewal and revocation
+
+
+def test_a_certificate_is_renewed_for_whoever_is_on_the_roster(office: Office) -> None:
+    alice, stranger = participant(1), participant(2)
+    office.attend(alice.join(office.invite()))
+    request, refused = alice.renew(), stranger.renew()
+    visit = office.attend(request, refused)
+    assert visit.signed is None
+    answer, other = office.answer(request), office.answer(refused)
+    assert answer is not None
+    assert other is not None
+    assert read_client(answer.certificate, office.folder.keys.tls.pem).identity == alice.identity.public
+    assert other.reason == "this identity is not on the study's roster"
+
+
+def test_hosts_made_with_the_study_keep_certificates_of_the_host(tmp_path: Path) -> None:
+    office = make_office(tmp_path / "authority")
+    folder = write_folder(tmp_path / "second", office.folder.settings, office.folder.keys)
+    alice = participant(1)
+    with locked(folder.state, 0) as store:
+        begin(folder, store, [RosterEntry(alice.identity.public, "host-01")], NOW)
+        with pytest.raises(AuthorityError, match="has signed rosters already"):
+            begin(folder, store, [], NOW)
+    second = Office(folder)
+    request = alice.renew()
+    second.attend(request)
+    answer = second.answer(request)
+    assert answer is not None
+    assert read_client(answer.certificate, folder.keys.tls.pem).host == "host-01"
+
+
+def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
+    alice, bob = participant(1, "alice"), participant(2, "bob")
+    codes = office.invite(), office.invite()
+    office.attend(alice.join(codes[0]), bob.join(codes[1]))
+    with locked(office.folder.state, 0) as store:
+        assert [member.host for member in revoke(store, "alice", NOW)] == ["alice"]
+        with pytest.raises(AuthorityError, match="was revoked before"):
+            revoke(store, "alice", NOW)
+        with pytest.raises(AuthorityError, match="nobody on the roster is called carol"):
+            revoke(store, "carol", NOW)
+    assert office.attend().signed == (3, 1)
+    assert office.hosts() == {"bob"}
+    again = [alice.renew(), participant(1, "alice").join(codes[0]), participant(1, "alice").join(office.invite())]
+    office.attend(*again)
+    for request in again:
+        answer = office.answer(request)
+        assert answer is not None
+        assert "was revoked" in answer.reason
+    assert office.hosts() == {"bob"}
+
+
+def test_revoked_before_she_was_listed(office: Office) -> None:
+    request = participant(1).join(office.invite())
+    office.attend(request, sign=False)
+    with locked(office.folder.state, 0) as store:
+        revoke(store, participant(1).identity.public.hex()[:8], NOW)
+    assert office.attend().signed is None  # nothing has changed
+    answer = office.answer(request)
+    assert answer is not None
+    assert "revoked before it was listed" in answer.reason
+
+
+def test_whom_a_name_means(tmp_path: Path) -> None:
+    office = make_office(tmp_path / "authority")
+    folder = write_folder(tmp_path / "second", office.folder.settings, office.folder.keys)
+    people = [participant(seed).identity.public for seed in range(20)]
+    with locked(folder.state, 0) as store:
+        begin(folder, store, [RosterEntry(one, f"host-{index % 2}") for index, one in enumerate(people)], NOW)
+        with pytest.raises(AuthorityError, match="host-0 means 10 identities"):
+            revoke(store, "host-0", NOW)
+        assert len(revoke(store, people[1].hex()[:10].upper(), NOW)) == 1
+        assert len(revoke(store, "host-1", NOW, whole_host=True)) == 9
+        with pytest.raises(AuthorityError, match="nobody"):
+            revoke(store, people[0].hex()[:3], NOW)
+        assert sum(member.revoked is None for member in store.members()) == 10
+
+
+def test_an_invitation_can_be_taken_back(office: Office) -> None:
+    code = office.invite("clinic-7")
+    with locked(office.folder.state, 0) as store:
+        taken = withdraw(store, "clinic-7", NOW)
+        assert taken is not None
+        assert taken.code_id == code.code_id
+        assert withdraw(store, "clinic-7", NOW) is None
+    request = participant(1).join(code)
+    office.attend(request)
+    answer = office.answer(request)
+    assert answer is not None
+    assert "withdrawn" in answer.reason
+
+
+# ---------------------------------------------------------------- versions
+
+
+def test_a_version_that_changes_nothing_is_not_signed(office: Office) -> None:
+    office.attend()
+    office.attend()
+    assert office.roster().version == 1
+    assert office.coordinator.packages[-1].answers == ()
+    assert office.coordinator.version == 1
+
+
+def test_what_was_lost_on_the_way_is_published_again(office: Office) -> None:
+    request = participant(1).join(office.invite())
+    office.coordinator.takes = False
+    with pytest.raises(ConnectionError):
+        office.attend(request)
+    before = office.roster()
+    assert before.version == 2
+    office.coordinator.takes = True
+    visit = office.attend()
+    assert visit.signed is None
+    assert office.roster() == before
+    answer = office.answer(request)
+    assert answer is not None
+    assert answer.accepted
+    # The coordinator loses its disk: it shows the request again, and gets the same answer again.
+    packages = len(office.coordinator.packages)
+    office.attend(request)
+    assert len(office.coordinator.packages) == packages + 1
+    assert office.answer(request) == answer
+
+
+def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds that exist while requests are still judged would let whoever sees them choose who joins a cohort."""
+    office = make_office(tmp_path / "authority", draws=5)
+    order: list[str] = []
+    drawn, listed = signing.Draws.draw, AuthorityStore.members
+    monkeypatch.setattr(signing.Draws, "draw", lambda *given: order.append("draw") or drawn(*given))
+    monkeypatch.setattr(AuthorityStore, "members", lambda store: order.append("list") or listed(store))
+    office.attend(*(participant(seed, f"h{seed}").join(office.invite()) for seed in range(4)))
+    assert order[-1] == "draw"
+    roster, lottery = office.roster(), office.coordinator.packages[-1].lottery_file
+    assert roster.lottery is not None
+    assert (roster.version, roster.lottery.draws) == (2, 5)
+
+    class Plan:
+        sampling = "lottery"
+
+    draws = read_draws(roster, lottery, Plan())  # type: ignore[arg-type]
+    assert draws is not None
+    assert len(set(draws.seeds)) == 5
+    assert len(winners(roster, 5, draws.ticket(5), 2)) == 2
+    with locked(office.folder.state, 0) as store:
+        revoke(store, "h1", NOW)
+    office.attend()
+    again = office.roster()
+    assert again.lottery is not None
+    assert again.lottery.root != roster.lottery.root
+    first = verify_roster(office.coordinator.packages[0].roster_file, office.public)
+    assert first.version == 2
+
+
+def test_a_version_is_never_signed_twice_with_different_content(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signing first and storing after would let a crash in between bring a second roster of the same number."""
+    signed: list[Any] = []
+    real = signing.sign_roster
+    monkeypatch.setattr(signing, "sign_roster", lambda roster, key: signed.append(roster) or real(roster, key))
+    left: list[tuple[int, bytes]] = []
+    for seed in range(6):
+        try:
+            with locked(office.folder.state, 0) as store:
+                if seed % 2:  # the process ends after the store is written
+                    monkeypatch.setattr(AuthorityStore, "write", _then_crash(AuthorityStore.write))
+                else:  # or before
+                    monkeypatch.setattr(AuthorityStore, "write", _crash)
+                store._store.submit(
+                    (
+                        "INSERT INTO members (identity, host, by_code, joined) VALUES (?, ?, 1, ?)",
+                        (participant(seed).identity.public, f"h{seed}", NOW),
+                    )
+                ).result()
+                sign_next(office.folder, store, NOW)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            monkeypatch.undo()
+            monkeypatch.setattr(signing, "sign_roster", lambda roster, key: signed.append(roster) or real(roster, key))
+        with locked(office.folder.state, 0) as store:
+            newest = store.newest()
+            assert newest is not None
+            left.append((newest.version, newest.roster))
+    assert [version for version, _ in left] == [1, 2, 2, 3, 3, 4]
+    assert len({version for version, _ in left}) == len(set(left))
+    assert len(signed) > 3
+
+
+def _crash(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _then_crash(real: Any) -> Any:
+    def write(*given: Any) -> None:
+        real(*given)
+        raise KeyboardInterrupt
+
+    return write
+
+
+def test_a_full_disk_leaves_nothing_half_signed(office: Office) -> None:
+    request = participant(1).join(office.invite())
+    office.attend(request, sign=False)
+    with locked(office.folder.state, 0) as store:
+        pages = store._store.read("PRAGMA page_count")[0][0]
+        store._store._connection.execute(f"PRAGMA max_page_count={pages}")
+        large = replace(office.folder, settings=office.folder.settings.model_copy(update={"draws": 2000}))
+        with pytest.raises(StorageError, match="full"):
+            sign_next(large, store, NOW)
+        newest = store.newest()
+        assert newest is not None
+        assert newest.version == 1
+        assert len(store.waiting()) == 1
+        assert store.unpublished() == []
+    assert office.attend().signed == (2, 1)
+
+
+def test_a_coordinator_that_claims_a_later_version(office: Office) -> None:
+    """A folder that was restored from an older copy would sign a number again."""
+    office.coordinator.version = 7
+    request = participant(1).join(office.invite())
+    with pytest.raises(AuthorityError, match=r"has version 7 .* signed only 1.*--after 7"):
+        office.attend(request)
+    assert office.roster().version == 1
+    assert office.coordinator.packages == []
+    assert office.attend(after=7).signed == (8, 1)
+    office.coordinator.version = 8
+    assert office.attend().signed is None
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def test_a_clock_that_has_gone_back_decides_nothing(office: Office) -> None:
+    """An invitation from the future: by that clock expired codes would be good again."""
+    request = participant(1).join(office.invite(valid_s=HOUR))
+    office.now -= 2 * DAY
+    for step in (lambda: office.attend(request), office.invite):
+        with pytest.raises(AuthorityError, match="clock is behind"):
+            step()
+    office.now += 2 * DAY - 300  # a little is forgiven
+    assert office.attend().signed == (2, 1)
+
+
+def test_two_processes_on_one_folder(office: Office) -> None:
+    with (
+        exclusive(office.folder.state.with_name("authority.lock"), 0),
+        pytest.raises(AuthorityError, match="another process is at work"),
+    ):
+        office.invite()
+    office.invite()
+
+
+def test_secrets_are_for_their_owner_alone(office: Office) -> None:
+    code = office.invite()
+    folder = office.folder.path
+    for name in ("authority.key", "tls-ca.key", "state.sqlite"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    for path in folder.glob("state.sqlite-*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with locked(office.folder.state, 0) as store:
+        shown = repr([store.invitations(), store.members(), store.newest(), office.folder])
+    assert code.secret.hex() not in shown
+    assert repr(code.secret)[2:-1] not in shown
+    assert "PrivateKey" not in shown
+
+
+@pytest.mark.parametrize("name", ["authority.key", "tls-ca.key"])
+def test_keys_that_others_can_read(office: Office, name: str) -> None:
+    (office.folder.path / name).chmod(0o640)
+    with pytest.raises(KeyFileError, match="can be read by others"):
+        open_folder(office.folder.path)
+
+
+def test_folders_that_are_none(office: Office, tmp_path: Path) -> None:
+    assert open_folder(office.folder.path).keys.public == office.public
+    with pytest.raises(ConfigurationError, match="sordino authority init"):
+        open_folder(tmp_path / "nowhere")
+    with pytest.raises(AuthorityError, match="is a study's folder"):
+        open_folder(tmp_path)
+    with pytest.raises(AuthorityError, match="never overwritten"):
+        write_folder(office.folder.path, office.folder.settings, office.folder.keys)
+    (office.folder.path / "authority.pub").write_text("00" * 32)
+    with pytest.raises(AuthorityError, match="public half"):
+        open_folder(office.folder.path)
+
+
+def test_a_store_of_another_authority(office: Office, tmp_path: Path) -> None:
+    other = make_office(tmp_path / "other")
+    (other.folder.path / "state.sqlite").replace(office.folder.path / "state.sqlite")
+    with pytest.raises(AuthorityError, match="written with other keys"):
+        office.attend()
+
+
+def test_looking_changes_nothing(office: Office) -> None:
+    requests = read_requests([participant(1).join(office.invite()), participant(2).renew()])
+    for _ in range(2):
+        with locked(office.folder.state, 0) as store:
+            roster = newest_roster(office.folder, store)
+            seen = {one.verdict for one in (look(office.folder, store, each, roster, NOW) for each in requests)}
+            assert seen == {"accept", "refuse"}
+            assert store.members() == []
+
+
+def test_codes_of_this_authority_can_be_typed(office: Office) -> None:
+    text = office.invite().to_text()
+    assert JoinCode.from_text(text).fingerprint == office.folder.keys.fingerprint
+    with pytest.raises(MistypedCode):
+        JoinCode.from_text(text[:-1] + ("0" if text[-1] != "0" else "1"))
