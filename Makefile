@@ -14,7 +14,9 @@ SHELL := /bin/sh
 , := ,
 .DELETE_ON_ERROR:
 BENCH_ARGS ?=
-.PHONY: help demo test lint types bench bench-peers proto constraints clean distclean
+KILLS ?= 500
+COORDINATOR_KILLS ?= 5
+.PHONY: help demo test lint types bench bench-peers kill-run proto constraints clean distclean
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -37,7 +39,7 @@ endef
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", BENCH_ARGS="--json",'
-	@echo '           PIP_ARGS (given to pip install)'
+	@echo '           KILLS=500, COORDINATOR_KILLS=5, PIP_ARGS (given to pip install)'
 
 demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
@@ -56,6 +58,9 @@ bench: .venv-demo/.stamp ## each hot path beside its limit on this machine; fail
 
 bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and OpenDP, in the same run (some minutes)
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
+
+kill-run: .venv/.stamp ## KILLS client processes killed at random instants, what they sent and wrote checked (some minutes)
+	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 	@PYTHON=.venv-proto/bin/python wire/generate.sh

@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import sys
@@ -80,8 +81,8 @@ class Victim:
     killed_at: float | None = None
     kills: int = 0
     restarts: int = 0
-    returns: list[float] = field(default_factory=list)
-    """Seconds from a kill until keys of this process were advertised again, of lives that came so far."""
+    returns: list[tuple[float, float]] = field(default_factory=list)
+    """When it was killed and when it advertised keys again, of the lives that came so far."""
 
     @property
     def files(self) -> tuple[Path, Path]:
@@ -95,7 +96,7 @@ class Victim:
         elif what == "asked" and not fact["again"]:
             self.phase = PHASE_AFTER.get(kind or "", self.phase)
         elif what == "said" and kind == "advertise_keys" and self.killed_at is not None:
-            self.returns.append(fact["at"] - self.killed_at)
+            self.returns.append((self.killed_at, fact["at"]))
             self.killed_at = None
         self.facts.put_nowait(fact)
 
@@ -113,7 +114,7 @@ class KillRun:
         self._planned = self._done = self._verified = self._commands = 0
         self._coordinator: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._coordinator_killed = 0
+        self._coordinator_killed_at: list[float] = []
         self._stopping = False
         self._progress = asyncio.Condition()
         # The first victim holds two participants, the others one; the rest must be enough without them.
@@ -160,7 +161,7 @@ class KillRun:
             await asyncio.gather(*lives)
             seconds = time.monotonic() - began
             if staying.returncode is not None:
-                self._wrong.append(f"the process that was never killed ended with code {staying.returncode}")
+                self._wrong.append(f"the process that was never killed ended by itself: {self._words('staying')}")
         finally:
             self._stopping = True
             for life in lives:
@@ -220,8 +221,8 @@ class KillRun:
             await asyncio.sleep(self._random.uniform(0, 1))
             assert self._coordinator is not None
             self._coordinator.kill()
+            self._coordinator_killed_at.append(time.monotonic())
             await self._end_coordinator()
-            self._coordinator_killed += 1
             await self._start_coordinator()
 
     # ------------------------------------------------------------ a victim
@@ -345,6 +346,14 @@ class KillRun:
 
     # ------------------------------------------------------------ the end
 
+    def _outages(self) -> list[tuple[float, float]]:
+        """From each kill of the coordinator to the first attempt that it began after it."""
+        began = [event["at"] for event in self._record.events if event["event"] == "attempt_started"]
+        return [
+            (killed, min((at for at in began if at > killed), default=math.inf))
+            for killed in self._coordinator_killed_at
+        ]
+
     def _figures(self, seconds: float) -> dict[str, Any]:
         places = [victim.files for victim in self._victims]
         files = Files.read([*places, (self._staying / "journal.sqlite", self._staying / "ledger.sqlite")])
@@ -355,14 +364,20 @@ class KillRun:
         own = Files.read(places)
         record = self._record
         messages = {key for key, kind in record.said if key[0] in victims}
-        returns = sorted(one for victim in self._victims for one in victim.returns)
+        returns = sorted(
+            back - killed
+            for victim in self._victims
+            for killed, back in victim.returns
+            if not any(killed <= end and begin <= back for begin, end in self._outages())
+        )
+        returns_late = [back - killed for victim in self._victims for killed, back in victim.returns]
         rounds = [event for event in record.events if event["event"] == "round_completed"]
         aborted = [event for event in record.events if event["event"] == "attempt_aborted"]
         return {
             "kills": sum(victim.kills for victim in self._victims),
             "by_phase": {phase: self._phases[phase] for phase in PHASES},
             "by_way": dict(self._ways),
-            "coordinator_kills": self._coordinator_killed,
+            "coordinator_kills": len(self._coordinator_killed_at),
             "restarts": sum(victim.restarts for victim in self._victims),
             "restarts_refused": len(self._wrong),
             "rounds_completed": len(rounds),
@@ -383,6 +398,7 @@ class KillRun:
             "returns": len(returns),
             "median_return_s": round(returns[len(returns) // 2], 2) if returns else None,
             "slowest_return_s": round(returns[-1], 2) if returns else None,
+            "slowest_return_with_coordinator_s": round(max(returns_late, default=0.0), 2),
             "seconds": round(seconds, 1),
             "wrong": wrong,
         }
@@ -454,6 +470,7 @@ def table(figures: dict[str, Any]) -> list[str]:
         "kills between a write and its message": cut,
         "files checked / by `budget verify`": f"{figures['verified']} / {figures['verified_by_command']}",
         "return after a kill, median / slowest": f"{figures['median_return_s']} s / {figures['slowest_return_s']} s",
+        "slowest while the coordinator was away too": f"{figures['slowest_return_with_coordinator_s']} s",
         "time": f"{figures['seconds']} s",
     }
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def event(fact: dict[str, Any]) -> None:
     """How rounds end."""
     if fact["kind"] in ("attempt_started", "round_completed", "attempt_aborted", "study_finished"):
         kept = {name: fact[name] for name in ("round", "attempt", "u3", "reason", "phase", "seconds") if name in fact}
-        tell({"what": "event", "event": fact["kind"], **kept})
+        tell({"what": "event", "event": fact["kind"], "at": time.monotonic(), **kept})
 
 
 def main(arguments: list[str]) -> int:
