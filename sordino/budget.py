@@ -198,6 +198,7 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
 def _released(contents: Contents) -> float | None:
     """epsilon of readers of released models; None where the study document isn't at hand, which has the sampling."""
     from mechanisms.accounting import Account, RoundCharge
+    from server.transcripts import are_published
 
     plan = _plan(contents)
     if plan is None:
@@ -206,7 +207,9 @@ def _released(contents: Contents) -> float | None:
     for row in contents.rows:
         entry = row.entry
         account.charge(RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan))
-    return account.epsilon_released()
+    # Where transcripts were published there is no reader left who doesn't know the cohorts.
+    told = contents.place.state is not None and are_published(contents.place.state)
+    return account.epsilon_coordinator() if told else account.epsilon_released()
 
 
 def _study(contents: Contents, study: StudyTotals, participant: int | str | None) -> dict[str, Any]:

@@ -1,0 +1,333 @@
+"""A coordinator's transcripts: written whole, its own to read, chained over restarts, published on request only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from study_in_process import Peer, coordinator, identities, make_folder, playing
+
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.plan import InfeasiblePlan
+from server.configuration import ConfigurationError, load
+from server.coordinator import StartError, open_study
+from server.study import ROUNDS_DONE
+from server.transcripts import (
+    TranscriptError,
+    Transcripts,
+    are_published,
+    check_publishing,
+    file_name,
+    read_transcript_key,
+)
+from tests.wire.rounds_on_record import (
+    AUTHORITY_KEY,
+    Finished,
+    Ledger,
+    card,
+    coordinator_key,
+    entry_of,
+    model_after,
+    plan,
+    play,
+    whole,
+)
+from wire import codec
+from wire.durable import StorageError
+from wire.enrolment import Card, sign_card
+from wire.key_files import write_key_file
+from wire.ledger import read_ledger
+from wire.transcript_checks import Chain, verify_transcript
+
+
+def pem(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def kept(folder: Path, published: Path | None = None) -> Transcripts:
+    return Transcripts(folder, card(), coordinator_key(), whole().document, published=published)
+
+
+def note(transcripts: Transcripts, ledger: Ledger, round_: int, attempt: int = 1) -> Finished:
+    finished = play(whole(), round_, attempt)
+    row = ledger.charge(entry_of(whole(), round_, attempt, finished.unmasking.u3))
+    request = codec.write_unmasking_request(
+        round_, attempt, codec.UnmaskingRequest(finished.signatures)
+    ).SerializeToString()
+    transcripts.note(finished.unmasking, request, row, whole().roster_file)
+    return finished
+
+
+def finish(transcripts: Transcripts, ledger: Ledger, round_: int, attempt: int = 1) -> Path:
+    note(transcripts, ledger, round_, attempt)
+    return transcripts.finish(round_, attempt, b"s" * 32, model_after(round_))
+
+
+def check(folder: Path, expected: list[int]) -> None:
+    """The files that are there hold as a chain."""
+    chain, found = Chain(), list[int]()
+    for path in sorted(folder.glob("*.transcript")):
+        verified = verify_transcript(path.read_bytes(), AUTHORITY_KEY)
+        chain.add(verified)
+        found.append(verified.contents.round)
+    assert found == expected
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_are_the_owners_alone(tmp_path: Path) -> None:
+    transcripts = kept(tmp_path / "transcripts")
+    before = os.umask(0)
+    try:
+        transcripts.restore(0)
+        path = finish(transcripts, Ledger(), 1)
+    finally:
+        os.umask(before)
+    assert path.name == "round-000001.transcript"
+    assert (mode(path), mode(path.parent)) == (0o600, 0o700)
+    transcripts.publish(1)  # nothing, where it isn't asked for
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["transcripts"]
+    assert not list(path.parent.glob("*.new"))
+
+
+def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for round_ in (1, 2, 3):
+        transcripts = kept(tmp_path)
+        transcripts.restore(round_ - 1)
+        finish(transcripts, ledger, round_)
+    check(tmp_path, [1, 2, 3])
+
+
+def test_a_round_that_doesnt_count_yet_is_put_aside(tmp_path: Path) -> None:
+    """The process ended between the file and the journal: the round is played again, and the chain goes over its file.
+
+    Without this the second transcript would follow one that the round's own file no longer is.
+    """
+    ledger, transcripts = Ledger(), kept(tmp_path)
+    transcripts.restore(0)
+    finish(transcripts, ledger, 1)
+    first = finish(transcripts, ledger, 2).read_bytes()
+    again = kept(tmp_path)
+    again.restore(1)
+    assert (tmp_path / "round-000002.unfinished-1").read_bytes() == first
+    check(tmp_path, [1])
+    finish(again, ledger, 2, 2)
+    check(tmp_path, [1, 2])
+    third = kept(tmp_path)
+    third.restore(1)
+    assert (tmp_path / "round-000002.unfinished-2").exists()
+
+
+def test_half_a_file_is_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, transcripts = Ledger(), kept(tmp_path)
+    transcripts.restore(0)
+    finish(transcripts, ledger, 1)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    note(transcripts, ledger, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            transcripts.finish(2, 1, None, bytes(32))
+    check(tmp_path, [1])
+    transcripts.finish(2, 1, b"s" * 32, model_after(2))  # there is room again
+    check(tmp_path, [1, 2])
+    (tmp_path / "round-000003.transcript.new").write_bytes(b"cut off")
+    kept(tmp_path).restore(2)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [file_name(1), file_name(2)]
+
+
+def test_an_attempt_is_noted_before_it_is_finished(tmp_path: Path) -> None:
+    ledger, transcripts = Ledger(), kept(tmp_path)
+    transcripts.restore(0)
+    with pytest.raises(ValueError, match="not noted"):
+        transcripts.finish(1, 1, None, bytes(32))
+    note(transcripts, ledger, 1)
+    with pytest.raises(ValueError, match="not noted"):
+        transcripts.finish(1, 2, None, bytes(32))
+    note(transcripts, ledger, 1, 2)
+    transcripts.finish(1, 2, b"s" * 32, bytes(32))
+    with pytest.raises(ValueError, match="not noted"):
+        transcripts.finish(1, 2, None, bytes(32))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: data.replace(b'"round":1', b'"round":2', 1)])
+def test_a_damaged_file_at_the_end_of_the_chain_is_told(tmp_path: Path, damage: Any) -> None:
+    transcripts = kept(tmp_path)
+    transcripts.restore(0)
+    path = finish(transcripts, Ledger(), 1)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(TranscriptError, match=r"round-000001\.transcript"):
+        kept(tmp_path).restore(1)
+
+
+def test_publishing_copies_what_is_there_and_what_comes(tmp_path: Path) -> None:
+    ledger, transcripts = Ledger(), kept(tmp_path / "transcripts")
+    transcripts.restore(0)
+    finish(transcripts, ledger, 1)
+    assert not are_published(tmp_path / "state.sqlite")
+    published = kept(tmp_path / "transcripts", tmp_path / "published")
+    before = os.umask(0o077)
+    try:
+        published.restore(1)
+        path = finish(published, ledger, 2)
+        assert not (tmp_path / "published" / path.name).exists()  # the round doesn't count yet
+        published.publish(2)
+    finally:
+        os.umask(before)
+    copies = sorted((tmp_path / "published").iterdir())
+    assert [one.name for one in copies] == [file_name(1), file_name(2)]
+    assert [mode(one) for one in copies] == [0o644, 0o644]
+    assert copies[1].read_bytes() == path.read_bytes()
+    assert are_published(tmp_path / "state.sqlite")
+
+
+def test_publishing_and_an_amplified_target_exclude_each_other() -> None:
+    """The plan's epsilon would be that of readers who know nobody's rounds, and everybody could read them."""
+    amplified = plan(7, sampling="lottery", population=20, adversarial=0.0, target="released", epsilon=1.0)
+    assert amplified.epsilon_released < amplified.epsilon_coordinator
+    with pytest.raises(InfeasiblePlan, match="publish"):
+        check_publishing(amplified)
+    check_publishing(plan(7, sampling="lottery", population=20, adversarial=0.0))
+    check_publishing(plan(7))
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Path, public: bool) -> None:
+    """Told by every event, the report and the panel: the smaller figure would be for readers that there aren't."""
+    sampled = plan(7, sampling="lottery", population=20, adversarial=0.0, epsilon=1.0)
+
+    async def figures() -> dict[str, float]:
+        tables = {"coordinator": {"publish_transcripts": True}} if public else {}
+        async with coordinator(study, tmp_path / "state.sqlite", **tables) as where:
+            charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
+            where.study._account = Account(sampled, charges)
+            return where.study._epsilons()
+
+    found = asyncio.run(figures())
+    assert (found["epsilon_released"] < found["epsilon_coordinator"]) is not public
+    assert (found["epsilon_released"] == found["epsilon_coordinator"]) is public
+
+
+# ---------------------------------------------------------------- a study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two rounds, with a card and a transcript key."""
+    folder = make_folder(tmp_path_factory.mktemp("recorded") / "study", name="recorded")
+    put_card(folder, coordinator_key())
+    return folder
+
+
+def put_card(folder: Path, key: Ed25519PrivateKey) -> None:
+    table = load(folder).coordinator
+    private = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+    assert isinstance(private, Ed25519PrivateKey)
+    public = private.public_key().public_bytes_raw()
+    one = Card("recorded", public, table.client_ca.read_bytes(), key.public_key().public_bytes_raw(), "localhost:8443")
+    for path in (table.card, table.transcript_key):
+        path.unlink(missing_ok=True)
+    table.card.write_bytes(sign_card(one, private))
+    write_key_file(table.transcript_key, pem(key))
+
+
+def serve(folder: Path, state: Path, **tables: Any) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        async with coordinator(folder, state, **tables) as where:
+            peers = [Peer(where, key) for key in identities(folder)]
+            async with playing(peers):
+                where.start()
+                assert (await where.finish()).reason == ROUNDS_DONE
+            events.extend(where.events)
+
+    asyncio.run(scenario())
+    return events
+
+
+def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
+    events = serve(study, tmp_path / "state.sqlite")
+    authority = bytes.fromhex((study / "authority" / "authority.pub").read_text())
+    chain, rows = Chain(), []
+    read_ledger(tmp_path / "ledger.sqlite", rows.append)
+    rounds = [one for one in events if one["kind"] == "round_completed"]
+    for row, done in zip(rows, rounds, strict=True):
+        path = tmp_path / "transcripts" / file_name(done["round"])
+        verified = verify_transcript(path.read_bytes(), authority)
+        chain.add(verified)  # models too: what was told to be next is what the next round trained
+        found = verified.contents
+        assert (found.charge.number, found.charge.hash, verified.entry) == (row.number, row.hash, row.entry)
+        assert sorted(found.numbers) == done["survivors"]
+        assert found.sum_sha256 is not None
+        assert found.sum_sha256.hex() == done["sum_sha256"]
+    assert not (tmp_path / "published").exists()
+
+
+def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:
+    serve(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": True})
+    assert [one.name for one in sorted((tmp_path / "published").iterdir())] == [file_name(1), file_name(2)]
+
+
+def test_none_where_they_are_off(study: Path, tmp_path: Path) -> None:
+    serve(study, tmp_path / "state.sqlite", coordinator={"transcripts": "off"})
+    assert not (tmp_path / "transcripts").exists()
+
+
+def test_off_and_published_contradict_each_other(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_COORDINATOR__TRANSCRIPTS", "off")
+    monkeypatch.setenv("SORDINO_COORDINATOR__PUBLISH_TRANSCRIPTS", "true")
+    with pytest.raises(ConfigurationError, match="publish_transcripts = true needs"):
+        load(study)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "transcript.key").unlink(), "transcript.key"),
+        (lambda folder: (folder / "transcript.key").chmod(0o644), "chmod 600"),
+        (lambda folder: (folder / "transcript.key").write_bytes(b"none"), "not an unencrypted private key"),
+        (lambda folder: (folder / "card.json").unlink(), "card.json"),
+        (lambda folder: (folder / "card.json").write_bytes(card()), "card.json"),
+        (lambda folder: put_other_key(folder), "is not the key on"),
+    ],
+)
+def test_a_card_or_key_that_doesnt_fit_is_told_before_anything_runs(
+    study: Path, tmp_path: Path, damage: Any, said: str
+) -> None:
+    shutil.copytree(study, tmp_path / "study")
+    damage(tmp_path / "study" / "coordinator")
+    with pytest.raises(StartError) as refused:
+        open_study(load(tmp_path / "study"))
+    assert said in str(refused.value)
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "study" / "coordinator" / "state.sqlite").exists()
+
+
+def put_other_key(folder: Path) -> None:
+    (folder / "transcript.key").write_bytes(pem(Ed25519PrivateKey.from_private_bytes(bytes(32))))
+
+
+def test_no_error_quotes_a_key(tmp_path: Path) -> None:
+    secret = pem(coordinator_key()).decode().replace("PRIVATE", "PRIVAT")
+    path = tmp_path / "transcript.key"
+    write_key_file(path, secret.encode())
+    with pytest.raises(TranscriptError) as refused:
+        read_transcript_key(path)
+    assert secret.splitlines()[1] not in repr(refused.value)
+    assert isinstance(refused.value, StorageError)
+    assert json.dumps(str(refused.value))
