@@ -215,6 +215,8 @@ class Participant:
             return await self._accept_roster(session, message.roster_sha256)
         except InvalidRoster as error:
             raise CoordinatorMisbehaved("AdvertiseKeys", f"the round names another roster: {error}") from error
+        except DocumentUnavailable as error:
+            raise CoordinatorMisbehaved("AdvertiseKeys", "the round names a roster that isn't there") from error
 
     async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
         plan = terms.document.plan

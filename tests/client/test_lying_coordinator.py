@@ -243,7 +243,7 @@ LIES = [
     Lie("a strange signer", "unmasking_request", "unmasking", "members of u3", strange_signer),
     Lie("a short signature", "unmasking_request", "unmasking", "64 bytes", short_signature),
     Lie("another study document", "round_start", "advertise_keys", "another study document", another_study),
-    Lie("another roster", "round_start", "advertise_keys", "another study document or roster", another_roster),
+    Lie("another roster", "round_start", "advertise_keys", "names a roster that isn't there", another_roster),
 ]
 
 

@@ -44,9 +44,9 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
         plans.append(StudyDocument.from_bytes(where.study._study_bytes).plan)
         opened = where.study.sessions.open
 
-        def note(participant: int) -> Any:
-            session = opened(participant)
-            tokens[session.token] = where.study._roster.identity(participant)
+        def note(identity: bytes) -> Any:
+            session = opened(identity)
+            tokens[session.token] = identity
             return session
 
         where.study.sessions.open = note  # type: ignore[method-assign]

@@ -34,7 +34,7 @@ from client.policy_rounds import check_budget, check_round, epsilon_in_total
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
 from wire.ledger_pace import DAY_S
-from wire.ledger_rows import EXACT, Totals, epsilon, price
+from wire.ledger_rows import EXACT, InvalidRow, Totals, epsilon, price
 from wire.study import StudyDocument
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,6 +299,20 @@ def test_a_renamed_study_gets_no_fresh_budget() -> None:
     assert refusal(lambda: round_(limits, spent, document("clinic-9"), (1, 1))) == "epsilon-in-total"
     [together] = spent.across_studies()
     assert epsilon(together.order, together.renyi, 1e-5, together.draws) <= 8.0
+
+
+def test_a_round_that_never_ends_spends_as_rounds_do() -> None:
+    """A coordinator that numbers everything as one more attempt of round 1: each upload is a charge of its own."""
+    spent = Totals()
+    for attempt in range(1, 5):
+        round_({"max_epsilon": 100.0}, spent, number=(1, attempt))
+        spent.add(charge(document(), 1, attempt))
+    assert refusal(lambda: round_({"max_epsilon": 100.0}, spent, number=(1, 5))) == "epsilon-in-plan"
+    assert refusal(lambda: round_({"max_rounds_per_day": 4}, spent, number=(1, 5))) == "rounds-per-day"
+    assert refusal(lambda: round_({"max_epsilon_total": 8.0}, spent, document("renamed"), (1, 1))) == "epsilon-in-total"
+    for number in ((1, 1), (1, 4), (0, 9)):  # round numbers that go back, or come again
+        with pytest.raises(InvalidRow, match="each may be charged once, in order"):
+            spent.add(charge(document(), *number))
 
 
 def refusal(check: Callable[[], None]) -> str:
