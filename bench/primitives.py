@@ -15,14 +15,17 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from nacl.bindings import crypto_sign_open
 
 from bench.timing import Spread, spread
+from bench.transcript import make_transcript
 from secagg import shamir
 from secagg.masking import CHUNK_BYTES, word_dtype
 from secagg.packing import add_packed, pack, unpack
+from wire.transcript_checks import verify_transcript
 
 DIM: Final = 1_000_000
 BITS: Final = 20
 HOLDERS: Final = 100
 THRESHOLD: Final = 53
+ON_RECORD: Final = 1000
 
 
 def run(runs: int = 7) -> list[dict[str, Any]]:
@@ -74,7 +77,10 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
         shamir.forget_tables()
         shamir.split(secrets, THRESHOLD, xs, os.urandom)
 
+    transcript, authority = make_transcript(ON_RECORD)
+
     masks, codes, keys = "masks", "vectors, d = 10^6", "keys"
+    record = f"transcript, n = {ON_RECORD:,}"
     sharing = f"Shamir, n = {HOLDERS}, t = {THRESHOLD}"
     return [
         (masks, "keystream, AES-128-GCM, no tag", "GB/s", lambda: gcm.update_into(zeros, scratch), CHUNK_BYTES),
@@ -93,4 +99,5 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
         (sharing, "share two secrets", "ms", split_anew, 1),
         (sharing, "Lagrange weights", "ms", lambda: shamir.lagrange_at_zero(points), 1),
         (sharing, f"rebuild {HOLDERS} pairs, same holders", "ms", lambda: shamir.combine(xs, shares, THRESHOLD), 1),
+        (record, "transcript_verify", "ms", lambda: verify_transcript(transcript, authority), 1),
     ]
