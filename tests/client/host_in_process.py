@@ -134,6 +134,7 @@ def play(
     lie: Lie | None = None,
     *,
     prepare: Callable[[Coordinator], None] | None = None,
+    attempts: int = 1,
     **settings: dict[str, Any],
 ) -> Story:
     """One study, one attempt a round, all seven participants on one host; until both sides have ended."""
@@ -148,7 +149,7 @@ def play(
         monkeypatch.setattr(server.sessions.Session, "send", send)
 
     async def scenario() -> None:
-        async with coordinator(folder, work / "state.sqlite", coordinator={"max_attempts": 1}) as where:
+        async with coordinator(folder, work / "state.sqlite", coordinator={"max_attempts": attempts}) as where:
             record(where, story)
             if prepare is not None:
                 prepare(where)

@@ -1,0 +1,275 @@
+"""Policies over real gRPC: what a refusal gives away, when a host comes back, and a budget over several studies."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from host_in_process import Story, ledger_of, play, rows_of
+from study_in_process import PARTICIPANTS, make_folder
+
+import client.connection
+import client.policy_rounds
+from client.participant_host import BAD_INPUT, JoinError
+from wire import coordinator_pb2 as pb
+from wire.ledger import read_ledger
+from wire.ledger_rows import CHARGE, epsilon
+
+POLICY = pb.REFUSAL_CODE_POLICY
+
+
+def completed(story: Story) -> list[int]:
+    return [event["round"] for event in story.events if event["kind"] == "round_completed"]
+
+
+# ---------------------------------------------------------------- what leaves the client
+
+
+@dataclass
+class Sent:
+    """Everything a client hands to gRPC: the bytes of every message, and metadata."""
+
+    messages: list[tuple[str, bytes]] = field(default_factory=list)  # kind, bytes
+    metadata: list[tuple[str, int]] = field(default_factory=list)  # name, length
+
+    def kinds(self) -> set[str]:
+        return {kind for kind, _ in self.messages}
+
+    def shape(self) -> set[tuple[str, int]]:
+        """Kinds with their sizes. How often each was sent hangs on who was quick, also under one policy."""
+        return {(kind, len(data)) for kind, data in self.messages} | set(self.metadata)
+
+    def everything(self) -> bytes:
+        return b"".join(data for _, data in self.messages)
+
+
+class RecordingChannel:
+    """A channel that notes what goes through it."""
+
+    def __init__(self, channel: Any, sent: Sent) -> None:
+        self._channel, self._sent = channel, sent
+
+    def __getattr__(self, kind: str) -> Any:
+        given = getattr(self._channel, kind)
+        if kind not in ("stream_stream", "stream_unary", "unary_stream", "unary_unary"):
+            return given
+
+        def opened(method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+            def serialize(message: Any) -> bytes:
+                data = bytes(message) if request_serializer is None else request_serializer(message)
+                self._sent.messages.append((kind_of(method, data), data))
+                return data
+
+            call = given(method, request_serializer=serialize, response_deserializer=response_deserializer)
+
+            def noted(*arguments: Any, **options: Any) -> Any:
+                self._sent.metadata += [(name, len(value)) for name, value in options.get("metadata", ())]
+                return call(*arguments, **options)
+
+            return noted
+
+        return opened
+
+
+def kind_of(method: str, data: bytes) -> str:
+    if not method.endswith("/Session"):
+        return method.rpartition("/")[2]
+    message = pb.ParticipantMessage.FromString(data)
+    kind = message.WhichOneof("message") or "nothing"
+    return f"{kind} {message.phase.WhichOneof('message')}" if kind == "phase" else kind
+
+
+def recorded(folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Story, Sent]:
+    work.mkdir()
+    sent, opened = Sent(), client.connection.open_channel
+
+    def open_channel(*arguments: Any, **options: Any) -> Any:
+        return RecordingChannel(opened(*arguments, **options), sent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.connection, "open_channel", open_channel)
+        story = play(folder, work, patch, **settings)
+    return story, sent
+
+
+SECRET = "5e" * 32
+NEVER = "03:00-03:01"
+
+
+@pytest.fixture
+def afternoon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's clock says 15:00."""
+    here = time.struct_time((2027, 1, 15, 15, 0, 0, 4, 15, 0))
+    clock = SimpleNamespace(time=time.time, localtime=lambda at: here, strftime=time.strftime)
+    monkeypatch.setattr(client.policy_rounds, "time", clock)
+
+
+@pytest.fixture(scope="module")
+def accepted(study_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Story, Sent]:
+    """A whole study under a policy of few limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        return recorded(study_folder, tmp_path_factory.mktemp("accepted") / "study", patch)
+
+
+def says_nothing_of(sent: Sent) -> None:
+    for text in (SECRET, NEVER, "max_epsilon", "hours", "policy"):
+        assert text.encode() not in sent.everything()
+    assert bytes.fromhex(SECRET) not in sent.everything()
+
+
+def test_a_refused_study_gets_an_opening_whatever_the_policy(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = {"max_epsilon": {"max_epsilon": 7.0}, "digest": {"study_digests": (SECRET,), "min_cohort": 7}}
+    shapes = []
+    for name, policy in policies.items():
+        story, sent = recorded(study_folder, tmp_path / name, monkeypatch, policy=policy)
+        assert isinstance(story.ended, JoinError)
+        assert story.ended.exit_code == BAD_INPUT
+        assert "refused by this host's policy: " in str(story.ended)
+        assert (story.ready, story.sent, story.refusals) == (set(), [], [])
+        assert sent.kinds() == {"open", "proof", "Download"}
+        says_nothing_of(sent)
+        shapes.append(sent.shape())
+    assert shapes[0] == shapes[1]
+
+
+def test_a_refused_round_gets_a_code_whatever_the_policy_and_the_data(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, afternoon: None
+) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "hours": {"policy": {"hours": (NEVER,)}},
+        "model": {"policy": {"model_digests": (SECRET,)}},
+        "other data": {"policy": {"max_epsilon_total": 1e-3}, "data": {"seed": 77, "partition": "iid"}},
+    }
+    shapes = []
+    for name, changes in cases.items():
+        story, sent = recorded(study_folder, tmp_path / name, monkeypatch, **changes)
+        assert story.codes() == {POLICY}
+        assert story.ended == 0  # the client stays to the end
+        assert sent.kinds() == {"open", "proof", "ready", "Download", "refusal"}
+        says_nothing_of(sent)
+        for kind, data in sent.messages:
+            if kind == "refusal":  # nothing but its code: not a byte more than these fields make
+                refusal = pb.ParticipantMessage.FromString(data).refusal
+                only = pb.Refusal(round=refusal.round, attempt=refusal.attempt, code=POLICY)
+                assert data == pb.ParticipantMessage(refusal=only).SerializeToString()
+        assert rows_of(ledger_of(story.journal)) == []
+        shapes.append(sent.shape())
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_an_accepted_study_gets_the_same_whatever_the_policy(
+    accepted: tuple[Story, Sent],
+    study_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    afternoon: None,
+) -> None:
+    many: dict[str, Any] = {
+        "hours": ("14:00-16:00", NEVER),
+        "max_rounds_per_day": 9,
+        "max_epsilon_total": 5000.0,
+        "max_epsilon": 4000.0,
+        "tasks": ("mlp", "softmax-regression"),
+        "mechanisms": ("ddgauss", "skellam"),
+        "min_cohort": 5,
+    }
+    shapes, counts = [], []
+    for story, sent in (accepted, recorded(study_folder, tmp_path / "many", monkeypatch, policy=many)):
+        assert story.ended == 0
+        assert completed(story) == [1, 2]
+        says_nothing_of(sent)
+        shapes.append(sent.shape())
+        counts.append(Counter(kind for kind, _ in sent.messages if kind != "phase unmasking"))
+    assert shapes[0] == shapes[1]
+    assert counts[0] == counts[1]
+    assert {"phase advertise_keys", "phase masked_input", "phase unmasking", "Upload"} <= {one for one, _ in shapes[0]}
+
+
+# ---------------------------------------------------------------- refused for now
+
+
+@dataclass
+class Clock:
+    """The client's clock, moved when the coordinator begins an attempt."""
+
+    later_by: Sequence[float]  # seconds after the real time, by attempt
+    hours: Sequence[int] = (12,) * 9
+    begun: list[tuple[int, int]] = field(default_factory=list)
+    strftime = staticmethod(time.strftime)
+
+    def time(self) -> float:
+        return time.time() + self.later_by[max(len(self.begun) - 1, 0)]
+
+    def localtime(self, _: float) -> time.struct_time:
+        return time.struct_time((2027, 1, 15, self.hours[max(len(self.begun) - 1, 0)], 0, 0, 4, 15, 0))
+
+    def lie(self, _: int, message: pb.CoordinatorMessage) -> Iterator[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "round_start":
+            number = (message.round_start.round, message.round_start.attempt)
+            if number not in self.begun:
+                self.begun.append(number)
+        yield message
+
+
+def test_after_its_hours_have_come_it_takes_part(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock((0.0,) * 4, (12, 21, 23, 23))
+    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    story = play(study_folder, tmp_path, monkeypatch, clock.lie, attempts=3, policy={"hours": ("22:00-06:00",)})
+    assert story.ended == 0
+    assert story.codes() == {POLICY}
+    assert clock.begun == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    assert completed(story) == [1, 2]
+    rules = {entry["rule"] for entry in story.logs if entry["event"] == "refused by policy"}
+    assert rules == {"hours"}
+    assert any("it is 12:00 here, hours allows 22:00-06:00" in reason for reason in story.reasons())
+    assert {(row.round, row.attempt) for row in rows_of(ledger_of(story.journal))} == {(1, 3), (2, 1)}
+
+
+def test_rounds_per_day_and_the_next_day(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock((0.0, 3600.0, 25 * 3600.0))
+    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    story = play(study_folder, tmp_path, monkeypatch, clock.lie, attempts=2, policy={"max_rounds_per_day": 1})
+    assert story.ended == 0
+    assert clock.begun == [(1, 1), (2, 1), (2, 2)]
+    assert completed(story) == [1, 2]
+    assert len([code for _, code in story.refusals if code == POLICY]) >= 3
+    assert any("rounds-per-day: 1 attempts were charged within 24 hours" in reason for reason in story.reasons())
+    # Every participant of the host was in the round that was allowed, not only the first to be charged.
+    first = [row for row in rows_of(ledger_of(story.journal)) if (row.kind, row.round) == (CHARGE, 1)]
+    assert len(first) == PARTICIPANTS
+
+
+# ---------------------------------------------------------------- a budget over studies
+
+
+def total_of(ledger: Path) -> float:
+    [together] = read_ledger(ledger)[2].across_studies()
+    return epsilon(together.order, together.renyi, 0.1, together.draws)
+
+
+def test_the_second_study_is_refused_when_the_total_would_be_exceeded(
+    accepted: tuple[Story, Sent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another name, another coordinator, another journal, after a restart; the same ledger.
+
+    Without a total it would begin at nothing: see test_policy.test_a_renamed_study_gets_no_fresh_budget.
+    """
+    ledger = ledger_of(accepted[0].journal)
+    limit, rows = 1.05 * total_of(ledger), rows_of(ledger)
+    renamed = make_folder(tmp_path / "eight", name="eight")
+    story = play(renamed, tmp_path, monkeypatch, host={"ledger": ledger}, policy={"max_epsilon_total": limit})
+    assert story.ended == 0
+    assert story.codes() == {POLICY}
+    assert any(reason.startswith("epsilon-in-total: one more round") for reason in story.reasons())
+    assert rows_of(ledger) == rows
+    assert story.kinds() == set()
