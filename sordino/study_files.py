@@ -82,6 +82,8 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("client_ca", "tls/ca.pem", "who connects needs a certificate of it"),
             _line("max_attempts", options.max_attempts, "at one round; each attempt that unmasks costs budget"),
             _line("upload_credits", 64, "uploads held in memory at once"),
+            _line("transcripts", "keep", "a signed file for each finished round; off: none"),
+            _line("publish_transcripts", False, "true tells everybody who took part: sampling amplifies nothing then"),
             _line("one_machine", options.one_machine, "all parts on one machine: honest-but-curious only"),
             "",
         ]
