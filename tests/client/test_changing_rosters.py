@@ -273,7 +273,7 @@ def test_a_loser_in_the_cohort_ends_the_attempt_for_everybody(
             members.extend(ordered)
         return [message.SerializeToString()]
 
-    story, where = play_drawn(drawn_folder, tmp_path, lie, monkeypatch)
+    story, _ = play_drawn(drawn_folder, tmp_path, lie, monkeypatch)
     assert "share_keys" not in story.kinds()
     assert any("did not win the round's lottery" in reason for reason in story.reasons())
 
@@ -296,7 +296,7 @@ def test_a_cohort_of_the_coordinators_choice(
                 start.ticket.CopyFrom(pb.LotteryTicket(seed=other.seed, path=other.path))
         return [message.SerializeToString()]
 
-    story, where = play_drawn(drawn_folder, tmp_path, lie, monkeypatch)
+    story, _ = play_drawn(drawn_folder, tmp_path, lie, monkeypatch)
     assert not story.sent
     wanted = "no ticket" if ticket == "none" else "not the one that the authority drew"
     assert any(wanted in reason for reason in story.reasons())
