@@ -103,7 +103,13 @@ def open_link(folder: AuthorityFolder) -> Iterator[Link]:
             f'{folder.path / "authority.toml"} names no coordinator: set coordinator = "HOST:PORT", its port for '
             "enrolment, or carry the roster by hand with --out"
         )
-    options = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.use_local_subchannel_pool", 1)]
+    options = [
+        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+        ("grpc.use_local_subchannel_pool", 1),
+        # Whoever calls waits between two visits; the channel must not wait for minutes on top of it.
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]
     credentials = grpc.ssl_channel_credentials(folder.keys.tls.pem)
     with grpc.secure_channel(address, credentials, options=options) as channel:
         yield Link(channel, folder)

@@ -105,6 +105,7 @@ class AuthorityStore:
         """
         if not path.exists():  # SQLite would make it as the umask says, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self.path = path
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 
     def close(self) -> None:

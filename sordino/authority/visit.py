@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from secagg.keys import RandomBytes
 from sordino.authority.folder import AuthorityError, AuthorityFolder
-from sordino.authority.link import Link
+from sordino.authority.link import Link, LinkError
 from sordino.authority.requests import Judgement, judge, look, newest_roster, read_requests
 from sordino.authority.roster import mark_published, package_of, sign_next
 from sordino.authority.store import WAIT_S, AuthorityStore, locked
@@ -82,10 +82,16 @@ def attend(
         newest, waiting = store.newest(), len(store.waiting())
         wanted = bool(lost or store.unpublished()) or (newest is not None and newest.version > pending.roster_version)
         package = package_of(store, lost) if wanted else None
+        if newest is not None and not newest.published and newest.version == pending.roster_version:
+            mark_published(store, newest.version, ())  # by hand
     published = None
     if package is not None:
         data, number, request_ids = package
-        published = link.publish(data)
+        try:
+            published = link.publish(data)
+        except LinkError as error:
+            what = "what was decided is" if signed is None else f"version {number} is signed and will be"
+            raise LinkError(f"{error}. Nothing is lost: {what} published by the next visit") from error
         with locked(folder.state, wait_s) as store:
             mark_published(store, number, request_ids)
     return Visit(judgements, signed, published, waiting)

@@ -15,7 +15,20 @@ from typing import Any
 import typer
 
 import sordino
-from sordino.cli import bench, budget, demo, experiment, init, join, loadtest, plan, report, serve, transcript
+from sordino.cli import (
+    authority,
+    bench,
+    budget,
+    demo,
+    experiment,
+    init,
+    join,
+    loadtest,
+    plan,
+    report,
+    serve,
+    transcript,
+)
 from sordino.exit_codes import ExitCode, Failure
 from sordino.processes import leave_no_core
 
@@ -53,6 +66,7 @@ def _root(
 
 for _verb in (demo, init, plan, serve, join, report, loadtest):
     app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
+app.add_typer(authority.app)
 app.add_typer(budget.app)
 app.add_typer(experiment.app)
 app.add_typer(transcript.app)
@@ -131,6 +145,9 @@ def explain(error: Exception) -> Failure:
 _INPUT_ERRORS = {
     "wire.key_files.KeyFileError",
     "wire.settings_file.ConfigurationError",
+    "wire.durable.StorageError",
+    "sordino.authority.folder.AuthorityError",
+    "sordino.certificates.CertificateError",
     "secagg.roster.InvalidRoster",
     "secagg.errors.InvalidParameters",
     "learning.options.OptionError",

@@ -1,0 +1,93 @@
+"""What an authority's folder holds, for people: members, invitations, versions. Never a secret."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sordino.authority.folder import AuthorityFolder
+from sordino.authority.invitations import duration
+from sordino.authority.requests import newest_roster
+from sordino.authority.store import AuthorityStore, Invitation
+from wire.enrolment import show_fingerprint
+
+
+def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict[str, Any]:
+    """Stable JSON names; times in seconds since 1970."""
+    roster = newest_roster(folder, store)
+    listed = {} if roster is None else roster.positions
+    return {
+        "study": folder.settings.study,
+        "fingerprint": folder.keys.fingerprint.hex(),
+        "authority_public_key": folder.keys.public.hex(),
+        "coordinator": folder.settings.coordinator,
+        "at": now,
+        "members": [
+            {
+                "identity": member.identity.hex(),
+                "host": member.host,
+                "joined": member.joined,
+                "by_code": member.by_code,
+                "revoked": member.revoked,
+                "listed": member.identity in listed,
+            }
+            for member in store.members()
+        ],
+        "invitations": [
+            {
+                "id": one.code_id.hex(),
+                "name": one.name,
+                "made": one.made,
+                "expires": one.expires,
+                "state": _state(one, now),
+                "identity": None if one.identity is None else one.identity.hex(),
+            }
+            for one in store.invitations()
+        ],
+        "versions": [
+            {"version": version, "signed": signed, "participants": participants, "published": published}
+            for version, signed, participants, published in store.versions()
+        ],
+    }
+
+
+def _state(invitation: Invitation, now: float) -> str:
+    if invitation.identity is not None:
+        return "used"
+    if invitation.withdrawn is not None:
+        return "withdrawn"
+    return "open" if now < invitation.expires else "expired"
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The overview as text."""
+    now = found["at"]
+    result = [
+        f"study        {found['study']}",
+        f"fingerprint  {show_fingerprint(bytes.fromhex(found['fingerprint']))}",
+        f"coordinator  {found['coordinator'] or 'none: by hand'}",
+        "",
+        f"members ({sum(member['revoked'] is None for member in found['members'])})",
+    ]
+    for member in found["members"]:
+        if member["revoked"] is not None:
+            state = f"revoked {_day(member['revoked'])}" + (", still listed: sign" if member["listed"] else "")
+        else:
+            state = "" if member["listed"] else "not listed yet: sign"
+        result.append(f"  {member['identity'][:16]}  {member['host']:<24}  {_day(member['joined'])}  {state}".rstrip())
+    result += ["", "invitations"]
+    for one in found["invitations"]:
+        state = one["state"]
+        if state == "open":
+            state = f"open for {duration(one['expires'] - now)}"
+        result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {_day(one['made'])}  {state}")
+    result += ["", "versions"]
+    for version in found["versions"][-10:]:
+        published = "" if version["published"] else "the coordinator hasn't said that it has it"
+        participants = f"{version['participants']} participants"
+        result.append(f"  {version['version']:>4}  {_day(version['signed'])}  {participants}  {published}".rstrip())
+    return result
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
