@@ -43,9 +43,13 @@ CLOCK_NOTED_S, CLOCK_REFUSED_S = 120.0, 3600.0
 class EnrolmentUnavailable(Exception):
     """The coordinator can't be reached, or can't take the request now; one sentence. Trying again may help."""
 
+    exit_code = 4  # as in sordino.exit_codes
+
 
 class EnrolmentRefused(Exception):
     """Something isn't as it must be: trying again changes nothing. One sentence that names what to change."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)

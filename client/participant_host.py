@@ -18,12 +18,14 @@ import numpy as np
 import structlog
 import uvloop
 
-from client.certificate import CertificateError, load_certificate
+from client.certificate import CertificateError, ClientCertificate, load_certificate, shown
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_roster, check_study, digests
+from client.renewal import Renewal
 from client.settings import HostSettings
 from client.shared_roster import SharedRoster
 from learning.datasets import DatasetError, load_labels, load_partition
@@ -115,7 +117,9 @@ class ParticipantHost:
             coordinator = configuration.coordinator
             self._ca = _read_ca(coordinator.ca)
             self._certificate = load_certificate(coordinator.certificate, coordinator.key)
-            self._certificate.check_time(time.time())
+            self._channels: Channels | None = None
+            if self._certificate.not_after > time.time() or not coordinator.enrolment:  # else it is renewed first
+                self._certificate.check_time(time.time())
         except OSError as error:
             raise JoinError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
         except (CertificateError, KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
@@ -157,15 +161,39 @@ class ParticipantHost:
         Raises:
             JoinError: one of them can't take part; the others are cut off.
         """
-        channel = self._open_channel()
+        renewal = Renewal(
+            self._configuration, self._participants[0].identity, self._ca, self._certificate, self._use_certificate
+        )
+        if self._certificate.not_after <= time.time():
+            await self._renew_expired(renewal)
+        channel = self._channels = self._open_channel()
         tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
+        background = asyncio.create_task(renewal.run())
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
+            for task in (*tasks, background):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, background, return_exceptions=True)
             await channel.close(grace=1.0)
+
+    async def _renew_expired(self, renewal: Renewal) -> None:
+        log.info("the certificate has expired, a new one is asked for", path=str(self._certificate.path))
+        try:
+            await renewal.renew(self._configuration.coordinator.give_up_s or None)
+        except (EnrolmentRefused, EnrolmentUnavailable, CertificateError) as error:
+            raise JoinError(
+                f"the certificate {self._certificate.path} expired on {shown(self._certificate.not_after)} (this "
+                f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
+                "ask the study's authority for a new join code",
+                getattr(error, "exit_code", BAD_INPUT),
+            ) from error
+
+    def _use_certificate(self, certificate: ClientCertificate) -> None:
+        """From the next session on."""
+        self._certificate = certificate
+        if self._channels is not None:
+            self._channels.renew(certificate)
 
     def _open_channel(self) -> Channels:
         return Channels(self._configuration.coordinator.address, self._ca, self._certificate)
@@ -205,9 +233,12 @@ class ParticipantHost:
             self._reachable = False
             failures += 1
             if give_up_s and time.monotonic() - away_since > give_up_s:
+                expired = self._certificate.not_after <= time.time()
+                when = f"; the certificate expired on {shown(self._certificate.not_after)}" if expired else ""
                 raise JoinError(
-                    f"{address} can't be reached since {give_up_s:g} s ({trouble}): check the address, that ca.pem is "
-                    "this coordinator's, and that it runs, or raise coordinator.give_up_s",
+                    f"{address} can't be reached since {give_up_s:g} s ({trouble}{when}): check the address, that "
+                    f"ca.pem and {self._certificate.path.name} are of this study, and that it runs, or raise "
+                    "coordinator.give_up_s",
                     NETWORK,
                 )
             await asyncio.sleep(_backoff_s(failures))

@@ -1,4 +1,7 @@
-"""``sordino join``: take part in a study with the participants of one host. Loads nothing of the server."""
+"""``sordino join``: take part in a study, after getting a place in it by a join code where there is none yet.
+
+Loads nothing of the server.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,19 @@ HELP = (
     "host.toml, the participants' keys, the coordinator's certificate authority and the policy that was "
     "accepted: a round that breaks the policy is refused. While the coordinator can't be reached, this keeps "
     "trying for as long as host.toml says. The journal remembers what was spent: keep it, and never run two "
-    "processes from one folder."
+    "processes from one folder.\n\nWith --code a place in the study is asked for first. HOST:PORT is then the "
+    "coordinator's port for enrolment. The code names the study's authority, so nobody else can pass for it; what the "
+    "study is, and what will and will not be sent, is shown before anything is sent. The study is held against your "
+    "--policy, or the plan that you accept becomes your policy. A new identity and all else is kept in the folder "
+    "--home; an interruption costs nothing, the same command goes on. Later [bold]sordino join --home DIR[/bold] is "
+    "enough: the certificate renews itself."
 )
-EPILOG = "Example: [bold]sordino join localhost:8443 --home my-study/hosts/host-01[/bold]\n\n" + listing(
-    ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED
+EPILOG = (
+    "Example: [bold]sordino join study.example:8444 --code SORD1-...[/bold], from then on "
+    "[bold]sordino join --home my-study[/bold]\n\n"
+    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
 )
+_CODE, _DATA = "Joining by code", "Data, when joining by code"
 
 
 def run(
@@ -28,14 +39,74 @@ def run(
         str | None,
         typer.Argument(
             metavar="[HOST:PORT]",
-            help="The coordinator's address.",
+            help="The coordinator's address; with --code its port for enrolment.",
             show_default="from host.toml",
         ),
     ] = None,
     home: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="The host's folder, or its host.toml."),
-    ] = Path("."),
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The host's folder, or its host.toml. With --code: the folder to make.",
+            show_default="here; with --code a folder named after the study",
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your policy: a file with one table, [policy].",
+            show_default="that of host.toml; with --code the plan that you accept",
+        ),
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="The join code that the study's authority gave you. Good once.",
+            rich_help_panel=_CODE,
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Agree without being asked.", rich_help_panel=_CODE)] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Name of this process on the roster, which all participants read.",
+            rich_help_panel=_CODE,
+            show_default="made of the identity",
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Ledger of what is spent: one for all studies over the same data.",
+            rich_help_panel=_CODE,
+            show_default="in the folder",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str, typer.Option(help="fashion-mnist-subset or fashion-mnist.", rich_help_panel=_DATA)
+    ] = "fashion-mnist-subset",
+    partition: Annotated[
+        str, typer.Option(help="dirichlet (uneven classes) or iid.", rich_help_panel=_DATA)
+    ] = "dirichlet",
+    alpha: Annotated[float, typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA)] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA)] = 1,
+    part: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="K", help="Your part, from 1.", rich_help_panel=_DATA, show_default="made of the identity"
+        ),
+    ] = None,
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Parts in all.", rich_help_panel=_DATA, show_default="as many as the plan has"
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
     ] = False,
@@ -43,28 +114,81 @@ def run(
         int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
     ] = 0,
 ) -> None:
-    from client.configuration import load
     from sordino.processes import end_with_parent
-    from wire.settings_file import split_address
 
     if end_with:
         end_with_parent(end_with)
-    if home.is_dir() and not (home / "host.toml").exists() and (home / "study.toml").exists():
+
+    def say(line: str) -> None:
+        typer.echo(line, err=as_json)
+
+    if code is not None:
+        from sordino.joining import JoinOptions, join_by_code
+
+        if address is None:
+            raise Failure(ExitCode.INPUT, "HOST:PORT is missing: --code needs the coordinator's port for enrolment.")
+        _check_address(address)
+        home = join_by_code(
+            JoinOptions(
+                address=address,
+                code=code,
+                home=home,
+                policy_file=policy,
+                agreed=yes,
+                name=name,
+                dataset=dataset,
+                partition=partition,
+                alpha=alpha,
+                seed=seed,
+                part=part,
+                parts=parts,
+                ledger=ledger,
+            ),
+            say,
+        )
+        address, policy = None, None  # both are in the folder now
+    elif yes or name is not None or ledger is not None or part is not None or parts is not None:
+        raise Failure(ExitCode.INPUT, "--yes, --name, --ledger, --part and --parts go with --code; else see host.toml.")
+    _take_part(home if home is not None else Path(), address, policy, as_json=as_json)
+
+
+def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool) -> None:
+    """With the participants of a folder that is complete, or as soon as it is. Does not return."""
+    from client.configuration import load
+    from client.policy_file import load_policy
+
+    if home.is_dir() and not (home / "host.toml").exists():
+        if (home / "study.toml").exists():
+            raise Failure(
+                ExitCode.INPUT,
+                f"{home} is a study's folder; its hosts are under {home / 'hosts'}: "
+                f"sordino join --home {home / 'hosts' / 'host-01'}",
+            )
         raise Failure(
             ExitCode.INPUT,
-            f"{home} is a study's folder; its hosts are under {home / 'hosts'}: "
-            f"sordino join --home {home / 'hosts' / 'host-01'}",
+            f"{home} is no host's folder: there is no host.toml in it. Name one with --home, or get a place in a study "
+            "with sordino join HOST:PORT --code CODE.",
         )
-    configuration = load(home)
+    if home.is_dir():
+        from sordino.joining import finish_joining
+
+        finish_joining(home, lambda line: typer.echo(line, err=as_json))
+    configuration = load(home, None if policy is None else load_policy(policy))
     if address is not None:
-        try:
-            _, port = split_address(address)
-        except ValueError as error:
-            raise Failure(ExitCode.INPUT, f"{address} {error}.") from None
-        if port == 0:
-            raise Failure(ExitCode.INPUT, f"{address} names no port to connect to; use the coordinator's.")
+        _check_address(address)
         table = configuration.coordinator.model_copy(update={"address": address})
         configuration = configuration.model_copy(update={"coordinator": table})
     from sordino.client_process import become
 
     become(configuration.settings(), as_json=as_json)
+
+
+def _check_address(address: str) -> None:
+    from wire.settings_file import split_address
+
+    try:
+        _, port = split_address(address)
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, f"{address} {error}.") from None
+    if port == 0:
+        raise Failure(ExitCode.INPUT, f"{address} names no port to connect to; use the coordinator's.")

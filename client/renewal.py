@@ -1,0 +1,201 @@
+"""Renewing the TLS client certificate by itself, while the participants go on as before.
+
+When less than a third of its validity is left a new key is made and a request for it signed by an identity of this
+host. Key and request are kept together until the answer comes, so that a restart asks the same again. The answer is put
+in place by one rename and used from the next session on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from client.certificate import (
+    HOST_URI,
+    CertificateError,
+    ClientCertificate,
+    load_certificate,
+    shown,
+    store_renewed,
+)
+from client.enrolment import (
+    EnrolmentRefused,
+    EnrolmentUnavailable,
+    ask,
+    check_answer,
+    enrolment_channel,
+)
+from client.settings import HostSettings
+from secagg.keys import IdentityKey
+from wire import coordinator_pb2 as pb
+from wire.durable import replace_durably
+from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
+from wire.key_files import KeyFileError, read_key_file
+
+log = structlog.get_logger()
+
+PENDING_FILE: Final = "renewal.json"
+"""Beside the certificate: the new key with its request. Secret."""
+LONGEST_SLEEP_S: Final = 3600.0  # a clock that is set, or a machine that slept, is noticed after that
+FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 1.0, 300.0, 1.5
+LONGEST_PENDING_S: Final = 30 * 86_400.0  # then the request is made anew
+
+
+class Renewal:
+    """Keeps the certificate of one host valid."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        identity: IdentityKey,
+        ca: bytes,
+        certificate: ClientCertificate,
+        renewed: Callable[[ClientCertificate], None],
+    ) -> None:
+        """
+        Args:
+            identity: of one of the host's participants.
+            ca: the study's certificate authority, PEM.
+            renewed: is told of each new certificate, on the event loop.
+        """
+        self._settings, self._identity, self._ca = settings, identity, ca
+        self.certificate, self._renewed = certificate, renewed
+        self._pending = settings.coordinator.certificate.with_name(PENDING_FILE)
+
+    async def run(self) -> None:
+        """For as long as the process runs. What can't be renewed is said once in the log; nothing is raised."""
+        while True:
+            left_s = self.certificate.renew_at() - time.time()
+            if left_s > 0:
+                await asyncio.sleep(min(left_s, LONGEST_SLEEP_S))
+                continue
+            try:
+                await self.renew()
+            except (EnrolmentRefused, CertificateError) as error:
+                log.warning(
+                    "the certificate isn't renewed", valid_until=shown(self.certificate.not_after), reason=str(error)
+                )
+                await asyncio.sleep(LONGEST_SLEEP_S)
+
+    async def renew(self, give_up_s: float | None = None) -> None:
+        """Ask for a new certificate, wait for the answer, and put it in place.
+
+        Args:
+            give_up_s: how long the coordinator may be out of reach; None: for ever.
+
+        Raises:
+            EnrolmentRefused: there is no port to ask at, the authority refuses, or its answer can't be used.
+            EnrolmentUnavailable: the coordinator was out of reach for too long.
+            CertificateError: nothing can be written down.
+        """
+        address = self._settings.coordinator.enrolment
+        if not address:
+            raise EnrolmentRefused(
+                f"the certificate {self.certificate.path} is valid until {shown(self.certificate.not_after)}, and "
+                "coordinator.enrolment in host.toml names no port where it could be renewed: ask the study's authority "
+                "for a new certificate"
+            )
+        key, request = await asyncio.to_thread(self._prepare)
+        poll_s, away_since, told = FIRST_POLL_S, time.monotonic(), ""
+        async with enrolment_channel(address, self._ca) as channel:
+            while True:
+                try:
+                    answer = await ask(channel, address, request)
+                    away_since, reason = time.monotonic(), "waiting for the study's authority"
+                except EnrolmentUnavailable as error:
+                    if give_up_s is not None and time.monotonic() - away_since >= give_up_s:
+                        raise
+                    answer, reason = pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING), str(error)
+                if answer.status in (pb.ENROL_STATUS_ACCEPTED, pb.ENROL_STATUS_REFUSED):
+                    break
+                if reason != told:
+                    log.info("the certificate is being renewed", reason=reason)
+                    told = reason
+                await asyncio.sleep(poll_s)
+                poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
+        await asyncio.to_thread(self._finish, answer, key, request)
+        log.info("the certificate was renewed", valid_until=shown(self.certificate.not_after))
+        self._renewed(self.certificate)
+
+    def _prepare(self) -> tuple[bytes, bytes]:
+        """The key, PEM, and the request for it: as they were kept, or new ones, which are kept first.
+
+        Raises:
+            CertificateError: they can't be written.
+        """
+        kept = self._kept()
+        if kept is not None:
+            return kept
+        private = ec.generate_private_key(ec.SECP256R1())
+        key = private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        settings = self._settings
+        asked = EnrolmentRequest(
+            "renew", settings.study.name, self._identity.public, settings.host.name, make_csr(private), time.time()
+        )
+        request = make_request(asked, self._identity, None)
+        kept_text = json.dumps({"key": key.decode(), "request": request.decode()})
+        try:
+            replace_durably(self._pending, kept_text.encode())  # readable by its owner alone from the first moment
+        except OSError as error:
+            raise CertificateError(f"{self._pending} can't be written: {error.strerror or error}") from error
+        return key, request
+
+    def _kept(self) -> tuple[bytes, bytes] | None:
+        try:
+            fields = json.loads(read_key_file(self._pending))
+            key, request = fields["key"].encode(), fields["request"].encode()
+            asked = read_request(request).request
+        except (KeyFileError, InvalidRequest, ValueError, KeyError, TypeError, AttributeError):
+            return None  # none, or one that is of no use
+        late = time.time() - asked.at > LONGEST_PENDING_S
+        if asked.identity != self._identity.public or asked.study != self._settings.study.name or late:
+            return None
+        return key, request
+
+    def _finish(self, answer: pb.EnrolAnswer, key: bytes, request: bytes) -> None:
+        table = self._settings.coordinator
+        try:
+            if answer.status == pb.ENROL_STATUS_REFUSED:
+                raise EnrolmentRefused(f"{table.enrolment}: {answer.reason or 'refused'}")
+            checked = check_answer(
+                answer.answer,
+                authority_public=self._settings.study.authority_public_key_bytes,
+                request_id=hashlib.sha256(request).digest(),
+                ca=self._ca,
+                key=key,
+                names=self._names(),
+            )
+            if not checked.accepted:
+                raise EnrolmentRefused(f"{table.enrolment}: {checked.reason}")
+            store_renewed(table.certificate, checked.certificate, key)
+        except OSError as error:
+            raise CertificateError(f"the renewed certificate can't be written: {error.strerror or error}") from error
+        except EnrolmentRefused:
+            _remove(self._pending)  # asked again, it would be answered the same
+            raise
+        _remove(self._pending)
+        self.certificate = load_certificate(table.certificate, table.key)
+
+    def _names(self) -> tuple[str, ...]:
+        """Of the certificate in use: a new one for somebody else would cut participants off."""
+        own = self.certificate.names
+        return own if own else (f"{HOST_URI}{self._settings.host.name}",)
+
+
+def _remove(path: Path) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        log.debug("not removed", path=str(path), reason=error.strerror)

@@ -1,0 +1,75 @@
+"""What a participant is shown before she joins a study: what it is, what is sent, and what is not."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from sordino.joined_home import DataChoice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from client.enrolment import Look
+
+_LABEL = 14
+
+
+def describe_study(look: Look, *, fingerprint: str, home: Path, host: str, data: DataChoice, width: int) -> list[str]:
+    """Lines for the terminal.
+
+    Args:
+        fingerprint: of the authority, as it is shown.
+        host: the name that this process will ask for.
+    """
+    from mechanisms.mechanism import DESCRIPTIONS
+    from sordino.guarantee import condition
+
+    plan, document = look.document.plan, look.document
+    described = DESCRIPTIONS[plan.mechanism]
+    cohort = f"all participants, at most {plan.clients}"
+    if plan.sampling != "none":
+        cohort = f"{plan.clients} drawn by the authority's lottery"
+    lines = [f"The study {document.study}", ""]
+
+    def line(label: str, text: str) -> None:
+        indent = " " * (_LABEL + 2)
+        lines.extend(
+            textwrap.wrap(text, max(width, 40), initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent)
+        )
+
+    line("authority", f"{fingerprint} (signs who takes part; compare it with what you were told)")
+    line("coordinator", look.card.address)
+    line("task", f"{document.task}, {plan.dim} values in an update, clipped to norm {plan.clip:g}")
+    line("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}")
+    line("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest")
+    line("mechanism", f"{plan.mechanism}; trusts {described.trusts}")
+    line(
+        "privacy",
+        f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "
+        f"({plan.adjacency.partition(':')[0]}), {condition(plan.mechanism, plan.colluders, f'of {plan.clients}')}: "
+        f"a share of {plan.adversarial:g} is assumed adversarial",
+    )
+    line("your data", f"part {data.part + 1} of {data.parts} of {data.dataset} ({data.partition}), on this machine")
+    line("your folder", str(home))
+    lines.append("")
+    lines.append("What will be sent")
+    for text in (
+        f"now: a request with the public key of a new identity, one for TLS, and the name {host} for this process",
+        "in each round: a vector of integers, masked so that only the sum of all opens, with noise added here; and "
+        "keys, shares and signatures of the protocol",
+        "by being connected: when, and from which address; that your identity takes part is on the roster, which all "
+        "participants and the coordinator read",
+    ):
+        lines.extend(textwrap.wrap(text, max(width, 40), initial_indent="  - ", subsequent_indent="    "))
+    lines.append("")
+    lines.append("What never leaves this machine")
+    lines.extend(
+        textwrap.wrap(
+            "examples, gradients, updates in the clear, losses, numbers of examples, private keys, your policy",
+            max(width, 40),
+            initial_indent="  - ",
+            subsequent_indent="    ",
+        )
+    )
+    return lines
