@@ -388,7 +388,7 @@ class Study:
 
     async def _enrolment(self, round_: int, attempt: int) -> None:
         """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
-        told_at = -ENROLMENT_INTERVAL_S
+        told_at, first = -ENROLMENT_INTERVAL_S, True
         while self._configuration.coordinator.enrolment_listen and len(self._members()) < self._plan.quorum:
             if time.monotonic() - told_at >= ENROLMENT_INTERVAL_S:
                 told_at = time.monotonic()
@@ -399,7 +399,9 @@ class Study:
                     received=len(self._members()),
                     needed=self._plan.quorum,
                     roster_version=self._roster.version,
+                    first=first,
                 )
+                first = False
             self.sessions.changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ENROLMENT_INTERVAL_S):
@@ -491,7 +493,8 @@ class Study:
         self._attempt = attempt  # from here on it is told of sessions that end
         try:
             await self._journal.begin_attempt(round_, number)
-            self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort))
+            absent = sorted(map(self._number_of, self._config.invited - cohort))
+            self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort), absent=absent)
             completed = await attempt.run()
         except AttemptAborted as error:
             await self._journal.end_attempt(round_, number, f"aborted: {error}")
@@ -704,6 +707,7 @@ class Study:
             "task": self._task.name,
             "participants": len(self._roster),
             "roster_version": self._roster.version,
+            "members": sorted(self._numbers),
             "hosts": len({entry.host for entry in self._roster.entries}),
             "rounds": self._plan.rounds,
             "delta": self._plan.delta,

@@ -129,6 +129,10 @@ class StudyView:
     gathering: tuple[int, int, int, float] | None = None
     """(connected, needed, expected, seconds left) while a round waits for participants to connect."""
     gathering_at: float = 0.0
+    roster: set[int] = field(default_factory=set)
+    """Numbers of those on the roster in use."""
+    enrolment: tuple[int, int] | None = None
+    """(on the roster, needed) while a round waits for people to enrol."""
     finished: Mapping[str, Any] | None = None
     begun: bool = False
     """Whether anything was waited for or attempted since the coordinator started last."""
@@ -188,6 +192,9 @@ class StudyView:
         if phase is None:
             if self.started_at is None:
                 return "Waiting for the coordinator to start"
+            if self.enrolment is not None:
+                enrolled, needed = self.enrolment
+                return f"Round {self.completed + 1}: {enrolled} on the roster, {needed} needed; waiting for enrolment"
             if self.gathering is not None:
                 connected, needed, expected, left = self.gathering
                 left = max(0.0, left - (now - self.gathering_at))
@@ -249,6 +256,7 @@ class StudyView:
         self.delta = float(event.get("delta", 0.0))
         self.epsilon_target = float(event.get("epsilon_target", 0.0))
         self.threshold = int(event.get("threshold", 0))
+        self.roster = set(event.get("members") or range(self.participants))
         self.plan = dict(event.get("plan") or {})
         self.partition = dict(event.get("partition") or {})
         if self.started_at is None:
@@ -257,7 +265,7 @@ class StudyView:
         self.lost |= self.connected
         self.connected.clear()
         self.dropped_now = set()
-        self.phase = self.gathering = self.finished = None
+        self.phase = self.gathering = self.finished = self.enrolment = None
         self.served_at, self.begun = self.last_at, False
 
     def _on_participant_connected(self, event: Mapping[str, Any]) -> None:
@@ -278,10 +286,25 @@ class StudyView:
     def _on_attempt_started(self, event: Mapping[str, Any]) -> None:
         self.round, self.attempt = int(event["round"]), int(event.get("attempt", 1))
         self.phase, self.phases_done, self.dropped_now, self.begun = None, {}, set(), True
-        self.gathering = None
-        self.absent[self.round] = frozenset(set(range(self.participants)) - self.connected)
+        self.gathering = self.enrolment = None
+        absent = event.get("absent")
+        self.absent[self.round] = frozenset(self.roster - self.connected if absent is None else absent)
+
+    def _on_roster_adopted(self, event: Mapping[str, Any]) -> None:
+        left = set(event.get("left") or ())
+        self.roster = (self.roster | set(event.get("joined") or ())) - left
+        self.participants, self.enrolment = int(event.get("participants", len(self.roster))), None
+        for number in left:  # neither connected nor away: not expected any more
+            self.hosts.pop(number, None)
+        self.connected -= left
+        self.lost -= left
+
+    def _on_waiting_for_enrolment(self, event: Mapping[str, Any]) -> None:
+        self.gathering, self.begun = None, True
+        self.enrolment = (int(event.get("received", 0)), int(event.get("needed", 0)))
 
     def _on_waiting_for_participants(self, event: Mapping[str, Any]) -> None:
+        self.enrolment = None
         self.gathering_at, self.begun = self.last_at, True
         self.gathering = (
             int(event.get("received", 0)),
@@ -417,6 +440,11 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
             *([f"{view.plan['mechanism']}: {holds}"] if (holds := guarantee(view.plan)) else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]
+    if kind == "roster_adopted":
+        changes = [f"{len(event[what])} {what}" for what in ("joined", "left") if event.get(what)]
+        return [f"version {event['version']} of the roster: {view.participants} participants, {', '.join(changes)}"]
+    if kind == "waiting_for_enrolment":
+        return [view.waiting] if event.get("first") else []
     if kind == "attempt_started":
         again = f", attempt {view.attempt}" if view.attempt > 1 else ""
         return [f"round {view.round} of {view.planned_rounds}{again}: {len(view.connected)} participants connected"]

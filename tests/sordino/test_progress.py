@@ -144,3 +144,25 @@ def test_no_colluders_are_named_where_they_make_no_difference() -> None:
     sampled = plan | {"mechanism": "skellam", "sampling": "lottery"}
     assert guarantee(sampled) == "zero-out, if at most 2 of the 12 in a round collude"
     assert guarantee(plan | {"mechanism": "of a newer version"}) == guarantee({}) == ""
+
+
+def test_a_roster_that_grows_and_shrinks() -> None:
+    """Who was revoked is neither connected nor away; who joined later has a number that nobody had before."""
+    view = StudyView()
+    view.apply({"kind": "study_started", "at": 1.0, "participants": 3, "members": [0, 1, 4], "rounds": 9})
+    waiting = {"kind": "waiting_for_enrolment", "at": 2.0, "received": 3, "needed": 4, "first": True}
+    view.apply(waiting)
+    assert view.waiting == "Round 1: 3 on the roster, 4 needed; waiting for enrolment"
+    assert log_lines(waiting, view) == [view.waiting]
+    for number in (0, 1, 4):
+        view.apply({"kind": "participant_connected", "at": 3.0, "participant": number, "host": f"h-{number}"})
+    adopted = {"kind": "roster_adopted", "at": 4.0, "version": 2, "participants": 4, "joined": [5, 6], "left": [1]}
+    view.apply({"kind": "participant_lost", "at": 4.0, "participant": 1, "host": "h-1", "reason": "revoked"})
+    view.apply(adopted)
+    assert log_lines(adopted, view) == ["version 2 of the roster: 4 participants, 2 joined, 1 left"]
+    assert view.roster == {0, 4, 5, 6}
+    assert view.known == {0, 4}
+    view.apply({"kind": "attempt_started", "at": 5.0, "round": 1, "attempt": 1})
+    assert view.absent[1] == {5, 6}
+    view.apply({"kind": "attempt_started", "at": 6.0, "round": 2, "attempt": 1, "absent": [6]})  # 5 wasn't drawn
+    assert view.absent[2] == {6}
