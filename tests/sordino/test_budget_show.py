@@ -1,0 +1,207 @@
+"""``sordino budget show --participant``: what was spent and what the policy allows, as a participant types it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.configuration import load
+from client.journal import ClientJournal
+from sordino.local_study import StudyOptions, make_local_study
+from wire.ledger_rows import make_entry
+from wire.study import plan_study
+
+Run = Callable[..., tuple[int, str, str]]
+ME, OTHER = bytes(range(32)), bytes(range(1, 33))
+MIDNIGHT = "22:00-06:00"
+
+
+@functools.cache
+def plan(mechanism: str = "ddgauss") -> Any:
+    return plan_study(
+        mechanism=mechanism,
+        clients=20,
+        dim=64,
+        bits=16,
+        clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        rounds=4,
+        max_dropout=0.2,
+        adversarial=0.1,
+    )
+
+
+def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str = "ddgauss") -> None:
+    host = load(home).host
+    journal = ClientJournal(host.journal, host.ledger)
+    for round_ in range(1, rounds + 1):
+        entry = make_entry(
+            plan(mechanism),
+            study=study,
+            study_sha256=hashlib.sha256(study.encode()).digest(),
+            round=round_,
+            attempt=1,
+            identity=who,
+            clock=time.time,
+        )
+        journal.ledger.append(entry).result()
+    journal.close()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "small"
+    make_local_study(folder, StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
+    return folder
+
+
+@pytest.fixture
+def home(study: Path, tmp_path: Path) -> Path:
+    """A host's folder with a policy file, and two studies in its ledger."""
+    place = tmp_path / "host-01"
+    shutil.copytree(study / "hosts" / "host-01", place)
+    text = (place / "host.toml").read_text()
+    start, end = text.index("[policy]"), text.index("[task]")
+    (place / "host.toml").write_text(text[:start] + '[policy]\nfile = "policy.toml"\n\n' + text[end:])
+    (place / "policy.toml").write_text(
+        "[policy]\nmax_epsilon = 9\nmin_honest_survivors = 3\nmax_epsilon_total = 12\nmax_rounds_per_day = 5\n"
+        f'hours = ["{MIDNIGHT}"]\n'
+    )
+    spend(place, "clinic", 2)
+    spend(place, "clinic", 1, OTHER)
+    spend(place, "registry", 1)
+    return place
+
+
+def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    code, out, _ = run("budget", "show", "--participant")
+    assert code == 0
+    lines = out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.startswith("  ") and "attempts" not in line}
+    assert rows["clinic"][1] == "2"
+    assert rows["clinic"][4:] == ["9"]
+    assert rows["registry"][1] == "1"
+    [total] = [line for line in lines if "all studies together" in line]
+    assert total.split()[-1] == "12"
+    assert float(total.split()[3]) > float(rows["clinic"][2]) > float(rows["registry"][2])
+    assert "Attempts charged within the last 24 hours: 3 of 5." in out
+    assert f"Rounds are taken part in at {MIDNIGHT}, local time." in out
+    assert "clinic: zero-out, if at most 2 collude" in out
+    assert "4 rows, nothing changed; held against ledger.sqlite.head and journal.sqlite." in out
+    assert "round  attempt" not in out  # in short
+
+
+def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    own = run("budget", "show", "--participant")
+    assert run("budget", "show", ".", "--participant") == own
+    assert run("budget", "show", "--participant", ".") == own
+    monkeypatch.chdir(home.parent)
+    there = run("budget", "show", "host-01", "--participant")
+    assert there[0] == 0
+    assert there[1].splitlines()[2:] == own[1].splitlines()[2:]  # less the ledger's path
+    assert run("budget", "show", "--participant", "host-01") == there
+    body = json.loads(run("budget", "show", "host-01", "--participant", "--json")[1])
+    assert json.loads(run("budget", "show", "--participant", "--json", "host-01")[1]) == body
+    assert [one["study"] for one in body["limits"]["studies"]] == ["clinic", "registry"]
+    assert body["limits"]["together"][0]["allowed"] == 12
+    # One identity, by how it begins; the rows and the policy's limits for her.
+    code, out, _ = run("budget", "show", "host-01", "--participant", OTHER.hex()[:8])
+    assert code == 0
+    assert "registry" not in out.partition("Against this host's policy:")[0]
+    assert "round  attempt" in out
+    code, _, err = run("budget", "show", "host-01", "--participant", "zz")
+    assert code == 2
+    assert "--participant zz: no identity in this ledger begins so." in err
+
+
+def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: Run) -> None:
+    from client.policy_rounds import epsilon_in_total
+    from wire.ledger import read_ledger
+    from wire.ledger_rows import price
+
+    body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
+    shown = body["limits"]["together"][0]["epsilon"]
+    totals = read_ledger(home / "ledger.sqlite")[2]
+    of = plan()
+    asked = epsilon_in_total(
+        of,
+        totals,
+        price(of, of.h_min),
+        delta=1e-5,
+        study_sha256=hashlib.sha256(b"registry").digest(),
+        identity=ME,
+    )
+    assert asked > shown
+    host = load(home).host
+    journal = ClientJournal(host.journal, host.ledger)
+    entry = make_entry(
+        of, study="registry", study_sha256=hashlib.sha256(b"registry").digest(), round=2, attempt=1, identity=ME
+    )
+    journal.ledger.append(entry).result()
+    journal.close()
+    body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
+    assert body["limits"]["together"][0]["epsilon"] == pytest.approx(asked, rel=1e-9)
+    assert body["all_studies"][0]["epsilon"] == pytest.approx(asked, rel=1e-9)
+
+
+def test_guarantees_of_two_kinds_stand_apart(home: Path, run: Run) -> None:
+    spend(home, "trusted", 1, mechanism="gaussian")
+    _, out, _ = run("budget", "show", home, "--participant")
+    together = [line for line in out.splitlines() if line.startswith("  together (")]
+    assert len(together) == 2
+    assert "coordinator trusted" in together[1]
+    assert "Guarantees of different kinds are never added up" in out
+    assert "trusted: zero-out, if the coordinator is trusted" in out
+
+
+def test_a_ledger_without_its_host(home: Path, run: Run) -> None:
+    code, out, _ = run("budget", "show", home / "ledger.sqlite", "--participant")
+    assert code == 0
+    assert "name the host's folder to see it" in out
+    assert "Against this host's policy" not in run("budget", "show", home / "ledger.sqlite")[1]
+
+
+def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_path: Path) -> None:
+    host = study / "hosts" / "host-02"
+    code, _, err = run("budget", "show", host, "--participant")
+    assert code == 2
+    assert "nothing is recorded yet" in err
+    for name in ("ledger.sqlite", "ledger.sqlite.head", "journal.sqlite"):
+        (home / name).unlink()
+    ClientJournal(home / "journal.sqlite", home / "ledger.sqlite").close()
+    code, out, _ = run("budget", "show", home, "--participant")
+    assert code == 0
+    assert "Nothing was charged yet." in out
+    (tmp_path / "empty").mkdir()
+    before = os.getcwd()
+    os.chdir(tmp_path / "empty")
+    try:
+        code, _, err = run("budget", "show", "--participant")
+    finally:
+        os.chdir(before)
+    assert code == 2
+    assert "there is no ledger here. Name a study's folder, a host's folder, or the file." in err
+
+
+def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path) -> None:
+    from wire.ledger import COORDINATOR, About, Ledger
+
+    shutil.copytree(study, tmp_path / "study")
+    path = tmp_path / "study" / "coordinator" / "ledger.sqlite"
+    Ledger(path, About(COORDINATOR, "small", "ab"), create=True).close()
+    code, _, err = run("budget", "show", path, "--participant")
+    assert code == 2
+    assert "is a coordinator's ledger: --participant without a name asks for a host's own." in err
+    assert f"budget show {tmp_path / 'study' / 'hosts' / 'host-01'} --participant" in err
