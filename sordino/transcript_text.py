@@ -113,8 +113,12 @@ def _who(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
 
 def _names(verified: VerifiedTranscript, members: Iterable[int]) -> str:
     entries = [verified.roster.entries[who] for who in members]
-    named = ", ".join(f"{entry.identity.hex()[:_DIGITS]}… ({entry.host})" for entry in entries[:_SHOWN])
+    named = ", ".join(f"{entry.identity.hex()[:_DIGITS]}… ({_printable(entry.host)})" for entry in entries[:_SHOWN])
     return named + (f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else "")
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:

@@ -231,7 +231,7 @@ def transcript_of(
         numbers=survivors if numbers is None else tuple(numbers[who] for who in survivors),
         signatures=tuple(signatures),
         excluded=tuple(
-            Excluded(identity, reason[:LONGEST_REASON]) for identity, reason in sorted((excluded or {}).items())
+            Excluded(identity, _printable(reason)) for identity, reason in sorted((excluded or {}).items())
         ),
         charge=Charge(row.number, row.previous, row.hash, row.entry.to_bytes()),
     )
@@ -261,6 +261,10 @@ def write_transcript(
 def sign_transcript(transcript: Transcript, coordinator_key: Ed25519PrivateKey) -> Transcript:
     """The same with the coordinator's signature over all of it."""
     return replace(transcript, signature=coordinator_key.sign(transcript.statement()))
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text[:LONGEST_REASON])
 
 
 def _text(fields: Mapping[str, Any]) -> bytes:
@@ -399,8 +403,8 @@ def _ticket(value: Mapping[str, Any]) -> Ticket:
 
 def _excluded(value: Mapping[str, Any]) -> Excluded:
     reason = _named(value, "reason", str)
-    if len(reason) > LONGEST_REASON:
-        raise _BadField(f"a reason has more than {LONGEST_REASON} characters")
+    if reason != _printable(reason):  # it is shown on terminals
+        raise _BadField(f"a reason isn't at most {LONGEST_REASON} printable characters")
     return Excluded(_hex(value, "identity", _KEY), reason)
 
 

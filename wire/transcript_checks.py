@@ -87,7 +87,8 @@ def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscrip
     document = _document(found, card)
     config = _config(found, roster, document)
     context = _advertisements(found, config)
-    if dict(found.parameters) != stated_parameters(config.parameters, len(found.u1)):
+    derived = stated_parameters(config.parameters, len(found.u1))
+    if json.dumps(dict(found.parameters), sort_keys=True) != json.dumps(derived, sort_keys=True):  # 6.0 is not 6
         raise InvalidTranscript(PARAMETERS, "graph or thresholds are not those that plan and u1 give")
     _sets(found, config)
     _signatures(found, config, context)
@@ -270,7 +271,7 @@ def _charge(found: Transcript, document: StudyDocument) -> LedgerEntry:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = repr(value) if isinstance(value, str) else str(value)  # whatever a coordinator wrote there
     return text if len(text) <= 24 else text[:16] + "…"
 
 

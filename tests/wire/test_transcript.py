@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.context import number
+from secagg.context import encode, number
 from secagg.keys import IdentityKey, advertisement_statement
 from secagg.lottery import Draws
 from secagg.messages import Advertisement
@@ -220,6 +220,32 @@ def other_value(name: str, value: Any) -> Any:
 def test_other_bytes_are_no_transcript(change: Callable[[bytes], bytes]) -> None:
     assert change(written("whole")) != written("whole")
     assert failed(change(written("whole"))) == FORM
+
+
+ODD = [
+    *(None, True, -1, 2**70, 1.5, "", "\ud800", "zz", "00" * 32, "A" * 88, [], [1], [[]], ["x"], {}, {"seed": 1}),
+    *({"identity": "00" * 32, "reason": "\x1b[2J"}, [{"identity": "00" * 32, "reason": "\x1b[2J"}], 10**400),
+]
+
+
+@pytest.mark.parametrize("name", sorted(set(LEAVES) - {"signature"}))
+def test_whatever_the_coordinator_signs_is_held_or_refused(name: str) -> None:
+    """Odd values anywhere, under its signature: no other exception, and nothing for a terminal to act upon."""
+    fields = json.loads(written("drawn"))
+    del fields["signature"]
+    inner = fields[name] if isinstance(fields[name], dict) else {}
+    changes = [{name: odd} for odd in ODD] + [{name: inner | {one: odd}} for one in inner for odd in ODD]
+    for change in changes:
+        text = json.dumps(fields | change, sort_keys=True, separators=(",", ":")).encode()
+        signature = coordinator_key().sign(encode("sordino/v1/transcript", text)).hex()
+        whole_text = json.dumps({**fields, **change, "signature": signature}, sort_keys=True, separators=(",", ":"))
+        said = ""
+        try:
+            verify_transcript(whole_text.encode() + b"\n", AUTHORITY_KEY)
+        except InvalidTranscript as error:
+            said = str(error)
+        assert said.isprintable()
+        assert said or name in ("excluded", "previous", "sum_sha256", "next_model_sha256")
 
 
 # ---------------------------------------------------------------- changed, and signed again by the coordinator
