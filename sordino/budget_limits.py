@@ -87,8 +87,12 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
     for name, attempts, spent, delta, allowed in rows:
         figure = "unknown" if spent is None else f"{spent:.4g}"
         said.append(f"  {name:<{width}}  {attempts:>8} {figure:>10} {delta:>9.3g}   {allowed}")
-    said += ["", "Of several participants here the one who spent most counts. A study's epsilon holds"]
-    said += [f"  {one['study']}: {one['holds']}" for one in found["studies"]]
+    said += [
+        "",
+        "epsilon bounds what those who see a study's sums can tell about one participant's updates: less is better.",
+        "Of several participants here the one who spent most counts. A study's figure holds under its condition:",
+        *(f"  {one['study']}: {one['holds']}" for one in found["studies"]),
+    ]
     if several:
         said += ["Guarantees of different kinds are never added up: see docs/policy.md on max_epsilon_total."]
     return [*said, *_when(found)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,13 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from host_in_process import Story, ledger_of, play, rows_of
 from study_in_process import PARTICIPANTS, make_folder
 
 import client.connection
 import client.policy_rounds
+import server.study
+from client.configuration import load
 from client.participant_host import BAD_INPUT, JoinError
+from client.policy import task_digest
 from wire import coordinator_pb2 as pb
 from wire.ledger import read_ledger
 from wire.ledger_rows import CHARGE, epsilon
@@ -193,7 +198,36 @@ def test_an_accepted_study_gets_the_same_whatever_the_policy(
     assert {"phase advertise_keys", "phase masked_input", "phase unmasking", "Upload"} <= {one for one, _ in shapes[0]}
 
 
+def test_what_a_policy_may_pin_is_shown(accepted: tuple[Story, Sent], study_folder: Path) -> None:
+    [said] = [entry for entry in accepted[0].logs if entry["event"] == "study accepted"]
+    options = dict(load(study_folder / "hosts" / "host-01").task)
+    assert said["task_sha256"] == task_digest("softmax-regression", options).hex()
+    [study] = read_ledger(ledger_of(accepted[0].journal))[2].studies
+    assert said["study_sha256"] == study
+
+
 # ---------------------------------------------------------------- refused for now
+
+
+def test_a_round_whose_clips_grew_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan's first clips keep to the policy; the coordinator chooses those of each round."""
+    folder = make_folder(tmp_path / "study", clip_update="geometric", clip=1.0)
+
+    def serialised(model: Any, *_: Any) -> tuple[bytes, bytes]:
+        data = model.astype("<f4").tobytes() + np.array([1.5], "<f8").tobytes()
+        return data, hashlib.sha256(data).digest()
+
+    monkeypatch.setattr(server.study, "_serialised", serialised)
+    story = play(folder, tmp_path, monkeypatch, prepare=quick, policy={"max_clip": 1.25})
+    assert story.ended == 0
+    assert story.codes() == {POLICY}
+    assert story.kinds() <= {"advertise_keys", "share_keys"}
+    assert any(reason == "clip: updates are clipped to 1.5, max_clip allows 1.25" for reason in story.reasons())
+    assert rows_of(ledger_of(story.journal)) == []
+
+
+def quick(where: Any) -> None:
+    where.study._deadlines_s["MaskedInputCollection"] = 0.5
 
 
 @dataclass
