@@ -78,11 +78,12 @@ class Victim:
     identities: frozenset[str]
     facts: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     phase: str = STARTING
-    killed_at: float | None = None
+    started_at: float | None = None
+    """Of a process that has not advertised keys yet; none for the very first."""
     kills: int = 0
     restarts: int = 0
     returns: list[tuple[float, float]] = field(default_factory=list)
-    """When it was killed and when it advertised keys again, of the lives that came so far."""
+    """When it was started again and when it advertised keys, of the lives that came so far."""
 
     @property
     def files(self) -> tuple[Path, Path]:
@@ -95,9 +96,9 @@ class Victim:
             self.phase = BETWEEN
         elif what == "asked" and not fact["again"]:
             self.phase = PHASE_AFTER.get(kind or "", self.phase)
-        elif what == "said" and kind == "advertise_keys" and self.killed_at is not None:
-            self.returns.append((self.killed_at, fact["at"]))
-            self.killed_at = None
+        elif what == "said" and kind == "advertise_keys" and self.started_at is not None:
+            self.returns.append((self.started_at, fact["at"]))
+            self.started_at = None
         self.facts.put_nowait(fact)
 
 
@@ -244,7 +245,6 @@ class KillRun:
                     continue
                 phase = victim.phase
                 process.kill()
-                victim.killed_at = time.monotonic()
             finally:
                 instant.cancel()
                 await _end(process)
@@ -263,6 +263,7 @@ class KillRun:
             victim.facts.get_nowait()
         victim.phase = STARTING
         victim.restarts += victim.kills > 0
+        victim.started_at = time.monotonic() if victim.kills else None
         return await self._start("join", "--home", str(victim.home), name=victim.home.name)
 
     async def _instant(self, victim: Victim, way: str) -> None:
@@ -365,12 +366,12 @@ class KillRun:
         record = self._record
         messages = {key for key, kind in record.said if key[0] in victims}
         returns = sorted(
-            back - killed
+            back - started
             for victim in self._victims
-            for killed, back in victim.returns
-            if not any(killed <= end and begin <= back for begin, end in self._outages())
+            for started, back in victim.returns
+            if not any(started <= end and begin <= back for begin, end in self._outages())
         )
-        returns_late = [back - killed for victim in self._victims for killed, back in victim.returns]
+        returns_late = [back - started for victim in self._victims for started, back in victim.returns]
         rounds = [event for event in record.events if event["event"] == "round_completed"]
         aborted = [event for event in record.events if event["event"] == "attempt_aborted"]
         return {
@@ -469,8 +470,8 @@ def table(figures: dict[str, Any]) -> list[str]:
         "lost attempts asked about again / refused": f"{figures['asked_again']} / {figures['refused_again']}",
         "kills between a write and its message": cut,
         "files checked / by `budget verify`": f"{figures['verified']} / {figures['verified_by_command']}",
-        "return after a kill, median / slowest": f"{figures['median_return_s']} s / {figures['slowest_return_s']} s",
-        "slowest while the coordinator was away too": f"{figures['slowest_return_with_coordinator_s']} s",
+        "from a restart to keys of a new round, median / slowest": f"{figures['median_return_s']} s / {figures['slowest_return_s']} s",
+        "the slowest while the coordinator was away too": f"{figures['slowest_return_with_coordinator_s']} s",
         "time": f"{figures['seconds']} s",
     }
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]

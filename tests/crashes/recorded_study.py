@@ -63,7 +63,7 @@ class _Watch:
         sessions.lost = self._on_lost  # type: ignore[method-assign]
 
     def _who(self, session: Any) -> str:
-        return self._study._roster.identity(session.participant).hex()
+        return self._study._membership.roster.identity(session.participant).hex()
 
     def _tell(self, what: str, session: Any, **more: Any) -> None:
         self._note({"what": what, "who": self._who(session), "at": time.monotonic(), **more})

@@ -2,7 +2,7 @@
 
 The files are copied before and after every statement that SQLite is given, every flush and every rename, in whichever
 thread it happens. A kill leaves what the files hold at such an instant, since what was written stays in the system's
-memory when a process dies; what a power cut leaves is tested in tests/wire. From each copy a client must start by
+memory when a process dies; that commits reach the disk is tested in tests/wire. From each copy a client must start by
 itself, hold all that had been reported as durable by then, and go on.
 """
 
