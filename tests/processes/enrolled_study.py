@@ -1,0 +1,177 @@
+"""A study that begins without participants: an authority of its own, and a coordinator that has nothing of its secrets.
+
+The authority's verbs, the coordinator and participants run as their own processes, as people would start them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server.journal import read_events
+from sordino.child_process import child_environment
+from sordino.local_study import StudyOptions
+from sordino.processes import free_port
+from sordino.study_files import study_toml
+
+PATIENCE_S = 60.0  # generous: the machine may be busy with something else
+POLL_S = 0.02
+PLACES = 6
+
+
+@dataclass
+class EnrolledStudy:
+    """Folders, addresses and processes of one study."""
+
+    work: Path
+    enrolment: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    starts: int = 0
+
+    @property
+    def authority(self) -> Path:
+        return self.work / "authority"
+
+    @property
+    def coordinator(self) -> Path:
+        return self.work / "coordinator"
+
+    @property
+    def state(self) -> Path:
+        return self.coordinator / "state" / "state.sqlite"
+
+    def start(self, *arguments: str, name: str, **environment: str) -> subprocess.Popen[bytes]:
+        """``sordino`` with these arguments, without a terminal, in a log of its own."""
+        self.starts += 1
+        with (self.work / f"{self.starts:02d}-{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sordino", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=child_environment() | environment,
+                cwd=self.work,
+            )
+        self.processes.append(process)
+        return process
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        return self.start("serve", str(self.coordinator), "--quiet", name="serve")
+
+    def join(self, home: str, code: str, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+        """``sordino join --code`` into a folder of that name."""
+        options = ["--code", code, "--home", str(self.work / home), "--yes", *more]
+        return self.start("join", self.enrolment, *options, name=home, **environment)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A verb that ends by itself."""
+        return subprocess.run(
+            [sys.executable, "-m", "sordino", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            cwd=self.work,
+            timeout=PATIENCE_S,
+        )
+
+    def ask_authority(self, verb: str, *arguments: str) -> Any:
+        """A verb of the authority, with what it says as JSON."""
+        done = self.run("authority", verb, str(self.authority), *arguments, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def invite(self) -> str:
+        """A fresh join code."""
+        [invitation] = self.ask_authority("invite")["invitations"]
+        return str(invitation["code"])
+
+    def log(self, name: str) -> str:
+        """What processes of that name have said."""
+        return "".join(path.read_text(errors="replace") for path in sorted(self.work.glob(f"*-{name}.log")))
+
+    def events(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        if not self.state.exists():
+            return []
+        return [
+            event
+            for event in read_events(self.state)
+            if event["kind"] == kind and all(event.get(key) == value for key, value in wanted.items())
+        ]
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
+            time.sleep(POLL_S)
+
+    def code_of(self, process: subprocess.Popen[bytes]) -> int:
+        self.until(lambda: process.poll() is not None, f"the end of {process.args}")
+        return process.wait()
+
+    def story(self) -> str:
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in self.work.glob("*.log"))
+
+    def end(self) -> None:
+        """No process of ours outlives the test."""
+        for process in self.processes:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def enrolled_study(work: Path, **options: Any) -> Iterator[EnrolledStudy]:
+    """A new study with `PLACES` places, of whom five must be there; all its processes end with the block."""
+    port, enrolment_port = free_port(), free_port()
+    chosen: dict[str, Any] = {
+        "name": "clinic",
+        "participants": PLACES,
+        "hosts": PLACES,
+        "rounds": 3,
+        "epsilon": 50.0,
+        "adversarial": 0.0,
+        "min_survivors": 5,
+        "quorum": 5,
+        "listen": f"127.0.0.1:{port}",
+        "one_machine": False,
+    } | options
+    study = EnrolledStudy(work, f"localhost:{enrolment_port}")
+    made = study.run(
+        *("authority", "init", str(study.authority), "--study", "clinic", "--places", str(PLACES)),
+        *("--coordinator", study.enrolment, "--address", f"localhost:{port}"),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    shutil.move(study.authority / "coordinator", study.coordinator)
+    text = study_toml(StudyOptions(**chosen).settled(), dataset="fashion-mnist-subset", task=chosen.get("task_options", {}))
+    keys = {
+        "state": "state/state.sqlite",
+        "tls_certificate": "tls/server.pem",
+        "tls_key": "tls/server.key",
+        "roster": "roster.json",
+        "authority_public_key": "authority.pub",
+        "client_ca": "tls/ca.pem",
+        "card": "card.json",
+        "transcript_key": "transcript.key",
+        "enrolment_listen": f"127.0.0.1:{enrolment_port}",
+    }
+    lines = [line for line in text.splitlines() if line.split(" =")[0] not in keys]
+    at = lines.index(next(line for line in lines if line.startswith("[coordinator]"))) + 1
+    lines[at:at] = [f'{key} = "{value}"' for key, value in keys.items()]
+    if not any(line.startswith("participants =") for line in lines):
+        lines.insert(lines.index("[study]") + 1, f"participants = {PLACES}")
+    (study.coordinator / "study.toml").write_text("\n".join(lines) + "\n")
+    try:
+        yield study
+    finally:
+        study.end()
