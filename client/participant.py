@@ -222,6 +222,8 @@ class Participant:
         plan = terms.document.plan
         ticket = None
         if plan.sampling == LOTTERY:
+            if len(terms.roster) < plan.population:  # the rate that the plan counts on is that of a larger roster
+                raise CoordinatorMisbehaved("AdvertiseKeys", f"{plan.population} must be on the roster before a round")
             if not message.HasField("ticket"):
                 raise CoordinatorMisbehaved("AdvertiseKeys", "the plan draws cohorts, and the round has no ticket")
             ticket = codec.read_ticket(message.ticket)

@@ -31,6 +31,7 @@ from server import process_memory, service
 from server.configuration import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.enrolment import Enrolment, make_server
 from server.journal import Journal
+from server.membership import SignedRoster
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.transcripts import open_transcripts
@@ -110,7 +111,7 @@ def open_study(
     try:
         files = RosterFile.of(configuration)
         found = files.read()
-        roster, roster_file = found.roster, found.roster_file
+        roster = found.roster
         task = make_task(configuration.study.task, dict(configuration.task))
         layers = [array.size for array in task.initial_parameters().values()]
         plan = plan_study(
@@ -144,14 +145,12 @@ def open_study(
         study = Study(
             configuration,
             document,
-            roster,
-            roster_file,
+            SignedRoster(roster, found.roster_file, draws),
             task,
             test_data,
             journal,
             on_event,
             between_attempts,
-            draws,
             files,
             transcripts=transcripts,
             cohorts_are_public=public,

@@ -27,7 +27,6 @@ from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Decoded, Encoder
 from mechanisms.statement import GAUSSIAN, LOTTERY
 from secagg.context import RoundConfig
-from secagg.lottery import Draws
 from secagg.messages import (
     ADVERTISE_KEYS,
     CONSISTENCY_CHECK,
@@ -36,12 +35,12 @@ from secagg.messages import (
     UNMASKING,
 )
 from secagg.parallel import Parallel
-from secagg.roster import InvalidRoster, Roster, verify_roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
 from server.journal import Journal
 from server.loop_lag import LoopLag
+from server.membership import Membership, SignedRoster
 from server.outgoing import Outgoing
 from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
@@ -54,9 +53,8 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
-from wire.lottery import read_draws
 from wire.round_model import write_model
-from wire.study import StudyDocument, check_roster_fits, round_parameters, upload_bytes
+from wire.study import StudyDocument, round_parameters, smallest_roster, upload_bytes
 
 log = structlog.get_logger()
 
@@ -83,21 +81,19 @@ class Study:
         self,
         configuration: StudyConfiguration,
         document: StudyDocument,
-        roster: Roster,
-        roster_file: bytes,
+        signed: SignedRoster,
         task: Task,
         test_data: Dataset,
         journal: Journal,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         between_attempts: Callable[[], None] | None = None,
-        draws: Draws | None = None,
         roster_files: RosterFile | None = None,
         transcripts: Transcripts | None = None,
         cohorts_are_public: bool = False,
     ) -> None:
         """
         Args:
-            draws: of the roster's lottery, where the plan draws cohorts.
+            signed: the roster to begin with.
             roster_files: looked at between attempts: somebody may have put a later roster there by hand.
             on_event: is given every event, on the event loop: must not block.
             between_attempts: is called when no attempt is under way, for what would disturb one.
@@ -106,28 +102,26 @@ class Study:
         """
         self._transcripts, self._cohorts_are_public = transcripts, cohorts_are_public
         self._between_attempts = between_attempts
-        self._configuration, self._document, self._roster = configuration, document, roster
+        self._configuration, self._document = configuration, document
         self._task, self._test_data, self._journal, self._on_event = task, test_data, journal, on_event
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
         self._account = Account(self._plan)
-        self._draws, self.roster_files = draws, roster_files
-        self._numbers: list[int] = []  # of the roster's positions: who it is in charges and events
-        self._offered: tuple[Roster, bytes, Draws | None] | None = None  # to be used from the next attempt on
+        self.roster_files = roster_files
+        authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
+        self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
         self._optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
         self._shapes = shapes_of(task.initial_parameters())
         self._model = flatten(task.initial_parameters())
         self._study_bytes = document.to_bytes()
         self._study_sha256 = hashlib.sha256(self._study_bytes).digest()
-        self._roster_sha256 = hashlib.sha256(roster_file).digest()
-        self._documents = {self._study_sha256: self._study_bytes, self._roster_sha256: roster_file}
+        self._documents = {self._study_sha256: self._study_bytes, signed.sha256: signed.file}
         self._model_sha256 = b""
         self._clips = self._plan.clipping.clips  # of the next round
         self._completed_rounds = 0
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
         self._finished = False
-        self._excluded: dict[int, str] = {}
         self._first_gathering = True
         self._loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
@@ -138,7 +132,7 @@ class Study:
         self._parallel = Parallel(self._mask_threads.map, cores)
         # A session can be opened while the other one is busy with a sum.
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
-        self.sessions = Sessions(document.study, roster, self._session_lost)
+        self.sessions = Sessions(document.study, signed.roster, self._session_lost)
         deadlines = configuration.deadlines
         self._deadlines_s = {
             ADVERTISE_KEYS: deadlines.advertise_keys_s,
@@ -152,9 +146,12 @@ class Study:
 
     def welcome(self, session: Session) -> pb.Welcome:
         """What a new session is told."""
-        self._emit("participant_connected", participant=self._number_of(session.participant), host=session.host)
+        number = self._membership.number(session.participant)
+        self._emit("participant_connected", participant=number, host=session.host)
         return pb.Welcome(
-            session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self._roster_sha256
+            session_token=session.token,
+            study_sha256=self._study_sha256,
+            roster_sha256=self._membership.signed.sha256,
         )
 
     def limits(self) -> list[tuple[str, int]]:
@@ -162,13 +159,17 @@ class Study:
 
         The largest honest control message grows with the roster (sealed shares: 112 + 64 bytes a participant).
         """
-        largest = max(LARGEST_FRAME, 256 * max(len(self._roster), self._plan.clients)) + 1024
-        streams = 3 * self._roster.largest_host() + 8  # a session, an upload and a download for each participant
+        largest = max(LARGEST_FRAME, 256 * self._most_participants()) + 1024
+        streams = 3 * self._membership.roster.largest_host() + 8  # session, upload and download of each participant
         return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
 
     def most_calls(self) -> int:
         """Calls at the same time; more are turned away unread."""
-        return 3 * max(len(self._roster), self._plan.clients) + 64
+        return 3 * self._most_participants() + 64
+
+    def _most_participants(self) -> int:
+        """On the roster in use or on a later one, as far as the plan knows."""
+        return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
 
     def document(self, sha256: bytes) -> bytes | None:
         """A public document by its digest."""
@@ -219,7 +220,7 @@ class Study:
     def _session_lost(self, session: Session, reason: str) -> None:
         if self._finished:
             return  # they were told to go
-        number = self._number_of(session.participant)
+        number = self._membership.number(session.participant)
         self._emit("participant_lost", participant=number, host=session.host, reason=reason)
         if self._attempt is not None:
             self._attempt.lost(session.participant, reason)
@@ -234,12 +235,13 @@ class Study:
             wire.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
         await self._journal.open_study(self._document.study, self._study_bytes)
-        self._place(await self._journal.use_roster(self._roster))
+        membership = self._membership
+        membership.use(membership.signed, await self._journal.use_roster(membership.roster))
         for row in self._journal.charges():
             self._count(row)
         for round_, attempt in await self._journal.close_open_attempts():
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
-        self._excluded = self._journal.excluded()
+        membership.excluded = self._journal.excluded()
         last = self._journal.last_round()
         if last is not None:
             self._completed_rounds, checkpoint, self._figures = last
@@ -311,7 +313,7 @@ class Study:
 
     def has_identity(self, identity: bytes) -> bool:
         """Whether somebody is on the roster in use."""
-        return identity in self._roster.positions
+        return identity in self._membership.roster.positions
 
     @property
     def terms(self) -> StudyDocument:
@@ -321,84 +323,64 @@ class Study:
     @property
     def roster_version(self) -> int:
         """Of the roster in use."""
-        return self._roster.version
+        return self._membership.roster.version
 
     def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None:
         """A later version, signed by the authority: it is used from the next attempt on, with a lottery the next round.
 
         Raises:
-            ValueError: it isn't signed, not later than the one in use or offered, doesn't fit the plan, or comes
-                without the draws that its signature covers.
+            InvalidRoster: see `server.membership.Membership.offer`.
         """
-        roster = verify_roster(roster_file, self._configuration.read_authority_public_key())
-        newest = self._roster if self._offered is None else self._offered[0]
-        if roster.version <= newest.version:
-            raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
-        self._check_fits(roster)
-        self._offered = (roster, roster_file, read_draws(roster, lottery_file, self._plan))
+        self._membership.offer(roster_file, lottery_file)
         self.sessions.changed.set()
 
-    def _check_fits(self, roster: Roster) -> None:
-        if roster.study != self._document.study:
-            raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
-        check_roster_fits(self._plan, roster)
-        largest = roster.largest_host()
-        if largest > self._plan.colluders and not self._configuration.coordinator.one_machine:
-            raise InvalidRoster(
-                f"one host would run {largest} participants, but only A = {self._plan.colluders} are assumed to collude"
-            )
-
-    async def _use_offered(self) -> None:
-        """Between attempts only: positions change."""
+    async def _use_offered(self) -> bool:
+        """Between attempts only, since positions change. Returns whether they did."""
         found = None if self.roster_files is None else await asyncio.to_thread(self.roster_files.changed)
         if found is not None:
             try:
                 self.offer_roster(*found)
             except ValueError as error:
                 log.warning("the roster file was replaced by one that isn't used", reason=str(error))
-        if self._offered is None:
-            return
-        (roster, roster_file, draws), self._offered = self._offered, None
-        numbers = await self._journal.use_roster(roster)
-        before = self._roster
-        self._documents.pop(self._roster_sha256, None)
-        self._roster, self._roster_sha256, self._draws = roster, hashlib.sha256(roster_file).digest(), draws
-        self._documents[self._roster_sha256] = roster_file
-        self._place(numbers)
-        for session in self.sessions.adopt(roster):
+        membership, offered = self._membership, self._membership.offered
+        if offered is None:
+            return False
+        numbers = await self._journal.use_roster(offered.roster)
+        self._documents.pop(membership.signed.sha256, None)
+        self._documents[offered.sha256] = offered.file
+        change = membership.use(offered, numbers)
+        for session in self.sessions.adopt(offered.roster):
             number = numbers[session.identity]
             self._emit("participant_lost", participant=number, host=session.host, reason="revoked")
-        joined = roster.positions.keys() - before.positions.keys()
-        left = before.positions.keys() - roster.positions.keys()
         self._emit(
             "roster_adopted",
-            version=roster.version,
-            participants=len(roster),
-            hosts=len({entry.host for entry in roster.entries}),
-            joined=sorted(numbers[one] for one in joined),
-            left=sorted(numbers[one] for one in left),
+            version=offered.roster.version,
+            participants=len(offered.roster),
+            hosts=len({entry.host for entry in offered.roster.entries}),
+            joined=change.joined,
+            left=change.left,
         )
-        log.info("a later roster is in use", version=roster.version, joined=len(joined), left=len(left))
-
-    def _place(self, numbers: Mapping[bytes, int]) -> None:
-        self._numbers = [numbers[entry.identity] for entry in self._roster.entries]
-
-    def _number_of(self, participant: int) -> int:
-        return self._numbers[participant]
+        log.info(
+            "a later roster is in use",
+            version=offered.roster.version,
+            joined=len(change.joined),
+            left=len(change.left),
+        )
+        return True
 
     async def _enrolment(self, round_: int, attempt: int) -> None:
         """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
         told_at, first = -ENROLMENT_INTERVAL_S, True
-        while self._configuration.coordinator.enrolment_listen and len(self._members()) < self._plan.quorum:
+        while self._configuration.coordinator.enrolment_listen and self._membership.missing():
             if time.monotonic() - told_at >= ENROLMENT_INTERVAL_S:
                 told_at = time.monotonic()
                 self._emit(
                     "waiting_for_enrolment",
                     round=round_,
                     attempt=attempt,
-                    received=len(self._members()),
-                    needed=self._plan.quorum,
-                    roster_version=self._roster.version,
+                    received=len(self._membership.members()),
+                    needed=len(self._membership.members()) + self._membership.missing(),
+                    roster_version=self.roster_version,
                     first=first,
                 )
                 first = False
@@ -408,18 +390,16 @@ class Study:
                     await self.sessions.changed.wait()
             await self._use_offered()
 
-    def _members(self) -> frozenset[int]:
-        """Everybody on the roster in use who wasn't excluded, by position."""
-        return frozenset(who for who, number in enumerate(self._numbers) if number not in self._excluded)
-
     async def _gather(self, round_: int, attempt: int) -> frozenset[int] | None:
         """Wait for the whole cohort, at most `connect_s`, then go on with the quorum; None when it isn't there.
 
         Winners of a lottery who are absent are dropouts: nobody else is invited in their place.
         """
         deadline = time.monotonic() + self._configuration.deadlines.connect_s
+        if self._membership.missing():
+            return self._not_gathered(round_, attempt, len(self._membership.members()), smallest_roster(self._plan))
         self._config = await self._compute(self._round_config, round_, attempt)
-        invited = self._members() & self._config.invited
+        invited = self._membership.members() & self._config.invited
         quorum, expected = self._plan.quorum, len(invited)
         # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
         # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
@@ -440,18 +420,12 @@ class Study:
             else:
                 quorum_since = None
             if now >= deadline:
-                reason = f"{len(ready)} participants are connected, {quorum} needed"
-                self._emit(
-                    "attempt_aborted",
-                    round=round_,
-                    attempt=attempt,
-                    phase="Connecting",
-                    reason=reason,
-                    received=len(ready),
-                    needed=quorum,
-                    loop_lag_ms=self._loop_lag.figures(),
-                )
-                return None
+                return self._not_gathered(round_, attempt, len(ready), quorum)
+            if len(ready) < quorum and self._plan.sampling != LOTTERY and await self._use_offered():
+                self._config = await self._compute(self._round_config, round_, attempt)
+                invited = self._membership.members() & self._config.invited
+                expected = len(invited)
+                continue
             if now - told_at >= PROGRESS_INTERVAL_S:
                 told_at = now
                 self._emit(
@@ -467,6 +441,18 @@ class Study:
                     await self.sessions.changed.wait()
             except TimeoutError:
                 continue
+
+    def _not_gathered(self, round_: int, attempt: int, received: int, needed: int) -> None:
+        self._emit(
+            "attempt_aborted",
+            round=round_,
+            attempt=attempt,
+            phase="Connecting",
+            reason=f"{received} participants are connected, {needed} needed",
+            received=received,
+            needed=needed,
+            loop_lag_ms=self._loop_lag.figures(),
+        )
 
     async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
         began = time.monotonic()
@@ -488,12 +474,12 @@ class Study:
             self._emit_numbered,
             lambda check: self._freeze(round_, number, check),
             lambda unmasking, request: self._charge(round_, number, unmasking, request),
-            self._roster_sha256,
+            self._membership.signed.sha256,
         )
         self._attempt = attempt  # from here on it is told of sessions that end
         try:
             await self._journal.begin_attempt(round_, number)
-            absent = sorted(map(self._number_of, self._config.invited - cohort))
+            absent = sorted(map(self._membership.number, self._config.invited - cohort))
             self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort), absent=absent)
             completed = await attempt.run()
         except AttemptAborted as error:
@@ -520,9 +506,9 @@ class Study:
 
     async def _exclude(self, participant: int, reason: str) -> None:
         """Shares that match signed commitments and rebuild a wrong secret are proof: never invited again."""
-        number, host = self._number_of(participant), self._roster.entries[participant].host
+        number, host = self._membership.number(participant), self._membership.host(participant)
         await self._journal.exclude(number, reason)
-        self._excluded[number] = reason
+        self._membership.excluded[number] = reason
         self._emit("participant_excluded", participant=number, host=host, reason=reason)
         log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
@@ -534,15 +520,14 @@ class Study:
         row = await self._journal.charge(await self._compute(self._entry, round_, attempt, unmasking.u3), request)
         await self._compute(self._account.charge, _event(row.entry))
         if self._transcripts is not None:
-            known = list(zip(self._roster.entries, self._numbers, strict=True))
             await self._compute(
                 self._transcripts.note,
                 unmasking,
                 request,
                 row,
-                self._documents[self._roster_sha256],
-                dict(enumerate(self._numbers)),
-                {entry.identity: self._excluded[number] for entry, number in known if number in self._excluded},
+                self._membership.signed.file,
+                dict(enumerate(self._membership.numbers)),
+                self._membership.exclusions(),
             )
         epsilons = await self._compute(self._epsilons)
         self._emit(
@@ -600,7 +585,7 @@ class Study:
             "loss": evaluation["loss"],
             **self._epsilons(),
             "coordinator_rss_mb": resident_mb(),
-            "survivors": sorted(map(self._number_of, completed.u3)),
+            "survivors": sorted(map(self._membership.number, completed.u3)),
             "clips": list(clips),
             "next_clips": list(self._clips),
             "below_clip": list(decoded.below),
@@ -632,13 +617,13 @@ class Study:
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""
         config = RoundConfig(
-            roster=self._roster,
+            roster=self._membership.roster,
             round=round_,
             attempt=attempt,
             study_digest=self._study_sha256,
             model_digest=bytes(32),
             parameters=self._parameters,
-            ticket=None if self._draws is None else self._draws.ticket(round_),
+            ticket=self._membership.ticket(round_),
         )
         assert config.invited  # noqa: S101  # found here, in the worker
         return config
@@ -670,7 +655,7 @@ class Study:
             study_sha256=self._study_sha256,
             round=round_,
             attempt=attempt,
-            participants=sorted(map(self._number_of, survivors)),
+            participants=sorted(map(self._membership.number, survivors)),
         )
 
     def _count(self, row: Row) -> None:
@@ -705,10 +690,10 @@ class Study:
         return {
             "study": self._document.study,
             "task": self._task.name,
-            "participants": len(self._roster),
-            "roster_version": self._roster.version,
-            "members": sorted(self._numbers),
-            "hosts": len({entry.host for entry in self._roster.entries}),
+            "participants": len(self._membership.roster),
+            "roster_version": self.roster_version,
+            "members": sorted(self._membership.numbers),
+            "hosts": len({entry.host for entry in self._membership.roster.entries}),
             "rounds": self._plan.rounds,
             "delta": self._plan.delta,
             "epsilon_target": privacy.epsilon,
@@ -724,7 +709,7 @@ class Study:
     def _emit_numbered(self, kind: str, **body: Any) -> None:
         """What an attempt tells, which knows participants by their position in its roster."""
         if "participant" in body:
-            body["participant"] = self._number_of(body["participant"])
+            body["participant"] = self._membership.number(body["participant"])
         self._emit(kind, **body)
 
     def _emit(self, kind: str, **body: Any) -> None:

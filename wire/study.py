@@ -183,8 +183,8 @@ def _colluders(plan: Plan, roster: int) -> int:
 def check_roster_fits(plan: Plan, roster: Roster) -> None:
     """Whether a plan's promises hold with this roster, whoever is absent.
 
-    Without sampling everybody is invited: any roster up to the planned cohort, even one that is too small to begin a
-    round yet. With a lottery the rate q is that of the smallest roster that the plan covers, and A that of the largest.
+    A roster may be too small to begin a round yet (`smallest_roster`). Without sampling everybody is invited: any
+    roster up to the planned cohort. With a lottery A must hold for the roster as it is, and every round needs a draw.
 
     Raises:
         InvalidRoster: it doesn't fit, with what to change.
@@ -202,17 +202,19 @@ def check_roster_fits(plan: Plan, roster: Roster) -> None:
             f"the plan draws the cohorts of {plan.rounds} rounds, the roster was signed with {found}: the authority "
             f"must sign it with {plan.rounds} draws"
         )
-    if size < plan.population:
-        raise InvalidRoster(
-            f"the plan draws from {plan.population} participants or more, the roster has {size}: "
-            "enrol more, or begin a study with a smaller population"
-        )
+    if size <= plan.population:  # no round begins below, and A is that of the population
+        return
     needed = _colluders(plan, size)
     if plan.colluders < needed:
         raise InvalidRoster(
             f"with {size} participants on the roster A must be {needed}, the plan assumes {plan.colluders}: "
             "begin a study that is planned for so many"
         )
+
+
+def smallest_roster(plan: Plan) -> int:
+    """Participants on the roster before a round may begin: with a lottery the rate q is that of this size."""
+    return plan.population if plan.sampling == LOTTERY else plan.quorum
 
 
 def refuse_unserved(target: object, sampling: object) -> None:

@@ -27,7 +27,7 @@ from wire.enrolment import Card, InvalidCard, fingerprint, show_fingerprint, ver
 from wire.join_code import FINGERPRINT_BYTES
 from wire.ledger import row_hash
 from wire.ledger_rows import InvalidRow, LedgerEntry, make_entry
-from wire.study import InvalidStudy, StudyDocument, check_roster_fits, round_parameters
+from wire.study import InvalidStudy, StudyDocument, check_roster_fits, round_parameters, smallest_roster
 from wire.transcript import (
     ADVERTISEMENTS,
     AUTHORITY,
@@ -146,6 +146,9 @@ def _config(found: Transcript, roster: Roster, document: StudyDocument) -> Round
         check_roster_fits(plan, roster)
     except InvalidRoster as error:
         raise InvalidTranscript(FIT, str(error)) from error
+    if len(roster) < smallest_roster(plan):
+        needed = smallest_roster(plan)
+        raise InvalidTranscript(FIT, f"{needed} must be on the roster before a round, it has {len(roster)}")
     if (found.ticket is not None) != (plan.sampling == BY_LOTTERY):
         drawn = "draws each cohort, and the ticket is missing" if found.ticket is None else "draws no cohorts"
         raise InvalidTranscript(LOTTERY, f"the plan {drawn}")

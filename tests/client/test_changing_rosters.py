@@ -238,7 +238,7 @@ def test_each_round_has_the_cohort_that_the_authority_drew(drawn_folder: Path, t
     story, where = play_drawn(drawn_folder, tmp_path)
     assert story.ended == 0
     roster = roster_of(drawn_folder)
-    draws = where.study._draws
+    draws = where.study._membership.signed.draws
     assert draws is not None
     completed = where.of("round_completed")
     assert len(completed) == ROUNDS
@@ -291,8 +291,8 @@ def test_a_cohort_of_the_coordinators_choice(
             elif ticket == "another seed":
                 start.ticket.seed = b"x" * 32
             else:
-                assert where.study._draws is not None
-                other = where.study._draws.ticket(start.round % ROUNDS + 1)
+                assert where.study._membership.signed.draws is not None
+                other = where.study._membership.signed.draws.ticket(start.round % ROUNDS + 1)
                 start.ticket.CopyFrom(pb.LotteryTicket(seed=other.seed, path=other.path))
         return [message.SerializeToString()]
 

@@ -25,6 +25,7 @@ import server.service
 from client.journal import ClientJournal
 from client.participant_host import BAD_INPUT, NETWORK, JoinError
 from secagg.roster import Roster, RosterEntry, sign_roster
+from server.membership import SignedRoster
 from server.sessions import Sessions
 from wire import assembled
 from wire import coordinator_pb2 as pb
@@ -53,8 +54,9 @@ def authority_of(folder: Path) -> Ed25519PrivateKey:
 
 def show_roster(data: bytes) -> Callable[[Coordinator], None]:
     def prepare(where: Coordinator) -> None:
-        where.study._roster_sha256 = hashlib.sha256(data).digest()
-        where.study._documents[where.study._roster_sha256] = data
+        membership = where.study._membership
+        membership.signed = SignedRoster(membership.roster, data)
+        where.study._documents[membership.signed.sha256] = data
 
     return prepare
 
@@ -284,7 +286,7 @@ def test_the_budget_of_a_participant_ends_before_the_study(
             study_sha256=hashlib.sha256(where.study._study_bytes).digest(),
             round=0,
             attempt=1,
-            identity=where.study._roster.entries[0].identity,
+            identity=where.study._membership.roster.entries[0].identity,
         )
         opened.ledger.append(replace(entry, cost=1e6)).result()
         opened.close()

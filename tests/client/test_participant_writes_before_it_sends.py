@@ -123,7 +123,7 @@ def test_a_disk_that_takes_no_more(
         journals.append(self)
 
     def prepare(where: Coordinator) -> None:
-        identities.extend(entry.identity for entry in where.study._roster.entries)
+        identities.extend(entry.identity for entry in where.study._membership.roster.entries)
         deliver = where.study.phase_message
 
         def arrived(session: Any, message: pb.PhaseMessage, size: int) -> None:

@@ -356,6 +356,6 @@ def test_a_proved_cheat_is_not_invited_again(study_folder: Path, tmp_path: Path)
             assert {round_["u1"] for round_ in where.of("round_completed")} == {PARTICIPANTS - 1}
             assert len(peers[0].heard("round_start")) == 1
         async with coordinator(study_folder, state) as where:
-            assert list(where.study._excluded) == [3]
+            assert list(where.study._membership.excluded) == [3]
 
     asyncio.run(scenario())

@@ -1,0 +1,120 @@
+"""Who belongs to a study: the roster in use, the one that will follow it, and who was excluded for cause.
+
+The protocol names a participant by its position in the roster, and positions change from version to version. Charges
+and events name it by a number that the journal gave it for good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mechanisms.plan import Plan
+from secagg.lottery import Draws, Ticket
+from secagg.roster import InvalidRoster, Roster, verify_roster
+from wire.lottery import read_draws
+from wire.study import check_roster_fits, smallest_roster
+
+
+@dataclass(frozen=True)
+class SignedRoster:
+    """One version with the bytes that the authority signed, and the draws where the plan draws cohorts."""
+
+    roster: Roster
+    file: bytes
+    draws: Draws | None = field(default=None, repr=False)
+
+    @cached_property
+    def sha256(self) -> bytes:
+        """Of the file, by which participants fetch it."""
+        return hashlib.sha256(self.file).digest()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a new version changed, by number."""
+
+    joined: list[int]
+    left: list[int]
+
+
+class Membership:
+    """The roster in use. It changes between attempts only."""
+
+    def __init__(self, plan: Plan, signed: SignedRoster, authority_public: bytes, *, one_machine: bool) -> None:
+        """
+        Args:
+            signed: the roster to begin with, checked.
+            authority_public: the key that later versions must be signed with, 32 bytes.
+            one_machine: a host may run more participants than are assumed to collude.
+        """
+        self._plan, self._authority_public, self._one_machine = plan, authority_public, one_machine
+        self.signed = signed
+        self.offered: SignedRoster | None = None
+        self.excluded: dict[int, str] = {}  # number -> reason
+        self.numbers: list[int] = []  # by position
+
+    @property
+    def roster(self) -> Roster:
+        """In use."""
+        return self.signed.roster
+
+    def number(self, participant: int) -> int:
+        """Of the participant at a position."""
+        return self.numbers[participant]
+
+    def host(self, participant: int) -> str:
+        """That the roster lists the participant at a position under."""
+        return self.roster.entries[participant].host
+
+    def members(self) -> frozenset[int]:
+        """Positions of all who weren't excluded."""
+        return frozenset(who for who, number in enumerate(self.numbers) if number not in self.excluded)
+
+    def missing(self) -> int:
+        """How many more must enrol before a round can begin."""
+        return max(0, smallest_roster(self._plan) - len(self.members()))
+
+    def exclusions(self) -> dict[bytes, str]:
+        """Identity -> reason, of those on the roster in use."""
+        known = zip(self.roster.entries, self.numbers, strict=True)
+        return {entry.identity: self.excluded[number] for entry, number in known if number in self.excluded}
+
+    def ticket(self, round_: int) -> Ticket | None:
+        """Of the round's lottery; None where the whole roster is invited."""
+        return None if self.signed.draws is None else self.signed.draws.ticket(round_)
+
+    def offer(self, roster_file: bytes, lottery_file: bytes | None) -> None:
+        """Note a later version; `take` puts it to use.
+
+        Raises:
+            InvalidRoster: it isn't signed by the authority, not later than what is here, doesn't fit the study's plan,
+                or comes without the draws that its signature covers.
+        """
+        roster = verify_roster(roster_file, self._authority_public)
+        newest = (self.offered or self.signed).roster
+        if roster.study != newest.study:
+            raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
+        if roster.version <= newest.version:
+            raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
+        check_roster_fits(self._plan, roster)
+        largest = roster.largest_host()
+        if largest > self._plan.colluders and not self._one_machine:
+            raise InvalidRoster(
+                f"one host would run {largest} participants, but only A = {self._plan.colluders} are assumed to collude"
+            )
+        self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
+
+    def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> Change:
+        """Put a version to use, once the journal knows it and has numbered everybody on it."""
+        before, after = self.roster.positions.keys(), signed.roster.positions.keys()
+        self.signed = signed
+        self.numbers = [numbers[entry.identity] for entry in signed.roster.entries]
+        if self.offered is not None and self.offered.roster.version <= signed.roster.version:
+            self.offered = None
+        return Change(
+            sorted(numbers[identity] for identity in after - before),
+            sorted(numbers[identity] for identity in before - after),
+        )
