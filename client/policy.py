@@ -26,7 +26,7 @@ REASONS: Final = (
     *("trusted-coordinator", "mechanism", "epsilon-in-study", "delta", "epsilon-in-round", "another-guarantee"),
     *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
     *("clip", "bits", "dimension"),
-    # A round is refused; so are epsilon-in-study, another-guarantee and clip.
+    # A round is refused; the same may happen for epsilon-in-study, another-guarantee, clip and one-machine.
     *("epsilon-in-plan", "epsilon-in-total", "model-digest", "hours", "rounds-per-day"),
 )
 """Every name that a `PolicyRefusal` may have."""
