@@ -11,15 +11,18 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sordino.exit_codes import ExitCode, Failure
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
+    from secagg.roster import RosterEntry
+    from sordino.authority.folder import AuthorityKeys
 
 
 ONE_MACHINE = (
@@ -34,6 +37,10 @@ class StudyOptions:
 
     Attributes:
         participants, hosts: participants are spread evenly over the client processes.
+        enrol: places for further participants, who join with a code; the plan is for all of them together.
+        sampling: "none", or "lottery": the authority's seeds draw ``cohort`` participants for each round.
+        cohort: of a lottery; else None.
+        population: of a lottery: the smallest roster that the plan covers; None takes ``participants``.
         min_survivors: fewest in a sum; None takes what independent dropouts miss in one of a thousand rounds.
         quorum: fewest that begin a round; None takes ``min_survivors``.
         listen: HOST:PORT of the coordinator.
@@ -56,6 +63,10 @@ class StudyOptions:
     seed: int = 1
     participants: int = 100
     hosts: int = 10
+    enrol: int = 0
+    sampling: str = "none"
+    cohort: int | None = None
+    population: int | None = None
     mechanism: str = "ddgauss"
     epsilon: float = 8.0
     delta: float = 1e-5
@@ -88,20 +99,59 @@ class StudyOptions:
     @property
     def client_address(self) -> str:
         """What the hosts connect to: a name that the certificate holds."""
+        return self._reached_at(self.listen)
+
+    @property
+    def enrolment_listen(self) -> str:
+        """HOST:PORT on which the coordinator takes requests: the port after its own; empty where nobody enrols."""
+        if not self.enrol:
+            return ""
         host, _, port = self.listen.rpartition(":")
+        return f"{host}:{int(port) + 1}"
+
+    @property
+    def client_enrolment(self) -> str:
+        """What whoever enrols connects to; empty where nobody does."""
+        return self._reached_at(self.enrolment_listen) if self.enrol else ""
+
+    def _reached_at(self, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
         if self.names:
             name = self.names[0]
             return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-        return f"localhost:{port}" if host in ("0.0.0.0", "[::]", "127.0.0.1") else self.listen
+        return f"localhost:{port}" if host in ("0.0.0.0", "[::]", "127.0.0.1") else listen
+
+    @property
+    def places(self) -> int:
+        """The largest roster."""
+        return self.participants + self.enrol
+
+    @property
+    def in_a_round(self) -> int:
+        """Participants invited to one round, at most: what the plan is for."""
+        return self.places if self.cohort is None else self.cohort
+
+    @property
+    def smallest_roster(self) -> int | None:
+        """That cohorts are drawn from; None without a lottery."""
+        if self.sampling == "none":
+            return None
+        return self.participants if self.population is None else self.population
 
     def settled(self) -> StudyOptions:
         """With ``min_survivors`` and ``quorum`` as numbers."""
-        from secagg.parameters import assumed_colluders, default_min_survivors
+        from secagg.parameters import assumed_colluders, colluders_in_cohort, default_min_survivors
+        from wire.study import cohorts_drawn
 
         survivors, quorum = self.min_survivors, self.quorum
         if survivors is None:
-            colluders = assumed_colluders(self.participants, self.adversarial, self.max_dropout)
-            survivors = default_min_survivors(self.participants, colluders, self.max_dropout)
+            clients, shares = self.in_a_round, (self.adversarial, self.max_dropout)
+            colluders = assumed_colluders(clients, *shares)
+            if self.smallest_roster is not None:
+                draws = cohorts_drawn(self.sampling, self.rounds)
+                sizes = {self.smallest_roster, self.places}
+                colluders = max(colluders, *(colluders_in_cohort(size, clients, *shares, draws) for size in sizes))
+            survivors = default_min_survivors(clients, colluders, self.max_dropout)
         if quorum is None:
             quorum = survivors
         return replace(self, min_survivors=survivors, quorum=quorum)
@@ -132,7 +182,10 @@ def plan_for(options: StudyOptions) -> Plan:
     ]
     return plan_study(
         mechanism=chosen.mechanism,
-        clients=chosen.participants,
+        clients=chosen.in_a_round,
+        sampling=chosen.sampling,
+        population=chosen.smallest_roster,
+        largest_roster=None if chosen.smallest_roster is None else chosen.places,
         dim=sum(layers),
         bits=chosen.bits,
         epsilon=chosen.epsilon,
@@ -168,20 +221,15 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
         mechanisms.plan.InfeasiblePlan: as ``plan_for``.
     """
     _check_place(directory)
-    if not 1 <= options.hosts <= options.participants:
-        raise Failure(
-            ExitCode.INPUT,
-            f"{options.hosts} hosts can't share {options.participants} participants. "
-            "Give each host at least one: lower --hosts or raise --participants.",
-        )
+    _check_places(options)
     chosen = options.settled()
     plan = plan_for(chosen)
-    largest = math.ceil(chosen.participants / chosen.hosts)
+    largest = math.ceil(chosen.participants / max(chosen.hosts, 1))
     if not chosen.one_machine and plan.colluders < largest:
         raise Failure(
             ExitCode.INFEASIBLE,
             f"the largest host holds {largest} participants, but only A = {plan.colluders} are assumed to collude",
-            f"--adversarial {math.ceil(largest / chosen.participants * 1000) / 1000:g}, or --hosts "
+            f"--adversarial {math.ceil(largest / chosen.in_a_round * 1000) / 1000:g}, or --hosts "
             f"{math.ceil(chosen.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
             "plays all parts",
         )
@@ -201,6 +249,42 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
     return LocalStudy(directory, chosen, plan, tuple(directory / "hosts" / name for name in names))
 
 
+def _check_places(options: StudyOptions) -> None:
+    """Raises Failure: hosts, places or a lottery that can't be."""
+    from wire.settings_file import split_address
+
+    none = options.participants == options.hosts == 0 and options.enrol > 0
+    if not none and not 1 <= options.hosts <= options.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{options.hosts} hosts can't share {options.participants} participants. "
+            "Give each host at least one: lower --hosts or raise --participants.",
+        )
+    smallest = options.smallest_roster
+    if smallest is None:
+        if options.cohort is not None or options.population is not None:
+            raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
+    elif options.cohort is None:
+        raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
+    elif not options.cohort <= smallest <= options.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"a lottery draws --cohort {options.cohort} from --population {smallest} or more, and the study begins "
+            f"with --participants {options.participants}: each must be at most the next.",
+        )
+    try:
+        port = split_address(options.listen)[1]
+    except ValueError as error:
+        raise Failure(
+            ExitCode.INPUT,
+            f"the study can't be written. study.toml: coordinator.listen = {options.listen!r} {error}.",
+        ) from None
+    if options.enrol and not 0 < port < 65_535:
+        raise Failure(
+            ExitCode.INPUT, f"--listen {options.listen}: enrolment takes the port after it. Use a port of 1 to 65534."
+        )
+
+
 def _check_place(directory: Path) -> None:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         raise Failure(ExitCode.INPUT, f"{directory} is not a folder. Name one that is new or empty.")
@@ -214,18 +298,22 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
 
     from learning.datasets import resolve_dataset
     from learning.task import make_task
-    from secagg.roster import Roster, RosterEntry, sign_roster
-    from sordino.certificates import SERVER_DAYS, CertificateAuthority, host_uri, new_key, private_pem
+    from secagg.roster import RosterEntry
+    from sordino.authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
+    from sordino.certificates import SERVER_DAYS, host_uri, new_key, private_pem
     from sordino.study_files import host_toml, study_toml
+    from wire.enrolment import InvalidCard
 
-    authority = Ed25519PrivateKey.generate()
-    public = authority.public_key().public_bytes_raw().hex()
+    clock = time.time()
+    now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
+    authority = AuthorityKeys.make(options.name, now)
+    public = authority.public.hex()
     dataset = resolve_dataset(options.dataset)
     task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
-    now = datetime.datetime.now(datetime.UTC)
-    tls, server_key = CertificateAuthority.make(options.name, now), new_key()
     try:
-        server_certificate = tls.issue_server(server_key.public_key(), options.names, now)
+        files = make_coordinator_files(options.name, authority, options.client_address, options.names, now)
+    except InvalidCard as error:
+        raise Failure(ExitCode.INPUT, f"the study can't be written. study.name, coordinator.listen: {error}.") from None
     except ValueError as error:
         raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
 
@@ -240,7 +328,7 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
         for part in parts:
             key = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
-            _write_secret(work / "hosts" / name / file, _private_pem(key))
+            _write_secret(work / "hosts" / name / file, ed25519_pem(key))
             participants.append((file, part))
             entries.append(RosterEntry(key.public_key().public_bytes_raw(), name))
         text = host_toml(
@@ -254,24 +342,47 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
             colluders=plan.colluders,
         )
         _write_public(work / "hosts" / name / "host.toml", text.encode())
-        _write_public(work / "hosts" / name / "ca.pem", tls.pem)
+        _write_public(work / "hosts" / name / "ca.pem", authority.tls.pem)
         tls_key = new_key()
-        certificate = tls.issue_client(tls_key.public_key(), host_uri(name), now, SERVER_DAYS)
+        certificate = authority.tls.issue_client(tls_key.public_key(), host_uri(name), now, SERVER_DAYS)
         _write_public(work / "hosts" / name / "tls" / "client.pem", certificate)
         _write_secret(work / "hosts" / name / "tls" / "client.key", private_pem(tls_key))
-    roster = Roster(options.name, 1, tuple(sorted(entries, key=lambda entry: entry.identity)))
-    _write_secret(work / "authority" / "authority.key", _private_pem(authority))
-    _write_public(work / "authority" / "authority.pub", f"{public}\n".encode())
-    _write_secret(work / "authority" / "tls-ca.key", tls.key_pem)
-    _write_public(work / "authority" / "tls-ca.pem", tls.pem)
-    _write_public(work / "roster.json", sign_roster(roster, authority))
-    _write_public(work / "coordinator" / "tls" / "server.pem", server_certificate)
-    _write_secret(work / "coordinator" / "tls" / "server.key", private_pem(server_key))
-    _write_public(work / "tls" / "ca.pem", tls.pem)
+    _write_authority(work, options, authority, entries, clock)
+    files.write(work / "coordinator")
+    (work / "coordinator").chmod(0o755)
+    _write_public(work / "tls" / "ca.pem", files.tls_ca)
     # Keys must never be committed, wherever the folder lies.
     _write_public(work / ".gitignore", b"*\n")
     _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())
     return names
+
+
+def _write_authority(
+    work: Path, options: StudyOptions, keys: AuthorityKeys, entries: list[RosterEntry], clock: float
+) -> None:
+    """The authority's folder, and the first roster that it signs."""
+    from pydantic import ValidationError
+
+    from sordino.authority.folder import AuthorityTable, write_folder
+    from sordino.authority.founding import write_roster
+    from sordino.authority.roster import begin
+    from sordino.authority.store import locked
+
+    try:
+        settings = AuthorityTable(
+            study=options.name,
+            coordinator=options.client_enrolment,
+            draws=options.rounds if options.sampling == "lottery" else 0,
+            places=options.places,
+        )
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise Failure(
+            ExitCode.INPUT, f"the study can't be written. study.name = {options.name!r}: {detail['msg']}."
+        ) from None
+    folder = write_folder(work / "authority", settings, keys)
+    with locked(folder.state) as store:
+        write_roster(begin(folder, store, entries, clock), work)
 
 
 def _check_files(work: Path, names: list[str]) -> None:
@@ -283,18 +394,11 @@ def _check_files(work: Path, names: list[str]) -> None:
 
     try:
         server.configuration.load(work)
-        client.configuration.load(work / "hosts" / names[0])
+        for name in names[:1]:
+            client.configuration.load(work / "hosts" / name)
     except ConfigurationError as error:
         told = str(error).replace(f"{work}/", "")
         raise Failure(ExitCode.INPUT, f"the study can't be written. {told}") from None
-
-
-def _private_pem(key: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
 
 
 def _write_public(path: Path, content: bytes) -> None:

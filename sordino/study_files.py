@@ -27,6 +27,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             "[study]",
             _line("name", options.name, "(fixed) letters, digits, . _ -"),
             _line("rounds", options.rounds, "(fixed) rounds that share the privacy budget"),
+            _line("participants", options.in_a_round, "(fixed) most in one round; the plan is for so many"),
             _line("task", options.task, "(fixed) softmax-regression, mlp, or cnn (needs the extra torch)"),
             "",
             "[task]  # (fixed) how each participant trains in a round",
@@ -52,6 +53,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("sketch_rows", options.sketch_rows, "of a count-mean sketch sent instead of the update; 0: none"),
             _line("sketch_ratio", options.sketch_ratio, "by how much it is shorter"),
             _line("rotation", options.rotation, "auto, hadamard (pads to a power of two), hadamard-blocks"),
+            *_sampling(options),
             _line("bits", options.bits, "of one value on the wire, 1 to 62"),
             _line("max_dropout", options.max_dropout, "share of participants that may leave in a round"),
             _line("adversarial", options.adversarial, "share assumed to collude with the coordinator"),
@@ -78,8 +80,11 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("tls_certificate", "coordinator/tls/server.pem", ""),
             _line("tls_key", "coordinator/tls/server.key", "secret"),
             _line("roster", "roster.json", "signed by the authority"),
-            _line("authority_public_key", "authority/authority.pub", "the private half need not be here"),
+            _line("authority_public_key", "coordinator/authority.pub", "the private half must not be here"),
             _line("client_ca", "tls/ca.pem", "who connects needs a certificate of it"),
+            _line("enrolment_listen", options.enrolment_listen, "HOST:PORT where places are asked for; empty: nowhere"),
+            _line("card", "coordinator/card.json", "what whoever joins is shown; signed by the authority"),
+            _line("transcript_key", "coordinator/transcript.key", "secret; signs transcripts"),
             _line("max_attempts", options.max_attempts, "at one round; each attempt that unmasks costs budget"),
             _line("upload_credits", 64, "uploads held in memory at once"),
             _line("transcripts", "keep", "a signed file for each finished round; off: none"),
@@ -127,6 +132,7 @@ def host_toml(
         _line("ca", "ca.pem", "what its TLS certificate must chain to"),
         _line("certificate", "tls/client.pem", "whom this process may speak for"),
         _line("key", "tls/client.key", "secret"),
+        _line("enrolment", options.client_enrolment, "HOST:PORT where the certificate is renewed; empty: it isn't"),
         _line("give_up_s", 60, "keep trying this long while it is away; 0: for ever"),
         "",
         "[policy]  # a round that breaks it is refused",
@@ -145,11 +151,21 @@ def host_toml(
         _line("partition", options.partition, ""),
         _line("alpha", options.alpha, ""),
         _line("seed", options.seed, ""),
-        _line("parts", options.participants, ""),
+        _line("parts", options.places, ""),
     ]
     for key, part in participants:
         lines += ["", "[[participants]]", _line("key", key, "secret"), _line("part", part, "")]
     return _aligned(lines)
+
+
+def _sampling(options: StudyOptions) -> list[str]:
+    if options.smallest_roster is None:
+        return [_line("sampling", options.sampling, "everybody takes part in each round; or lottery")]
+    return [
+        _line("sampling", options.sampling, "study.participants of them take part in a round, drawn by the authority"),
+        _line("population", options.smallest_roster, "fewest on the roster"),
+        _line("largest_roster", options.places, "most on the roster"),
+    ]
 
 
 _MARK = "\x00"  # stands between a key and its comment until the table is aligned

@@ -146,7 +146,7 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     "roster garbage": (writes("roster.json", b"\xff\xfe"), 2, "not a roster file"),
     "roster edited": (writes("roster.json", forged_roster), 2, "not signed by this study's authority"),
     "roster of another study": (writes("roster.json", other_roster), 2, "is the roster of the study 'eight'"),
-    "authority key garbage": (writes("authority/authority.pub", b"key"), 2, "64 hexadecimal digits"),
+    "authority key garbage": (writes("coordinator/authority.pub", b"key"), 2, "64 hexadecimal digits"),
     "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
     "certificate empty": (writes("coordinator/tls/server.pem", b""), 2, "server.pem"),
     "key garbage": (writes("coordinator/tls/server.key", b"garbage"), 2, "server.key"),

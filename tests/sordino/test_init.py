@@ -100,7 +100,7 @@ def test_certificate_names_and_key(tmp_path: Path) -> None:
     context.load_cert_chain(study / "coordinator/tls/server.pem", study / "coordinator/tls/server.key")
     assert client.configuration.load(study / "hosts/host-01").coordinator.address == "clinic.example:8443"
     keys = {path.read_bytes() for path in study.rglob("*.key")}
-    assert len(keys) == 15  # ten identities, the authority with its TLS authority, the server, two clients
+    assert len(keys) == 16  # ten identities, two of the authority, two of the coordinator, two clients
 
 
 def test_verb_prints_the_plan_and_what_comes_next(run: Run, tmp_path: Path) -> None:
