@@ -28,7 +28,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from sordino.child_process import child_environment
 from sordino.local_study import StudyOptions, make_local_study
 from sordino.processes import free_port
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
-from tests.crashes.recorded_study import ANSWERS
+from tests.crashes.victim import PHASES, STARTING, WAYS, Victim
 from tests.processes.running_study import put_on_one_host
 from wire import coordinator_pb2 as pb
 from wire.durable import open_to_read
@@ -47,61 +46,7 @@ from wire.durable import open_to_read
 PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them
 COLLUDERS = 2
-POLL_S = 0.0005
 VERIFY_EVERY = 10
-WAYS = {"clock": 0.15, "any": 0.2, "event": 0.35, "file": 0.3}
-MOMENTS = [
-    *(("asked", kind) for kind in ("round_start", "cohort_keys", "neighbour_shares")),
-    *(("asked", kind) for kind in ("upload_credit", "survivor_sets", "unmasking_request", "round_end")),
-    *(("said", kind) for kind in (*ANSWERS, "upload")),
-    ("chunk", None),
-    ("opened", None),
-    ("ready", None),
-]
-STARTING, BETWEEN = "starting", "between rounds"
-PHASE_AFTER = {
-    "round_start": "AdvertiseKeys",
-    "cohort_keys": "ShareKeys",
-    "neighbour_shares": "MaskedInputCollection",
-    "survivor_sets": "ConsistencyCheck",
-    "unmasking_request": "Unmasking",
-    "round_end": BETWEEN,
-}
-PHASES = (STARTING, BETWEEN, *(phase for phase in PHASE_AFTER.values() if phase != BETWEEN))
-
-
-@dataclass
-class Victim:
-    """One client process that is killed, with what its supervisor knows."""
-
-    home: Path
-    identities: frozenset[str]
-    facts: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
-    phase: str = STARTING
-    started_at: float | None = None
-    """Of a process that has not advertised keys yet; none for the very first."""
-    kills: int = 0
-    restarts: int = 0
-    returns: list[tuple[float, float]] = field(default_factory=list)
-    """When it was started again and when it advertised keys, of the lives that came so far."""
-
-    @property
-    def files(self) -> tuple[Path, Path]:
-        return self.home / "journal.sqlite", self.home / "ledger.sqlite"
-
-    def note(self, fact: dict[str, Any]) -> None:
-        """A fact about one of its participants."""
-        what, kind = fact["what"], fact.get("kind")
-        if what == "opened":
-            self.phase = BETWEEN
-        elif what == "asked" and not fact["again"]:
-            self.phase = PHASE_AFTER.get(kind or "", self.phase)
-        elif what == "said" and kind == "advertise_keys" and self.started_at is not None:
-            self.returns.append((self.started_at, fact["at"]))
-            self.started_at = None
-        self.facts.put_nowait(fact)
-
-
 class KillRun:
     """One run; use ``run``."""
 
@@ -109,7 +54,8 @@ class KillRun:
         self._folder, self._kills, self._coordinator_kills = folder, kills, coordinator_kills
         self._random = random.Random(seed)  # chooses instants, nothing secret
         self._record = Record()
-        self._wrong: list[str] = []
+        self._refused: list[str] = []
+        self._damaged: list[str] = []
         self._phases: Counter[str] = Counter()
         self._ways: Counter[str] = Counter()
         self._planned = self._done = self._verified = self._commands = 0
@@ -162,7 +108,7 @@ class KillRun:
             await asyncio.gather(*lives)
             seconds = time.monotonic() - began
             if staying.returncode is not None:
-                self._wrong.append(f"the process that was never killed ended by itself: {self._words('staying')}")
+                self._refused.append(f"the process that was never killed ended by itself: {self._words('staying')}")
         finally:
             self._stopping = True
             for life in lives:
@@ -234,12 +180,12 @@ class KillRun:
             self._planned += 1
             process = await self._begin(victim)
             way = self._random.choices(list(WAYS), list(WAYS.values()))[0]
-            instant = asyncio.create_task(self._instant(victim, way))
+            instant = asyncio.create_task(victim.instant(way, self._random))
             ended = asyncio.create_task(process.wait())
             try:
                 await asyncio.wait([instant, ended], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
                 if process.returncode is not None:
-                    self._wrong.append(f"{name} ended by itself with code {process.returncode}: {self._words(name)}")
+                    self._refused.append(f"{name} ended by itself with code {process.returncode}: {self._words(name)}")
                     self._planned -= 1
                     await asyncio.sleep(1.0)
                     continue
@@ -266,41 +212,6 @@ class KillRun:
         victim.started_at = time.monotonic() if victim.kills else None
         return await self._start("join", "--home", str(victim.home), name=victim.home.name)
 
-    async def _instant(self, victim: Victim, way: str) -> None:
-        """Wait for the instant at which this life ends."""
-        if way == "clock":
-            await asyncio.sleep(self._random.uniform(0, 2.5))
-        elif way == "any":
-            await self._until(victim, ("ready", None))
-            await asyncio.sleep(self._random.uniform(0, 2))
-        elif way == "event":
-            moment = self._random.choice(MOMENTS)
-            for _ in range(1 if moment[0] in ("opened", "ready") else self._random.randint(1, 3)):
-                await self._until(victim, moment)
-            await asyncio.sleep(self._random.choice([0, self._random.uniform(0, 0.005), self._random.uniform(0, 0.03)]))
-        else:
-            await self._changes(victim, self._random.randint(1, 40))
-
-    async def _until(self, victim: Victim, moment: tuple[str, str | None]) -> None:
-        while True:
-            fact = await victim.facts.get()
-            if (fact["what"], fact.get("kind")) == moment and not fact.get("again"):
-                return
-
-    async def _changes(self, victim: Victim, count: int) -> None:
-        journal, ledger = victim.files
-        watched = [
-            *(path.with_name(path.name + "-wal") for path in (journal, ledger)),
-            *(ledger.with_name(ledger.name + end) for end in (".head", ".head.new")),
-            *victim.files,
-        ]
-        before = [_state(path) for path in watched]
-        while count > 0:
-            await asyncio.sleep(POLL_S)
-            now = [_state(path) for path in watched]
-            count -= sum(old != new for old, new in zip(before, now, strict=True))
-            before = now
-
     async def _come_back(self, victim: Victim) -> None:
         """After the last kill it must take part in a whole round by itself; then it is let go."""
         process = await self._begin(victim)
@@ -312,7 +223,7 @@ class KillRun:
                     if (fact["what"], fact.get("kind")) == ("said", "unmasking"):
                         missing.discard(fact["who"])
         except TimeoutError:
-            self._wrong.append(f"{victim.home.name} did not come back: {self._words(victim.home.name)}")
+            self._refused.append(f"{victim.home.name} did not come back: {self._words(victim.home.name)}")
         finally:
             await _end(process)
         await self._check_files(victim, last=True)
@@ -325,7 +236,7 @@ class KillRun:
         try:
             await asyncio.to_thread(_whole, journal, ledger)
         except Exception as error:
-            self._wrong.append(f"{victim.home.name} after kill {victim.kills}: {error}")
+            self._damaged.append(f"{victim.home.name} after kill {victim.kills}: {error}")
         if command and ledger.exists():
             self._commands += 1
             process = await asyncio.create_subprocess_exec(
@@ -338,7 +249,7 @@ class KillRun:
             )
             _, said = await process.communicate()
             if process.returncode:
-                self._wrong.append(f"budget verify {victim.home.name}: {said.decode(errors='replace')}")
+                self._damaged.append(f"budget verify {victim.home.name}: {said.decode(errors='replace')}")
 
     def _words(self, name: str) -> str:
         with contextlib.suppress(OSError):
@@ -359,8 +270,7 @@ class KillRun:
         places = [victim.files for victim in self._victims]
         files = Files.read([*places, (self._staying / "journal.sqlite", self._staying / "ledger.sqlite")])
         wrong = all_wrong(self._record, files)
-        if self._wrong:
-            wrong["restarts"] = self._wrong
+        wrong |= {name: said for name, said in (("restarts", self._refused), ("files", self._damaged)) if said}
         victims = self._by_identity.keys()
         own = Files.read(places)
         record = self._record
@@ -380,7 +290,7 @@ class KillRun:
             "by_way": dict(self._ways),
             "coordinator_kills": len(self._coordinator_killed_at),
             "restarts": sum(victim.restarts for victim in self._victims),
-            "restarts_refused": len(self._wrong),
+            "restarts_refused": len(self._refused),
             "rounds_completed": len(rounds),
             "attempts_aborted": len(aborted),
             "attempts_joined": len(own.joined),
@@ -420,14 +330,6 @@ def _put_together(study: Path, homes: tuple[Path, ...]) -> Path:
 
 def _identities(home: Path) -> frozenset[str]:
     return frozenset(load_identity(one.key).public.hex() for one in load_host(home).participants)
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _whole(journal: Path, ledger: Path) -> None:
@@ -470,7 +372,9 @@ def table(figures: dict[str, Any]) -> list[str]:
         "lost attempts asked about again / refused": f"{figures['asked_again']} / {figures['refused_again']}",
         "kills between a write and its message": cut,
         "files checked / by `budget verify`": f"{figures['verified']} / {figures['verified_by_command']}",
-        "from a restart to keys of a new round, median / slowest": f"{figures['median_return_s']} s / {figures['slowest_return_s']} s",
+        "from a restart to keys of a new round, median / slowest": (
+            f"{figures['median_return_s']} s / {figures['slowest_return_s']} s"
+        ),
         "the slowest while the coordinator was away too": f"{figures['slowest_return_with_coordinator_s']} s",
         "time": f"{figures['seconds']} s",
     }
