@@ -245,22 +245,20 @@ class ParticipantHost:
 
     async def _accept(self, session: Session) -> StudyTerms:
         """Fetch, verify and accept the study document and the roster; once for the process."""
-        welcome = session.welcome
+        # Not the whole welcome: it holds the session's token, and a report with all locals would show it.
+        study_sha256, roster_sha256 = session.welcome.study_sha256, session.welcome.roster_sha256
         async with self._terms_lock:
             terms = self._terms
-            if terms is not None and (terms.study_sha256, terms.roster_sha256) == (
-                welcome.study_sha256,
-                welcome.roster_sha256,
-            ):
+            if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
                 return terms
-            study_bytes = await session.download(welcome.study_sha256, LARGEST_DOCUMENT)
-            roster_bytes = await session.download(welcome.roster_sha256, LARGEST_ROSTER_FILE)
+            study_bytes = await session.download(study_sha256, LARGEST_DOCUMENT)
+            roster_bytes = await session.download(roster_sha256, LARGEST_ROSTER_FILE)
             try:
                 document = StudyDocument.from_bytes(study_bytes)
-                check_study(self._configuration, document, welcome.study_sha256, self._journal.ledger.totals)
+                check_study(self._configuration, document, study_sha256, self._journal.ledger.totals)
                 if document.plan.dim != self._task.dim:
                     raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
-                roster = await self._checked(document, welcome.study_sha256, roster_bytes)
+                roster = await self._checked(document, study_sha256, roster_bytes)
             except StorageError as error:
                 raise JoinError(f"nothing can be written down, so nothing is sent: {error}", BAD_INPUT) from error
             except PolicyRefusal as error:
@@ -281,9 +279,9 @@ class ParticipantHost:
                 rounds=plan.rounds,
                 A=plan.colluders,
                 h_min=plan.h_min,
-                **digests(document, welcome.study_sha256),  # what a policy may pin
+                **digests(document, study_sha256),  # what a policy may pin
             )
-            self._terms = StudyTerms(document, roster, welcome.study_sha256, welcome.roster_sha256)
+            self._terms = StudyTerms(document, roster, study_sha256, roster_sha256)
             return self._terms
 
     async def _accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
