@@ -19,6 +19,7 @@ from study_in_process import PARTICIPANTS, make_folder
 import client.connection
 import client.policy_rounds
 import server.study
+import server.trained_model
 from client.configuration import load
 from client.participant_host import BAD_INPUT, JoinError
 from client.policy import task_digest
@@ -217,7 +218,7 @@ def test_a_round_whose_clips_grew_too_large(tmp_path: Path, monkeypatch: pytest.
         data = model.astype("<f4").tobytes() + np.array([1.5], "<f8").tobytes()
         return data, hashlib.sha256(data).digest()
 
-    monkeypatch.setattr(server.study, "_serialised", serialised)
+    monkeypatch.setattr(server.trained_model, "serialised", serialised)
     story = play(folder, tmp_path, monkeypatch, prepare=quick, policy={"max_clip": 1.25})
     assert story.ended == 0
     assert story.codes() == {POLICY}
@@ -267,6 +268,25 @@ def test_after_its_hours_have_come_it_takes_part(
     assert rules == {"hours"}
     assert any("it is 12:00 here, hours allows 22:00-06:00" in reason for reason in story.reasons())
     assert {(row.round, row.attempt) for row in rows_of(ledger_of(story.journal))} == {(1, 3), (2, 1)}
+
+
+def test_a_round_that_is_drawn_out_past_the_hours(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again before the charge: who only asks when a round begins uploads at any hour the coordinator likes."""
+    clock = Clock((0.0,) * 2, (23, 23))
+
+    def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "neighbour_shares":
+            clock.hours = (6, 6)
+        return [message]
+
+    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=quick, policy={"hours": ("22:00-06:00",)})
+    assert story.codes() == {POLICY}
+    assert story.kinds() <= {"advertise_keys", "share_keys"}
+    assert any("it is 06:00 here" in reason for reason in story.reasons())
+    assert rows_of(ledger_of(story.journal)) == []
 
 
 def test_rounds_per_day_and_the_next_day(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
