@@ -221,7 +221,7 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
         mechanisms.plan.InfeasiblePlan: as ``plan_for``.
     """
     _check_place(directory)
-    _check_places(options)
+    check_places(options)
     chosen = options.settled()
     plan = plan_for(chosen)
     largest = math.ceil(chosen.participants / max(chosen.hosts, 1))
@@ -249,7 +249,7 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
     return LocalStudy(directory, chosen, plan, tuple(directory / "hosts" / name for name in names))
 
 
-def _check_places(options: StudyOptions) -> None:
+def check_places(options: StudyOptions) -> None:
     """Raises Failure: hosts, places or a lottery that can't be."""
     from wire.settings_file import split_address
 

@@ -14,8 +14,8 @@ UNSURE: Final = 0.2
 def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
     """Sentences for a plan that is allowed but may surprise."""
     found = []
-    if figures["sampling"] != "none":
-        found.append("Note: sampling is planned and accounted, but not served yet.")
+    if figures["sampling"] not in ("none", "lottery"):
+        found.append(f"Note: {figures['sampling']} sampling is planned, not served: nobody could check who was drawn.")
     if figures["mechanism"] == "binomial":
         found.append("Note: binomial noise is planned, not served.")
     if figures["mechanism"] == "gaussian":

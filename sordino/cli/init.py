@@ -19,12 +19,17 @@ HELP = (
     "Make a study: its file, the authority and the signed roster, TLS certificates, and a folder for each "
     "host.\n\nDIR must be new or empty. The privacy plan is made first; when no plan keeps the budget, nothing "
     "is written and the nearest setting that works is named. A host's folder is complete: copy it to the machine "
-    "that holds the data. Keep DIR/authority/authority.key away from the coordinator when the study is more than "
-    "a trial."
+    "that holds the data. With --enrol further participants join with codes of `sordino authority invite`. When the "
+    "study is more than a trial, take DIR/authority away from the coordinator's machine before the first round: its "
+    "keys say who takes part."
 )
 EPILOG = (
     "Example: [bold]sordino init my-study --participants 20 --hosts 4 --epsilon 6 --rounds 30[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
+)
+AWAY = (
+    "Take {} away from the coordinator's machine: whoever has its keys decides who takes part, and can pretend to be "
+    "anybody who joins later."
 )
 _D = StudyOptions()
 _STUDY, _DATA, _PRIVACY, _CODING, _NETWORK = "Study", "Data", "Privacy", _options.PANEL, "Network"
@@ -37,11 +42,15 @@ def run(
         typer.Option(help="Name of the study.", rich_help_panel=_STUDY, show_default="the folder's name"),
     ] = None,
     participants: Annotated[
-        int, typer.Option(min=2, help="Participants in all.", rich_help_panel=_STUDY)
+        int, typer.Option(min=0, help="Participants made with the study.", rich_help_panel=_STUDY)
     ] = _D.participants,
     hosts: Annotated[
-        int, typer.Option(min=1, help="Client processes they are spread over.", rich_help_panel=_STUDY)
+        int, typer.Option(min=0, help="Client processes they are spread over.", rich_help_panel=_STUDY)
     ] = _D.hosts,
+    enrol: Annotated[
+        int,
+        typer.Option(min=0, help="Places kept for participants who join with a code.", rich_help_panel=_STUDY),
+    ] = _D.enrol,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=_STUDY)] = _D.rounds,
     task: Annotated[
         str, typer.Option(help="softmax-regression, mlp, or cnn (needs torch).", rich_help_panel=_STUDY)
@@ -91,6 +100,28 @@ def run(
             help="Fewest that begin a round.",
             rich_help_panel=_PRIVACY,
             show_default="min-survivors",
+        ),
+    ] = None,
+    sampling: Annotated[
+        str,
+        typer.Option(
+            help="none: everybody in each round. lottery: a cohort, drawn by seeds of the authority.",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = _D.sampling,
+    cohort: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Lottery only: participants of a round.", rich_help_panel=_PRIVACY, show_default=False
+        ),
+    ] = None,
+    population: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Lottery only: the smallest roster that the plan covers.",
+            rich_help_panel=_PRIVACY,
+            show_default="participants",
         ),
     ] = None,
     beta: Annotated[
@@ -148,7 +179,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     from mechanisms.refusals import InfeasiblePlan
-    from sordino.local_study import make_local_study, plan_for
+    from sordino.local_study import check_places, make_local_study, plan_for
     from sordino.plan_checks import notes
     from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, one_of
     from sordino.plan_refusals import check_aborts, check_counts, in_options
@@ -157,6 +188,15 @@ def run(
     if mechanism == "binomial":
         raise Failure(ExitCode.INPUT, "--mechanism binomial can be planned, not served. Use ddgauss or skellam.")
     one_of("--mechanism", mechanism, ("ddgauss", "skellam", "gaussian", "local-gaussian"))
+    if participants == 0 and enrol:
+        hosts = 0
+    one_of("--sampling", sampling, ("none", "lottery"))
+    if participants + enrol < 2:
+        raise Failure(
+            ExitCode.INPUT,
+            f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
+            "Use 2 or more.",
+        )
     one_of("--rotation", rotation, ("auto", *ROTATIONS))
     one_of("--clip-scaling", clip_scaling, SCALINGS)
     check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
@@ -176,6 +216,10 @@ def run(
     options = StudyOptions(
         name=name if name is not None else directory.resolve().name,
         rounds=rounds,
+        enrol=enrol,
+        sampling=sampling,
+        cohort=cohort,
+        population=population,
         task=task,
         task_options={"client_rate": client_rate, "batch_size": batch_size, "local_epochs": local_epochs},
         dataset=dataset,
@@ -210,8 +254,17 @@ def run(
         names=tuple(host or ()),
         one_machine=one_machine,
     )
+    check_places(options)
+    # What a plan calls clients are the participants of one round.
+    counted, option = "participants", "--participants"
+    if sampling == "lottery":
+        counted, option = "cohort", "--cohort"
+    elif enrol:
+        option = "--participants and --enrol, together"
     chosen = {
-        "clients": participants,
+        "clients": options.in_a_round,
+        "sampling": sampling,
+        "population": options.smallest_roster,
         "rounds": rounds,
         "bits": bits,
         "max_dropout": max_dropout,
@@ -221,10 +274,12 @@ def run(
     }
 
     def again(changed: dict[str, Any]) -> dict[str, Any]:
-        renamed = {"participants" if name == "clients" else name: value for name, value in changed.items()}
+        renamed = {counted if name == "clients" else name: value for name, value in changed.items()}
+        if counted == "participants" and counted in renamed:
+            renamed[counted] = max(renamed[counted] - enrol, 0)
         return figures_of(plan_for(dataclasses.replace(options, **renamed)))
 
-    check_counts(chosen, again, "--participants")
+    check_counts(chosen, again, option)
     try:
         check_aborts(again({}), max_dropout, again)
     except InfeasiblePlan as problem:
@@ -236,6 +291,8 @@ def run(
             "study": study.options.name,
             "directory": str(study.directory.resolve()),
             "address": study.options.client_address,
+            "enrolment": study.options.client_enrolment,
+            "authority": str((study.directory / "authority").resolve()),
             "hosts": [str(path.resolve()) for path in study.hosts],
             "plan": figures,
         }
@@ -243,7 +300,9 @@ def run(
         return int(ExitCode.OK)
     typer.echo(
         f"Made the study {study.options.name} in {study.directory}: "
-        f"{participants} participants on {hosts} {'host' if hosts == 1 else 'hosts'}.\n"
+        f"{participants} participants on {hosts} {'host' if hosts == 1 else 'hosts'}"
+        + (f", and {enrol} {'place' if enrol == 1 else 'places'} for those who enrol" if enrol else "")
+        + ".\n"
     )
     width = terminal_width()
     for line in plan_lines(figures, width - 2):
@@ -251,9 +310,14 @@ def run(
     for note in notes(figures, max_dropout):
         typer.echo("\n" + textwrap.fill(note, width))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
-    typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
+    if study.hosts:
+        typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
     if hosts > 1:
         typer.echo(f"           and so on to {study.hosts[-1].name}, each in a terminal of its own")
+    if enrol:
+        typer.echo(f"Invite:    sordino authority invite {study.directory / 'authority'}")
+        typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
+    typer.echo("\n" + textwrap.fill(AWAY.format(study.directory / "authority"), width, break_on_hyphens=False))
     if one_machine:
         typer.echo("\n" + textwrap.fill(ONE_MACHINE, width))
     return int(ExitCode.OK)

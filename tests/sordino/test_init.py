@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 import client.configuration
 import server.configuration
 from secagg.roster import verify_roster
+from sordino.authority.folder import open_folder
 from sordino.exit_codes import Failure
 from sordino.local_study import StudyOptions, make_local_study
+from wire.enrolment import verify_card
 from wire.key_files import read_key_file
 
 Run = Callable[..., tuple[int, str, str]]
@@ -136,6 +138,57 @@ def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     assert "the coordinator sees sums without noise" in host
 
 
+def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
+    """The plan is for all of them, so the first to join doesn't make another study of it."""
+    folder = tmp_path / "trial"
+    code, out, _ = run("init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)
+    text = " ".join(out.split())
+    assert code == 0
+    assert "4 participants on 2 hosts, and 6 places for those who enrol" in text
+    assert "sordino authority invite" in text
+    assert "away from the coordinator's machine" in text
+    study = server.configuration.load(folder)
+    assert (study.study.participants, study.coordinator.enrolment_listen) == (10, "127.0.0.1:8444")
+    host = client.configuration.load(folder / "hosts/host-01")
+    assert (host.coordinator.enrolment, host.data.parts) == ("localhost:8444", 10)
+    authority = open_folder(folder / "authority")
+    assert (authority.settings.coordinator, authority.settings.places) == ("localhost:8444", 10)
+    card = verify_card(study.coordinator.card.read_bytes(), authority.keys.fingerprint)
+    assert (card.study, card.address) == ("trial", "localhost:8443")
+    assert card.tls_ca == study.coordinator.client_ca.read_bytes()
+    transcript = load_pem_private_key(study.coordinator.transcript_key.read_bytes(), None)
+    assert transcript.public_key().public_bytes_raw() == card.coordinator_public  # type: ignore[union-attr]
+    # All that the coordinator reads lies outside the authority's folder.
+    shutil.rmtree(folder / "authority")
+    assert server.configuration.load(folder).read_authority_public_key() == authority.keys.public
+
+
+def test_a_study_of_nobody_yet(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "trial"
+    code, out, _ = run("init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
+    assert (code, json.loads(out)["hosts"]) == (0, [])
+    roster = verify_roster(
+        (folder / "roster.json").read_bytes(), server.configuration.load(folder).read_authority_public_key()
+    )
+    assert (roster.version, len(roster)) == (1, 0)
+
+
+def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "trial"
+    lottery = ("--sampling", "lottery", "--cohort", 20, "--population", 30)
+    options = ("--participants", 40, *lottery, "--epsilon", 50, "--rounds", 3, "--json")
+    code, out, _ = run("init", folder, *options)
+    plan = json.loads(out)["plan"]
+    assert (code, plan["clients"], plan["population"], plan["sampling"]) == (0, 20, 30, "lottery")
+    study = server.configuration.load(folder)
+    privacy = study.privacy
+    assert (study.study.participants, privacy.population, privacy.largest_roster) == (20, 30, 40)
+    roster = verify_roster((folder / "roster.json").read_bytes(), study.read_authority_public_key())
+    draws = json.loads((folder / "lottery.json").read_bytes())
+    assert roster.lottery is not None
+    assert (roster.lottery.draws, len(draws["seeds"]), draws["version"]) == (3, 3, 1)
+
+
 def test_verb_json(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
     body = json.loads(out)
@@ -151,6 +204,13 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
         (("--min-survivors", 20), 3, "Use --min-survivors 53"),
         (("--min-survivors", 101), 2, "--min-survivors 101 exceeds --participants 100"),
         (("--participants", 2, "--hosts", 1), 3, "Use --participants 5"),
+        (("--participants", 0, "--enrol", 1), 2, "--participants 0 with --enrol 1 are too few"),
+        (("--enrol", 8, "--min-survivors", 200), 2, "exceeds --participants and --enrol, together 108"),
+        (("--enrol", 8, "--listen", "localhost:65535"), 2, "enrolment takes the port after it"),
+        (("--cohort", 7), 2, "add --sampling lottery"),
+        (("--sampling", "lottery"), 2, "say how many with --cohort"),
+        (("--sampling", "lottery", "--cohort", 200), 2, "--cohort 200 from --population 100"),
+        (("--sampling", "lottery", "--cohort", 3), 3, "Use --cohort"),
         (("--quorum", 3), 2, "--quorum 3 is below --min-survivors 56"),
         (("--mechanism", "binomial"), 2, "binomial can be planned, not served"),
         (("--clip-rate", 0.2), 2, "add --clip-update"),

@@ -97,7 +97,7 @@ def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
     assert "epsilon_conditional at most 8 (published figure, for comparison only)" in said
     assert "of 10000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
     assert "For comparison only" in said
-    assert "Note: sampling is planned and accounted, but not served yet." in said
+    assert "Note: poisson sampling is planned, not served: nobody could check who was drawn." in said
 
 
 def test_clips_by_layer_that_adapt(run: Run) -> None:
