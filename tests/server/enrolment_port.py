@@ -1,0 +1,263 @@
+"""A port for enrolment in this process, over real gRPC and TLS, with an authority whose every word the test chooses."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.keys import IdentityKey
+from secagg.roster import Roster, RosterEntry, sign_roster
+from server.configuration import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
+from server.coordinator import server_credentials
+from server.enrolment import Enrolment, make_server
+from server.roster_file import RosterFile
+from sordino.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
+from wire import coordinator_pb2 as pb
+from wire.chunks import frames
+from wire.enrolment import (
+    Answer,
+    Card,
+    EnrolmentRequest,
+    JoinCode,
+    SignedRequest,
+    make_csr,
+    make_request,
+    pending_statement,
+    sign_answer,
+    sign_card,
+    write_package,
+)
+from wire.study import StudyDocument, coding, plan_study
+
+STUDY = "clinic"
+TASK_OPTIONS = {"dim": 16}
+DAY = datetime.timedelta(days=1)
+
+
+@cache
+def document(**options: Any) -> StudyDocument:
+    """A study of seven places."""
+    chosen: dict[str, Any] = {
+        "clients": 7,
+        "dim": 16,
+        "bits": 16,
+        "epsilon": 50.0,
+        "delta": 1e-5,
+        "rounds": 2,
+        "max_dropout": 0.3,
+        "adversarial": 0.0,
+        "min_survivors": 5,
+    } | options
+    plan = plan_study(**chosen, **coding([16], clip=1.0))
+    return StudyDocument(study=STUDY, task="synthetic", task_options=TASK_OPTIONS, plan=plan)
+
+
+@dataclass
+class Authority:
+    """Both keys of a study's authority."""
+
+    signing: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+    tls: CertificateAuthority = field(
+        default_factory=lambda: CertificateAuthority.make(STUDY, datetime.datetime.now(datetime.UTC) - 30 * DAY)
+    )
+
+    @property
+    def public(self) -> bytes:
+        return self.signing.public_key().public_bytes_raw()
+
+    def card(self, **changes: Any) -> bytes:
+        fields = {
+            "study": STUDY,
+            "authority_public": self.public,
+            "tls_ca": self.tls.pem,
+            "coordinator_public": bytes(32),
+            "address": "localhost:1",
+        } | changes
+        return sign_card(Card(**fields), self.signing)
+
+    def roster(self, version: int, identities: Iterable[bytes] = (), **changes: Any) -> bytes:
+        entries = tuple(RosterEntry(one, f"host-{one.hex()[:6]}") for one in sorted(identities))
+        return sign_roster(Roster(**({"study": STUDY, "version": version, "entries": entries} | changes)), self.signing)
+
+    def code(self, valid_s: float = 3600.0) -> JoinCode:
+        return JoinCode.new(self.public, time.time() + valid_s, lambda n: b"s" * n)
+
+    def answer(
+        self, signed: SignedRequest, version: int = 2, *, uri: str = "", days: float = 90, **changes: Any
+    ) -> bytes:
+        """Accepts, unless ``changes`` say otherwise."""
+        now = datetime.datetime.now(datetime.UTC)
+        fields: dict[str, Any] = {
+            "request_id": signed.id,
+            "accepted": True,
+            "reason": "",
+            "host": signed.request.host,
+            "certificate": self.tls.issue_client(
+                key_of_request(signed.request.csr), uri or identity_uri(signed.request.identity), now, days
+            ),
+            "roster_version": version,
+        } | changes
+        if not fields["accepted"]:
+            fields |= {"host": "", "certificate": b""}
+        return sign_answer(Answer(**fields), self.signing)
+
+    def client_pair(self, uri: str, *, now: datetime.datetime | None = None, days: float = 90) -> tuple[bytes, bytes]:
+        """A client certificate with its key, PEM."""
+        key = new_key()
+        at = now or datetime.datetime.now(datetime.UTC)
+        return self.tls.issue_client(key.public_key(), uri, at, days), private_pem(key)
+
+
+@dataclass
+class FakeStudy:
+    """A study of which enrolment sees only this."""
+
+    terms: StudyDocument = field(default_factory=document)
+    roster_version: int = 1
+    members: set[bytes] = field(default_factory=set)
+    offered: list[bytes] = field(default_factory=list)
+
+    def has_identity(self, identity: bytes) -> bool:
+        return identity in self.members
+
+    def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None:
+        self.offered.append(roster_file)
+
+
+def identity(name: str) -> IdentityKey:
+    """The same one for the same name."""
+    return IdentityKey.generate(lambda n: name.encode().ljust(n, b"."))
+
+
+def request(
+    code: JoinCode | None, who: IdentityKey, *, host: str = "laptop", at: float | None = None, study: str = STUDY
+) -> bytes:
+    """To join with a code, or to renew without one; a fresh TLS key each time."""
+    return make_request(
+        EnrolmentRequest(
+            "renew" if code is None else "join",
+            study,
+            who.public,
+            host,
+            make_csr(new_key()),
+            time.time() if at is None else at,
+            b"" if code is None else code.code_id,
+        ),
+        who,
+        code,
+    )
+
+
+@dataclass
+class Port:
+    """An open port for enrolment."""
+
+    address: str
+    authority: Authority
+    study: FakeStudy
+    enrolment: Enrolment
+    files: RosterFile
+    channel: grpc.aio.Channel
+
+    def method(self, name: str, answer: Any) -> Any:
+        return self.channel.unary_unary(
+            f"/sordino.v1.Enrolment/{name}", request_serializer=None, response_deserializer=answer.FromString
+        )
+
+    async def enrol(self, data: bytes) -> pb.EnrolAnswer:
+        return await self.method("Enrol", pb.EnrolAnswer)(pb.EnrolRequest(request=data).SerializeToString())
+
+    async def nonce(self) -> bytes:
+        return (await self.method("Challenge", pb.AuthorityChallenge)(b"")).nonce
+
+    async def pending(self, signer: Ed25519PrivateKey | None = None, nonce: bytes | None = None) -> list[bytes]:
+        nonce = nonce if nonce is not None else await self.nonce()
+        signature = (signer or self.authority.signing).sign(pending_statement(STUDY, nonce))
+        asked = pb.PendingRequest(nonce=nonce, signature=signature)
+        return list((await self.method("Pending", pb.PendingRequests)(asked.SerializeToString())).requests)
+
+    async def publish(
+        self, package: bytes, signer: Ed25519PrivateKey | None = None, *, proven: bool = True, chunks: Any = None
+    ) -> int:
+        nonce = await self.nonce()
+        signature = (signer or self.authority.signing).sign(pending_statement(STUDY, nonce))
+        metadata = (("sordino-nonce-bin", nonce), ("sordino-signature-bin", signature)) if proven else ()
+        call = self.channel.stream_unary(
+            "/sordino.v1.Enrolment/Publish",
+            request_serializer=None,
+            response_deserializer=pb.PublishReceipt.FromString,
+        )(iter(frames(package)) if chunks is None else chunks, metadata=metadata)
+        return (await call).roster_version
+
+    async def accept(self, data: bytes, signed: SignedRequest, version: int = 2) -> None:
+        """Publish a roster with this identity and the answer to its request; the study uses it at once."""
+        members = {*self.study.members, signed.request.identity}
+        await self.publish(
+            write_package(self.authority.roster(version, members), None, [self.authority.answer(signed, version)])
+        )
+        self.study.members, self.study.roster_version = members, version
+
+
+def configuration(folder: Path, authority: Authority) -> StudyConfiguration:
+    """Files of a coordinator in a folder; those that are there stay."""
+    key = new_key()
+    now = datetime.datetime.now(datetime.UTC)
+    files = {
+        "server.pem": authority.tls.issue_server(key.public_key(), (), now),
+        "server.key": private_pem(key),
+        "ca.pem": authority.tls.pem,
+        "roster.json": authority.roster(1),
+        "authority.pub": f"{authority.public.hex()}\n".encode(),
+        "card.json": authority.card(),
+    }
+    for name, content in files.items():
+        if not (folder / name).exists():
+            (folder / name).write_bytes(content)
+            (folder / name).chmod(0o600)
+    table = CoordinatorTable(
+        state=folder / "state.sqlite",
+        tls_certificate=folder / "server.pem",
+        tls_key=folder / "server.key",
+        client_ca=folder / "ca.pem",
+        roster=folder / "roster.json",
+        lottery=folder / "lottery.json",
+        authority_public_key=folder / "authority.pub",
+        card=folder / "card.json",
+        enrolment_listen="127.0.0.1:0",
+    )
+    study = StudyTable(name=STUDY, rounds=2, task="synthetic", participants=7)
+    return StudyConfiguration(study=study, privacy=PrivacyTable(epsilon=50.0, delta=1e-5), coordinator=table)
+
+
+@contextlib.asynccontextmanager
+async def port(
+    folder: Path, authority: Authority | None = None, study: FakeStudy | None = None, at: str = "127.0.0.1:0"
+) -> AsyncIterator[Port]:
+    """Open a port for enrolment whose files lie in ``folder``."""
+    authority = authority or Authority()
+    chosen, study = configuration(folder, authority), study or FakeStudy()
+    files = RosterFile.of(chosen)
+    files.read()
+    enrolment = Enrolment(chosen, study, files)
+    server = make_server(enrolment)
+    number = server.add_secure_port(at, server_credentials(chosen.coordinator, with_client=False))
+    await server.start()
+    address = f"localhost:{number}"
+    channel = grpc.aio.secure_channel(
+        address, grpc.ssl_channel_credentials(authority.tls.pem), options=[("grpc.use_local_subchannel_pool", 1)]
+    )
+    try:
+        yield Port(address, authority, study, enrolment, files, channel)
+    finally:
+        await channel.close()
+        await server.stop(0.2)
+        enrolment.close()

@@ -1,0 +1,106 @@
+"""Mutual TLS: who connects needs a certificate of the study, and a session that of its identity or of its host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from client.certificate import load_certificate
+from client.connection import CHANNEL_OPTIONS, open_session
+from secagg.keys import IdentityKey
+from server.peer_certificate import check_certificate
+from server.sessions import SessionRefused
+from sordino.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
+from tests.server.study_in_process import Coordinator, coordinator, identities, make_folder
+
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven participants, two hosts."""
+    return make_folder(tmp_path_factory.mktemp("mutual") / "study", hosts=2)
+
+
+def tls_authority(folder: Path) -> CertificateAuthority:
+    return CertificateAuthority.load(
+        (folder / "authority/tls-ca.pem").read_bytes(), (folder / "authority/tls-ca.key").read_bytes()
+    )
+
+
+def of_host(folder: Path, name: str) -> list[IdentityKey]:
+    from client.configuration import load
+    from client.keystore import load_identity
+
+    return [load_identity(entry.key) for entry in load(folder / "hosts" / name).participants]
+
+
+@contextlib.asynccontextmanager
+async def channel(where: Coordinator, key: bytes | None, chain: bytes | None) -> AsyncIterator[grpc.aio.Channel]:
+    credentials = grpc.ssl_channel_credentials((where.folder / "tls/ca.pem").read_bytes(), key, chain)
+    async with grpc.aio.secure_channel(where.address, credentials, options=CHANNEL_OPTIONS) as one:
+        yield one
+
+
+async def outcome(where: Coordinator, key: bytes | None, chain: bytes | None, who: IdentityKey) -> str:
+    """``open``, or why not."""
+    async with channel(where, key, chain) as one:
+        try:
+            session = await open_session(one, who, "seven")
+        except grpc.aio.AioRpcError as error:
+            return error.code().name if error.code() == grpc.StatusCode.UNAVAILABLE else str(error.details())
+        session.close()
+        return "open"
+
+
+def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: Path) -> None:
+    """Without the comparison in the handshake, whoever has any certificate of the study passes, and this fails."""
+    own, other = of_host(folder, "host-01")[0], of_host(folder, "host-02")[0]
+    tls, stranger = tls_authority(folder), CertificateAuthority.make("seven", NOW)
+    key = new_key()
+
+    def issue(uri: str, by: CertificateAuthority = tls, at: datetime.datetime = NOW, days: float = 1) -> bytes:
+        return by.issue_client(key.public_key(), uri, at, days)
+
+    wrong = "the certificate is that of another identity"
+    cases = [
+        (issue(identity_uri(own.public)), "open"),
+        (issue(host_uri("host-01")), "open"),
+        (issue(identity_uri(other.public)), wrong),  # another participant's
+        (issue(host_uri("host-02")), wrong),  # another host's
+        (issue(host_uri(own.public.hex())), wrong),
+        (issue("https://example.org/"), wrong),
+        (tls.issue_server(key.public_key(), (), NOW), "UNAVAILABLE"),  # not one for clients
+        (issue(identity_uri(own.public), stranger), "UNAVAILABLE"),
+        (issue(identity_uri(own.public), at=NOW - 3 * DAY), "UNAVAILABLE"),  # expired
+        (issue(identity_uri(own.public), at=NOW + 3 * DAY), "UNAVAILABLE"),  # not yet valid
+    ]
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "state.sqlite") as where:
+            for number, (chain, expected) in enumerate(cases):
+                assert await outcome(where, private_pem(key), chain, own) == expected, number
+            assert await outcome(where, None, None, own) == "UNAVAILABLE"
+            # With every host's certificate its own participants, and nobody else's.
+            for name in ("host-01", "host-02"):
+                home = folder / "hosts" / name / "tls"
+                pair = load_certificate(home / "client.pem", home / "client.key")
+                mine = {one.public for one in of_host(folder, name)}
+                for who in identities(folder):
+                    found = await outcome(where, pair.key, pair.chain, who)
+                    assert found == ("open" if who.public in mine else wrong)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_without_names_opens_nothing() -> None:
+    for context in ({}, {"x509_subject_alternative_name": []}, {"x509_common_name": [b"urn:sordino:host:h"]}):
+        with pytest.raises(SessionRefused, match="another identity"):
+            check_certificate(context, bytes(32), "h")
