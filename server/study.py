@@ -7,25 +7,18 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
-from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from learning.datasets import Dataset
-from learning.parameters import flatten, shapes_of, unflatten
 from learning.server_optimizers import FedAvg
 from learning.task import Task
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
-from mechanisms.clip_rule import ClipRule
-from mechanisms.encoder import Decoded, Encoder
-from mechanisms.statement import GAUSSIAN, LOTTERY
+from mechanisms.statement import LOTTERY
 from secagg.context import RoundConfig
 from secagg.messages import (
     ADVERTISE_KEYS,
@@ -46,6 +39,7 @@ from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
 from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
 from server.sessions import Session, Sessions, check_proof
+from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
 from server.uploads import UnexpectedUpload, UploadRefused
 from wire import assembled
@@ -53,7 +47,6 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
-from wire.round_model import write_model
 from wire.study import StudyDocument, round_parameters, smallest_roster, upload_bytes
 
 log = structlog.get_logger()
@@ -103,21 +96,20 @@ class Study:
         self._transcripts, self._cohorts_are_public = transcripts, cohorts_are_public
         self._between_attempts = between_attempts
         self._configuration, self._document = configuration, document
-        self._task, self._test_data, self._journal, self._on_event = task, test_data, journal, on_event
+        self._task, self._journal, self._on_event = task, journal, on_event
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
         self._account = Account(self._plan)
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
-        self._optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
-        self._shapes = shapes_of(task.initial_parameters())
-        self._model = flatten(task.initial_parameters())
+        optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
+        folder = configuration.coordinator.state.parent / "checkpoints"
+        self._model = TrainedModel(document.study, task, test_data, self._plan, optimizer, folder)
         self._study_bytes = document.to_bytes()
         self._study_sha256 = hashlib.sha256(self._study_bytes).digest()
         self._documents = {self._study_sha256: self._study_bytes, signed.sha256: signed.file}
         self._model_sha256 = b""
-        self._clips = self._plan.clipping.clips  # of the next round
         self._completed_rounds = 0
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
@@ -245,10 +237,7 @@ class Study:
         last = self._journal.last_round()
         if last is not None:
             self._completed_rounds, checkpoint, self._figures = last
-            self._clips = self._plan.clipping.checked(tuple(self._figures.get("next_clips", self._clips)))
-            loaded = load_checkpoint(self._checkpoint_folder / checkpoint)
-            self._model = flatten(loaded.parameters)
-            self._optimizer.load_state(loaded.optimizer_state)
+            self._model.restore(checkpoint, self._figures)
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
@@ -457,7 +446,7 @@ class Study:
     async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
         began = time.monotonic()
         self._loop_lag.restart()
-        model_bytes, digest = await self._compute(_serialised, self._model, self._clips, self._plan.clipping)
+        model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
@@ -546,23 +535,10 @@ class Study:
     async def _finish(
         self, round_: int, number: int, attempt: Attempt, completed: Completed, began: float
     ) -> None:
-        context = completed.cohort_context
-
-        def learn() -> tuple[str | None, Decoded, dict[str, float]]:
-            # Little-endian words of secagg.masking.word_dtype, as the core makes them. A sum without its noise is told
-            # to nobody, not even as a digest, by which it could be guessed.
-            bare = self._plan.mechanism == GAUSSIAN
-            sum_sha256 = None if bare else hashlib.sha256(completed.total).hexdigest()
-            # The operating system's randomness is drawn on only where the coordinator adds the noise.
-            decoded = Encoder(self._plan, context, self._clips).decode(completed.total, len(completed.u3), os.urandom)
-            self._model = self._optimizer.apply(self._model, decoded.mean)
-            return sum_sha256, decoded, self._task.evaluate(unflatten(self._model, self._shapes), self._test_data)
-
-        sum_sha256, decoded, evaluation = await self._compute(learn)
+        learned: Learned = await self._compute(self._model.learn, completed)
+        decoded, evaluation = learned.decoded, learned.evaluation
         if decoded.wrapping.share > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
-        clips = self._clips
-        self._clips = self._plan.clipping.updated(clips, decoded.below)
         figures = attempt.figures
         sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
         upload, download = attempt.mean_traffic(completed.u5)
@@ -586,26 +562,19 @@ class Study:
             **self._epsilons(),
             "coordinator_rss_mb": resident_mb(),
             "survivors": sorted(map(self._membership.number, completed.u3)),
-            "clips": list(clips),
-            "next_clips": list(self._clips),
+            "clips": list(learned.clips),
+            "next_clips": list(self._model.clips),
             "below_clip": list(decoded.below),
             "wrapped_share": decoded.wrapping.share,
-            "sum_sha256": sum_sha256,
+            "sum_sha256": None if learned.sum_sha256 is None else learned.sum_sha256.hex(),
             "loop_lag_ms": self._loop_lag.figures(),
             "ledger_rows": self._journal.ledger.head.rows,
             "ledger_head": self._journal.ledger.head.hash.hex(),
         }
-        name = f"round-{round_:06d}.npz"
-        checkpoint = Checkpoint(
-            unflatten(self._model, self._shapes),
-            self._optimizer.state(),
-            {"study": self._document.study, "task": self._task.name, "round": round_},
-        )
-        await asyncio.to_thread(save_checkpoint, self._checkpoint_folder / name, checkpoint)
+        name = await asyncio.to_thread(self._model.save, round_)
         if self._transcripts is not None:
-            _, model_sha256 = await self._compute(_serialised, self._model, self._clips, self._plan.clipping)
-            told = None if sum_sha256 is None else bytes.fromhex(sum_sha256)
-            await asyncio.to_thread(self._transcripts.finish, round_, number, told, model_sha256)
+            _, digest = await self._compute(self._model.serialised)
+            await asyncio.to_thread(self._transcripts.finish, round_, number, learned.sum_sha256, digest)
         await self._journal.complete_round(round_, number, body, name)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.publish, round_)
@@ -627,12 +596,6 @@ class Study:
         )
         assert config.invited  # noqa: S101  # found here, in the worker
         return config
-
-    @property
-    def _checkpoint_folder(self) -> Path:
-        folder = self._configuration.coordinator.state.parent / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
     async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Off the loop, in the same thread as the protocol."""
@@ -721,12 +684,6 @@ class Study:
         """Stop the threads."""
         for executor in (self._worker, self._verifier, self._mask_threads):
             executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _serialised(model: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> tuple[bytes, bytes]:
-    """The model as participants fetch it, and its SHA-256."""
-    data = write_model(model, clips, rule)
-    return data, hashlib.sha256(data).digest()
 
 
 def _event(entry: LedgerEntry) -> RoundCharge:

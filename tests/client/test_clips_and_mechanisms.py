@@ -15,6 +15,7 @@ from host_in_process import Story, play
 from study_in_process import PARTICIPANTS, Coordinator, make_folder
 
 import server.study
+import server.trained_model
 from client.participant_host import BAD_INPUT, JoinError
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
@@ -70,7 +71,7 @@ def test_false_clips_are_refused(clips: list[float], tmp_path: Path, monkeypatch
     def quick(where: Coordinator) -> None:
         where.study._deadlines_s["MaskedInputCollection"] = 0.5
 
-    monkeypatch.setattr(server.study, "_serialised", serialised)
+    monkeypatch.setattr(server.trained_model, "serialised", serialised)
     story = play(folder, tmp_path, monkeypatch, prepare=quick)
     assert story.kinds() <= {"advertise_keys", "share_keys"}
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}

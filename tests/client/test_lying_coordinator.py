@@ -366,7 +366,7 @@ def test_another_model(
     def prepare(where: Coordinator) -> None:
         document, dim = where.study.document, where.study._plan.dim
         if model == "too short":  # under its own digest
-            where.study._model = np.zeros(3, np.float32)
+            where.study._model.vector = np.zeros(3, np.float32)
             return
         bad = {"other bytes": b"\1" * (4 * dim), "too long": bytes(4 * dim + 1), "absent": None}[model]
 
@@ -388,7 +388,7 @@ def test_a_model_that_breaks_the_training_gets_an_answer_like_any_other(
     """Whether training fails may depend on an example: a refusal would tell, free of noise. Zeros are sent instead."""
 
     def prepare(where: Coordinator) -> None:
-        where.study._model = np.full(where.study._plan.dim, 3e38, np.float32)
+        where.study._model.vector = np.full(where.study._plan.dim, 3e38, np.float32)
 
     story = play(study_folder, tmp_path, monkeypatch, prepare=prepare)
     assert story.refusals == []

@@ -13,6 +13,7 @@ from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playin
 
 import server.rounds
 import server.study
+import server.trained_model
 from secagg.unmasking import Completed
 from wire import coordinator_pb2 as pb
 
@@ -76,7 +77,7 @@ def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_p
 def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serialised = server.study._serialised
+    serialised = server.trained_model.serialised
 
     async def scenario() -> None:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
@@ -92,7 +93,7 @@ def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
                         time.sleep(0.01)
                 return serialised(*arguments)
 
-            monkeypatch.setattr(server.study, "_serialised", slowly)
+            monkeypatch.setattr(server.trained_model, "serialised", slowly)
             async with playing(peers):
                 where.start()
                 await where.finish()
