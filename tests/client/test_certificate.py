@@ -1,0 +1,114 @@
+"""The client certificate on disk: which pair is used, what is refused, and what a crash during a renewal leaves."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import pytest
+
+import client.certificate
+from client.certificate import RENEWED_FILE, CertificateError, load_certificate, shown, store_renewed
+from sordino.certificates import CertificateAuthority, host_uri, new_key, private_pem
+from wire.key_files import KeyFileError
+
+NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
+TLS = CertificateAuthority.make("clinic", NOW)
+
+
+def pair(days: float = 90) -> tuple[bytes, bytes]:
+    key = new_key()
+    return TLS.issue_client(key.public_key(), host_uri("h"), NOW, days), private_pem(key)
+
+
+def put(folder: Path, chain: bytes, key: bytes) -> tuple[Path, Path]:
+    files = folder / "client.pem", folder / "client.key"
+    for path, content in zip(files, (chain, key), strict=True):
+        path.write_bytes(content)
+        path.chmod(0o600)
+    return files
+
+
+def test_a_pair_and_its_times(tmp_path: Path) -> None:
+    chain, key = pair()
+    one = load_certificate(*put(tmp_path, chain, key))
+    assert (one.chain, one.key, one.names) == (chain, key, ("urn:sordino:host:h",))
+    assert key.decode() not in repr(one)
+    begins, ends = (NOW - datetime.timedelta(hours=1)).timestamp(), (NOW + datetime.timedelta(days=90)).timestamp()
+    assert (one.not_before, one.not_after) == (begins, ends)
+    assert one.renew_at() == ends - (ends - begins) / 3
+    one.check_time(begins)
+    with pytest.raises(CertificateError, match=r"expired on 2026-07-30 00:00 UTC .this machine's clock says 2026-07-30"):
+        one.check_time(ends)
+    with pytest.raises(CertificateError, match=r"valid from 2026-04-30 23:00 UTC on.*clock says 1970-01-01 00:00 UTC"):
+        one.check_time(0.0)
+
+
+def test_what_can_t_be_used(tmp_path: Path) -> None:
+    chain, key = pair()
+    cases = [
+        (chain, pair()[1], "don't belong together"),
+        (b"garbage", key, "no certificate in PEM"),
+        (b"", key, "no certificate in PEM"),
+        (chain, b"garbage", "no unencrypted private key"),
+        (chain * 200, key, "larger than"),
+    ]
+    for first, second, expected in cases:
+        with pytest.raises(CertificateError, match=expected) as error:
+            load_certificate(*put(tmp_path, first, second))
+        assert "garbage" not in str(error.value)
+    files = put(tmp_path, chain, key)
+    files[1].chmod(0o640)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        load_certificate(*files)
+    files[1].chmod(0o600)
+    files[0].unlink()
+    with pytest.raises(CertificateError, match="No such file"):
+        load_certificate(*files)
+
+
+def test_the_one_that_is_valid_for_longer_is_used(tmp_path: Path) -> None:
+    files = put(tmp_path, *pair(30))
+    chain, key = pair(60)
+    store_renewed(files[0], chain, key)
+    assert (tmp_path / RENEWED_FILE).stat().st_mode & 0o777 == 0o600
+    assert load_certificate(*files).chain == chain
+    newest = pair(90)  # put there by hand
+    put(tmp_path, *newest)
+    assert load_certificate(*files).chain == newest[0]
+
+
+@pytest.mark.parametrize("step", ["open", "write", "fsync", "replace"])
+def test_a_crash_while_it_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Two files written one after the other would leave a key that isn't the certificate's."""
+    old = pair(30)
+    files = put(tmp_path, *old)
+    for chain, key in (pair(60), pair(90)):  # the first renewal, and one over an older renewed file
+        before = load_certificate(*files)
+        with monkeypatch.context() as patch:
+
+            def crash(*_: object, **__: object) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(os, step, crash)
+            with pytest.raises(KeyboardInterrupt):
+                store_renewed(files[0], chain, key)
+        assert load_certificate(*files) == before
+        store_renewed(files[0], chain, key)
+        assert load_certificate(*files).chain == chain
+
+
+def test_a_renewed_file_that_is_damaged_or_isn_t_a_pair(tmp_path: Path) -> None:
+    old = pair(30)
+    files = put(tmp_path, *old)
+    with pytest.raises(CertificateError, match="don't belong together"):
+        store_renewed(files[0], pair()[0], pair()[1])
+    (tmp_path / RENEWED_FILE).write_bytes(b"half")
+    (tmp_path / RENEWED_FILE).chmod(0o600)
+    assert load_certificate(*files).chain == old[0]
+
+
+def test_times_that_no_calendar_has() -> None:
+    assert shown(1e30) == f"second {1e30:.0f} since 1970"
+    assert client.certificate.RENEW_AT == 1 / 3
