@@ -1,0 +1,348 @@
+"""`sordino authority` as it is typed, beside the coordinator's real port for enrolment."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+import server.enrolment
+import server.roster_file
+import sordino.cli.authority as verb
+from secagg.keys import IdentityKey
+from secagg.roster import Roster, verify_roster
+from server.configuration import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
+from server.coordinator import server_credentials
+from server.enrolment import Enrolment, make_server
+from server.roster_file import RosterFile
+from sordino.authority.folder import AuthorityFolder, open_folder
+from sordino.authority.link import LinkError, open_link
+from sordino.authority.store import exclusive
+from sordino.certificates import CertificateAuthority
+from tests.server.enrolment_port import STUDY, FakeStudy, identity, request
+from wire.enrolment import JoinCode, verify_card
+
+Run = Callable[..., tuple[int, str, str]]
+COMMANDS = ("init", "invite", "approve", "sign", "revoke", "show", "run")
+
+
+class Coordinator:
+    """The port for enrolment in a thread of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.study = folder, FakeStudy()
+        self.port = 0
+        self._ready, self._stop = threading.Event(), asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._run()))
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    async def _run(self) -> None:
+        table = CoordinatorTable(
+            state=self.folder / "state.sqlite",
+            tls_certificate=self.folder / "tls/server.pem",
+            tls_key=self.folder / "tls/server.key",
+            client_ca=self.folder / "tls/ca.pem",
+            roster=self.folder / "roster.json",
+            lottery=self.folder / "lottery.json",
+            authority_public_key=self.folder / "authority.pub",
+            card=self.folder / "card.json",
+        )
+        study = StudyTable(name=STUDY, rounds=2, task="synthetic", participants=7)
+        chosen = StudyConfiguration(study=study, privacy=PrivacyTable(epsilon=50.0, delta=1e-5), coordinator=table)
+        files = RosterFile.of(chosen)
+        files.read()
+        self.enrolment = Enrolment(chosen, self.study, files)
+        listener = make_server(self.enrolment)
+        self.port = listener.add_secure_port("127.0.0.1:0", server_credentials(table, with_client=False))
+        await listener.start()
+        self._ready.set()
+        await self._stop.wait()
+        await listener.stop(0.1)
+        self.enrolment.close()
+
+    def enrol(self, data: bytes) -> object:
+        """Hand a request in, as a participant does."""
+        from wire import coordinator_pb2 as pb
+
+        raw = pb.EnrolRequest(request=data).SerializeToString()
+        return asyncio.run_coroutine_threadsafe(self.enrolment.enrol(raw, "127.0.0.1"), self._loop).result(20)
+
+    def roster(self, authority: AuthorityFolder) -> Roster:
+        return verify_roster((self.folder / "roster.json").read_bytes(), authority.keys.public)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        self._loop.close()
+
+
+@pytest.fixture
+def home(run: Run, tmp_path: Path) -> Path:
+    """An authority as `init` makes it."""
+    folder = tmp_path / "authority"
+    assert run("authority", "init", folder, "--study", STUDY, "--coordinator", "localhost:9444", "--places", 7)[0] == 0
+    return folder
+
+
+@pytest.fixture
+def coordinator(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
+    """Its coordinator, from the files that are carried there."""
+    for module in (server.enrolment, server.roster_file):  # what it logs isn't the command's output
+        monkeypatch.setattr(module, "log", Mock())
+    found = Coordinator(home / "coordinator")
+    text = (home / "authority.toml").read_text()
+    (home / "authority.toml").write_text(text.replace("localhost:9444", f"localhost:{found.port}"))
+    yield found
+    found.stop()
+
+
+def codes(run: Run, home: Path, *options: object) -> list[JoinCode]:
+    made = json.loads(run("authority", "invite", home, "--json", *options)[1])
+    return [JoinCode.from_text(one["code"]) for one in made["invitations"]]
+
+
+# ---------------------------------------------------------------- without a coordinator
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_reads_as_documentation(run: Run, command: str) -> None:
+    code, out, _ = run("authority", command, "--help")
+    text = " ".join(out.split())
+    assert code == 0
+    assert f"Example: sordino authority {command}" in text
+    assert "Exit codes: 0 done" in text
+    assert "--json" in text
+
+
+def test_init_makes_what_is_kept_and_what_is_carried(run: Run, home: Path) -> None:
+    secret = ["authority.key", "tls-ca.key", "state.sqlite", "coordinator/tls/server.key", "coordinator/transcript.key"]
+    assert {stat.S_IMODE((home / name).stat().st_mode) for name in secret} == {0o600}
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    authority = open_folder(home)
+    carried = {str(path.relative_to(home / "coordinator")) for path in home.glob("coordinator/**/*") if path.is_file()}
+    assert carried == {
+        *("authority.pub", "card.json", "roster.json", "transcript.key"),
+        *("tls/ca.pem", "tls/server.pem", "tls/server.key"),
+    }
+    keys = {path.read_bytes() for path in (home / "coordinator").rglob("*.key")}
+    assert not keys & {(home / "authority.key").read_bytes(), (home / "tls-ca.key").read_bytes()}
+    card = verify_card((home / "coordinator/card.json").read_bytes(), authority.keys.fingerprint)
+    assert (card.study, card.address) == (STUDY, "localhost:9443")
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    code, _, err = run("authority", "init", home, "--study", STUDY)
+    assert (code, "never overwritten" in err) == (2, True)
+    assert before == {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--study", "a b"), "--study a b"),
+        (("--study", "x", "--coordinator", "nowhere"), "--coordinator nowhere"),
+        (("--study", "x", "--client-days", 0), "--client-days"),
+        (("--study", "x", "--host", "a b"), "neither a host name nor an IP address"),
+        (("--study", "x", "--address", "here:0"), "HOST:PORT"),
+        (("--study", "x", "--draws", -1), "--draws"),
+        ((), "--study"),
+    ],
+)
+def test_what_cannot_be_made(run: Run, tmp_path: Path, options: tuple[object, ...], told: str) -> None:
+    code, out, err = run("authority", "init", tmp_path / "authority", *options)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lottery_is_drawn_with_the_first_roster(run: Run, tmp_path: Path) -> None:
+    assert run("authority", "init", tmp_path / "a", "--study", STUDY, "--draws", 4)[0] == 0
+    seeds = json.loads((tmp_path / "a/coordinator/lottery.json").read_text())["seeds"]
+    assert len(set(seeds)) == 4
+
+
+def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
+    _, out, _ = run("authority", "invite", home, "--name", "clinic-7", "--valid", "2h")
+    text = next(line.split()[1] for line in out.splitlines() if line.startswith("code"))
+    code = JoinCode.from_text(text)
+    assert f"sordino join localhost:9444 --code {text}" in out
+    assert " ".join(out.split("fingerprint")[1].split()[:8]) in " ".join(run("authority", "show", home)[1].split())
+    assert 7100 < code.expires - time.time() < 7300
+    for shown in (run("authority", "show", home), run("authority", "show", home, "--json")):
+        assert shown[0] == 0
+        assert "clinic-7" in shown[1]
+        assert text not in shown[1]
+        assert code.secret.hex() not in shown[1]
+    assert len({one.secret for one in codes(run, home, "--count", 5)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("invite", "--valid", "soon"), 2, "--valid soon is no time"),
+        (("invite", "--valid", "1s"), 2, "a minute at least"),
+        (("invite", "--valid", "9000d"), 2, "366 days at most"),
+        (("invite", "--name", "x", "--count", 2), 2, "--name is for one participant"),
+        (("revoke", "nobody"), 2, "nobody on the roster is called nobody"),
+        (("run", "--every", "often"), 2, "--every often is no time"),
+    ],
+)
+def test_what_cannot_be_done(run: Run, home: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
+    ended, _, err = run("authority", arguments[0], home, *arguments[1:])
+    assert (ended, told in err) == (code, True), err
+
+
+def test_folders_and_keys_that_cannot_be_used(run: Run, home: Path, tmp_path: Path) -> None:
+    code, _, err = run("authority", "show", tmp_path / "nowhere")
+    assert (code, "`sordino authority init DIR --study NAME` makes one" in err) == (2, True)
+    (home / "authority.key").chmod(0o644)
+    code, _, err = run("authority", "invite", home)
+    assert (code, "run chmod 600 on it" in err) == (2, True)
+    (home / "authority.key").chmod(0o600)
+    (home / "state.sqlite").write_bytes(b"not a database at all, but long enough to look like one" * 20)
+    code, _, err = run("authority", "show", home)
+    assert (code, "can't be used as a database" in err) == (2, True)
+
+
+def test_two_that_run_on_one_folder(run: Run, home: Path) -> None:
+    with exclusive(home / "run.lock", 0):
+        code, _, err = run("authority", "run", home)
+    assert (code, "another process is at work" in err) == (2, True)
+
+
+# ---------------------------------------------------------------- with one
+
+
+def test_from_invitation_to_certificate_and_back(run: Run, home: Path, coordinator: Coordinator) -> None:
+    ann, bob = identity("ann"), identity("bob")
+    first, second = codes(run, home, "--count", 2)
+    requests = [request(first, ann, host="ann"), request(second, bob, host="bob")]
+    for data in requests:
+        coordinator.enrol(data)
+    _, out, _ = run("authority", "approve", home, "--list")
+    assert [line.split()[1:3] for line in out.splitlines()] == [["join", "ann"], ["join", "bob"]]
+    assert ann.public.hex()[:16] in out
+    code, _, err = run("authority", "approve", home, "ffff")
+    assert (code, "no request that waits begins with ffff" in err) == (2, True)
+
+    _, out, _ = run("authority", "approve", home, ann.public.hex()[:8])
+    assert "accepted" in out
+    assert "1 accepted, not yet listed" in out
+    assert "bob" not in out
+    code, out, _ = run("authority", "sign", home)
+    assert "Signed version 2 of the roster: 1 participants." in out
+    assert "The coordinator has version 2." in out
+    authority = open_folder(home)
+    assert [entry.host for entry in coordinator.roster(authority).entries] == ["ann"]
+
+    done = json.loads(run("authority", "approve", home, "--sign", "--json")[1])
+    assert (done["signed"], done["published"]) == ({"version": 3, "participants": 2}, 3)
+    assert [one["verdict"] for one in done["requests"]] == ["accept"]
+    assert "Nothing waits" in run("authority", "approve", home)[1]
+
+    code, out, _ = run("authority", "revoke", home, "ann", "--sign")
+    assert (code, "Signed version 4" in out) == (0, True)
+    assert [entry.host for entry in coordinator.roster(authority).entries] == ["bob"]
+    code, _, err = run("authority", "revoke", home, "ann")
+    assert (code, "was revoked before" in err) == (2, True)
+    shown = json.loads(run("authority", "show", home, "--json")[1])
+    assert [one["version"] for one in shown["versions"]] == [1, 2, 3, 4]
+    assert all(one["published"] for one in shown["versions"][1:])
+    assert {one["state"] for one in shown["invitations"]} == {"used"}
+    assert "revoked" in run("authority", "show", home)[1]
+
+
+def test_by_hand(run: Run, home: Path, tmp_path: Path) -> None:
+    """Where the authority's machine is on no network: a roster in files; nothing has changed, so it is the first."""
+    code, out, _ = run("authority", "sign", home, "--offline", "--out", tmp_path / "stick")
+    assert code == 0
+    assert "none was signed" in out
+    authority = open_folder(home)
+    roster = verify_roster((tmp_path / "stick/roster.json").read_bytes(), authority.keys.public)
+    assert roster.version == 1
+    assert run("authority", "sign", home, "--offline", "--after", 4)[0] == 0
+    body = json.loads(run("authority", "sign", home, "--offline", "--out", tmp_path / "stick", "--json")[1])
+    assert body["signed"] is None
+    assert verify_roster((tmp_path / "stick/roster.json").read_bytes(), authority.keys.public).version == 5
+
+
+def test_a_coordinator_that_is_away_or_another(run: Run, home: Path, coordinator: Coordinator) -> None:
+    stranger = CertificateAuthority.make(STUDY, datetime.datetime.now(datetime.UTC))
+    good = (home / "tls-ca.key").read_bytes(), (home / "tls-ca.pem").read_bytes()
+    (home / "tls-ca.pem").write_bytes(stranger.pem)
+    (home / "tls-ca.key").write_bytes(stranger.key_pem)
+    code, _, err = run("authority", "approve", home)
+    assert (code, "can't be reached" in err) == (4, True)
+    (home / "tls-ca.key").write_bytes(good[0])
+    (home / "tls-ca.pem").write_bytes(good[1])
+    assert run("authority", "approve", home)[0] == 0
+    text = (home / "authority.toml").read_text()
+    (home / "authority.toml").write_text(text.replace(f"localhost:{coordinator.port}", ""))
+    code, _, err = run("authority", "approve", home)
+    assert (code, "names no coordinator" in err) == (4, True)
+
+
+def test_only_the_authority_is_shown_requests(run: Run, home: Path, coordinator: Coordinator, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    run("authority", "init", other, "--study", STUDY, "--coordinator", f"localhost:{coordinator.port}")
+    for name in ("tls-ca.pem", "tls-ca.key"):  # it knows the way, but hasn't the key
+        (other / name).write_bytes((home / name).read_bytes())
+    with open_link(open_folder(other)) as link, pytest.raises(LinkError, match="only the study's authority"):
+        link.pending()
+
+
+def test_run_approves_and_signs_by_itself(
+    run: Run, home: Path, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same loop as in a process of its own; it ends at SIGTERM, whose handler is put back."""
+    before = signal.getsignal(signal.SIGTERM)
+    data = request(codes(run, home)[0], identity("ann"), host="ann")
+    coordinator.enrol(data)
+    real = verb._tell_visit
+
+    def tell(visit: object, as_json: bool) -> None:
+        real(visit, as_json)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(verb, "_tell_visit", tell)
+    try:
+        code, out, err = run("authority", "run", home, "--every", "1s", "--json")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (code, err) == (0, "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines[-1]["signed"] == {"version": 2, "participants": 1}
+    assert len(coordinator.roster(open_folder(home))) == 1
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own(run: Run, home: Path, coordinator: Coordinator) -> None:
+    """Beside it codes are made with the same folder; killed and started again it goes on."""
+    command = [sys.executable, "-m", "sordino", "authority", "run", str(home), "--every", "0.2s"]
+    people: list[IdentityKey] = [identity("ann"), identity("bob")]
+    for number, who in enumerate(people, start=1):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            coordinator.enrol(request(codes(run, home)[0], who, host=f"h{number}"))
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("signed version"):
+                    break
+        finally:
+            process.kill() if number == 1 else process.terminate()
+            ended = process.wait(30)
+            process.stdout.close()  # type: ignore[union-attr]
+        assert ended == (-signal.SIGKILL if number == 1 else 0)
+        assert f"signed version {number + 1} with {number} participants" in line
