@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from nacl.bindings import crypto_sign_open
 
+from bench.cohort_checks import cohort_checks
 from bench.timing import Spread, spread
 from bench.transcript import make_transcript
 from secagg import shamir
@@ -26,6 +27,7 @@ BITS: Final = 20
 HOLDERS: Final = 100
 THRESHOLD: Final = 53
 ON_RECORD: Final = 1000
+DRAWN: Final = (1000, 2000)
 
 
 def run(runs: int = 7) -> list[dict[str, Any]]:
@@ -79,8 +81,11 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
 
     transcript, authority = make_transcript(ON_RECORD)
 
+    read, check = cohort_checks(*DRAWN)
+
     masks, codes, keys = "masks", "vectors, d = 10^6", "keys"
     record = f"transcript, n = {ON_RECORD:,}"
+    drawn = "a participant's checks, {:,} of {:,}".format(*DRAWN)
     sharing = f"Shamir, n = {HOLDERS}, t = {THRESHOLD}"
     return [
         (masks, "keystream, AES-128-GCM, no tag", "GB/s", lambda: gcm.update_into(zeros, scratch), CHUNK_BYTES),
@@ -99,5 +104,7 @@ def _cases() -> list[tuple[str, str, str, Callable[[], Any], float]]:
         (sharing, "share two secrets", "ms", split_anew, 1),
         (sharing, "Lagrange weights", "ms", lambda: shamir.lagrange_at_zero(points), 1),
         (sharing, f"rebuild {HOLDERS} pairs, same holders", "ms", lambda: shamir.combine(xs, shares, THRESHOLD), 1),
+        (drawn, "a roster's version, signature included", "ms", read, 1),
+        (drawn, "lottery and u1, besides signatures", "ms", check, 1),
         (record, "transcript_verify", "ms", lambda: verify_transcript(transcript, authority), 1),
     ]
