@@ -39,7 +39,7 @@ def test_a_pair_and_its_times(tmp_path: Path) -> None:
     assert (one.not_before, one.not_after) == (begins, ends)
     assert one.renew_at() == ends - (ends - begins) / 3
     one.check_time(begins)
-    with pytest.raises(CertificateError, match=r"expired on 2026-07-30 00:00 UTC .this machine's clock says 2026-07-30"):
+    with pytest.raises(CertificateError, match=r"expired on 2026-07-30 00:00 UTC .this machine's clock says 2026"):
         one.check_time(ends)
     with pytest.raises(CertificateError, match=r"valid from 2026-04-30 23:00 UTC on.*clock says 1970-01-01 00:00 UTC"):
         one.check_time(0.0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,6 +34,7 @@ from wire.enrolment import (
     make_csr,
     make_request,
     pending_statement,
+    read_request,
     sign_answer,
     sign_card,
     write_package,
@@ -261,3 +264,36 @@ async def port(
         await channel.close()
         await server.stop(0.2)
         enrolment.close()
+
+
+@contextlib.contextmanager
+def port_in_thread(folder: Path, authority: Authority, *, at: str = "127.0.0.1:0", signs: bool = True) -> Iterator[Any]:
+    """The same for code that runs an event loop of its own. ``signs``: the authority accepts whatever it sees.
+
+    Yields the `Port`, and a function that runs a coroutine beside it.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def beside(coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
+
+    async def sign(where: Port) -> None:
+        while True:
+            for data in await where.pending():
+                await where.accept(data, read_request(data), where.files.newest.version + 1)
+            await asyncio.sleep(0.05)
+
+    opened = port(folder, authority, at=at)
+    where = beside(opened.__aenter__())
+    signing = asyncio.run_coroutine_threadsafe(sign(where), loop) if signs else None
+    try:
+        yield where, beside
+    finally:
+        if signing is not None:
+            signing.cancel()
+        beside(opened.__aexit__(None, None, None))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

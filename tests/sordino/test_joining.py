@@ -1,0 +1,430 @@
+"""Joining by code against a real port for enrolment: what is refused before anything is sent, and what an end costs."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import client.enrolment
+import sordino.joined_home
+import sordino.joining
+from client.certificate import load_certificate
+from client.configuration import load
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from client.keystore import load_identity
+from sordino.exit_codes import ExitCode, Failure
+from sordino.joining import JoinOptions, finish_joining, join_by_code
+from sordino.processes import free_port
+from tests.server.enrolment_port import STUDY, Authority, identity, port_in_thread
+from wire.enrolment import read_request, verify_answer, write_package
+from wire.key_files import KeyFileError
+
+LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sordino.joining, "FIRST_POLL_S", 0.02)
+    monkeypatch.setattr(sordino.joining, "POLL_GROWTH", 1.0)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+class Joining:
+    """A port, and a participant who joins at it."""
+
+    def __init__(self, where: Any, beside: Any, authority: Authority, work: Path) -> None:
+        self.where, self.beside, self.authority, self.work = where, beside, authority, work
+        self.said: list[str] = []
+        self.home = work / "home"
+
+    def options(self, **changes: Any) -> JoinOptions:
+        chosen: dict[str, Any] = {
+            "address": self.where.address,
+            "code": self.authority.code().to_text(),
+            "home": self.home,
+            "agreed": True,
+        }
+        return JoinOptions(**(chosen | changes))
+
+    def join(self, **changes: Any) -> Path:
+        return join_by_code(self.options(**changes), self.said.append)
+
+    def refused(self, **changes: Any) -> str:
+        """Why; nothing was left and nothing was asked for."""
+        before, waiting = sorted(self.work.rglob("*")), self.requests()
+        with pytest.raises((Failure, EnrolmentRefused, EnrolmentUnavailable, KeyFileError)) as error:
+            self.join(**changes)
+        assert sorted(self.work.rglob("*")) == before
+        assert self.requests() == waiting
+        assert "secret" not in str(error.value)
+        code = getattr(error.value, "code", getattr(error.value, "exit_code", None))
+        assert code == ExitCode.INPUT, (code, error.value)
+        return str(error.value)
+
+    def requests(self) -> list[bytes]:
+        return self.where.enrolment._requests.waiting(1 << 20)
+
+
+@pytest.fixture
+def unsigned(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
+    """An authority that is away."""
+    (tmp_path / "port").mkdir()
+    (tmp_path / "work").mkdir()
+    with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
+        yield Joining(where, beside, authority, tmp_path / "work")
+
+
+@pytest.fixture
+def joining(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
+    """An authority that signs at once."""
+    (tmp_path / "port").mkdir()
+    (tmp_path / "work").mkdir()
+    with port_in_thread(tmp_path / "port", authority) as (where, beside):
+        yield Joining(where, beside, authority, tmp_path / "work")
+
+
+# ---------------------------------------------------------------- it works
+
+
+def test_a_folder_that_is_complete(joining: Joining) -> None:
+    assert joining.join(name="laptop", part=3, parts=9, ledger=joining.work / "spent.sqlite") == joining.home
+    read = load(joining.home)
+    assert (read.host.name, read.study.name, read.study.task) == ("laptop", STUDY, "synthetic")
+    assert read.study.authority_public_key_bytes == joining.authority.public
+    assert (read.participants[0].part, read.data.parts) == (2, 9)
+    assert read.host.ledger == joining.work / "spent.sqlite"
+    assert read.coordinator.enrolment == joining.where.address
+    policy, plan = read.policy, joining.where.study.terms.plan
+    assert (policy.max_epsilon, policy.mechanisms) == (plan.budget_coordinator, (plan.mechanism,))
+    assert policy.study_digests == (joining.where.study.terms.digest().hex(),)
+    who = load_identity(read.participants[0].key)
+    certificate = load_certificate(read.coordinator.certificate, read.coordinator.key)
+    assert certificate.names == (f"urn:sordino:identity:{who.public.hex()}",)
+    assert joining.where.study.has_identity(who.public)
+    for secret in (read.participants[0].key, read.coordinator.key):
+        assert secret.stat().st_mode & 0o777 == 0o600
+    said = " ".join("\n".join(joining.said).split())
+    for expected in ("What never leaves this machine", "epsilon 50", "ddgauss", "laptop", "at most 2 of 7 collude"):
+        assert expected in said
+    assert joining.join(code=joining.authority.code().to_text()) == joining.home  # the same code: joined already
+    assert "already" in joining.said[-1]
+
+
+def test_the_folder_is_named_after_the_study(joining: Joining) -> None:
+    code = joining.authority.code(valid_s=120.0).to_text()
+    assert joining.join(home=None, code=code) == Path(STUDY)
+    assert Path(STUDY, "tls", "client.pem").exists()
+    assert joining.join(home=None, code=code) == Path(STUDY)
+
+
+def test_a_policy_of_her_own(joining: Joining) -> None:
+    file = joining.work / "mine.toml"
+    file.write_text(LOOSE)
+    joining.join(policy_file=file)
+    assert (joining.home / "policy.toml").read_text() == LOOSE
+    assert load(joining.home).policy.max_epsilon == 60
+
+
+def test_another_name_than_she_wished(unsigned: Joining) -> None:
+    """The authority names hosts; host.toml follows."""
+
+    def sign() -> None:
+        while not unsigned.requests():
+            time.sleep(0.02)
+        [data] = unsigned.requests()
+        signed = read_request(data)
+        answer = unsigned.authority.answer(signed, host="laptop-2")
+        roster = unsigned.authority.roster(2, [signed.request.identity])
+        unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
+        unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
+
+    thread = threading.Thread(target=sign)
+    thread.start()
+    unsigned.join(name="laptop")
+    thread.join()
+    assert load(unsigned.home).host.name == "laptop-2"
+    assert any("waiting for the study's authority to sign the next roster" in line for line in unsigned.said)
+
+
+# ---------------------------------------------------------------- refused, with nothing sent and nothing left
+
+
+def test_codes_that_are_no_good(unsigned: Joining) -> None:
+    good = unsigned.authority.code().to_text()
+    swapped = good[:-1] + ("0" if good[-1] != "0" else "1")
+    assert "mistyped" in unsigned.refused(code=swapped)
+    assert "not complete" in unsigned.refused(code=good[:-6])
+    told = unsigned.refused(code=unsigned.authority.code(valid_s=-120.0).to_text())
+    assert "has expired" in told
+    assert "this machine's clock says" in told
+    assert good not in told
+    assert "expired" in unsigned.refused(code=unsigned.authority.code(valid_s=-120.0).to_text(), home=None)
+
+
+def test_another_authority_than_the_code_names(unsigned: Joining) -> None:
+    told = unsigned.refused(code=Authority().code().to_text())
+    assert "another authority than the join code names" in told
+
+
+def test_a_card_of_the_right_authority_shown_by_somebody_else(
+    unsigned: Joining, tmp_path: Path, authority: Authority
+) -> None:
+    """Whoever copies the public card can't show a certificate of the authority that it names."""
+    (tmp_path / "mallory").mkdir()
+    (tmp_path / "mallory" / "card.json").write_bytes(authority.card())
+    mallory = replace_tls(authority)
+    with port_in_thread(tmp_path / "mallory", mallory, signs=False) as (where, _):
+        told = unsigned.refused(address=where.address)
+    assert "isn't signed by the study's authority" in told
+
+
+def replace_tls(authority: Authority) -> Authority:
+    return replace(authority, tls=Authority().tls)
+
+
+def test_a_policy_that_refuses_the_study(unsigned: Joining) -> None:
+    file = unsigned.work / "strict.toml"
+    file.write_text(LOOSE.replace("60", "1"))
+    told = unsigned.refused(policy_file=file)
+    assert "your policy refuses this study (epsilon-in-study" in told
+    assert "Nothing was sent" in told
+
+
+def test_options_that_can_t_be(unsigned: Joining) -> None:
+    assert "use 1 to 7" in unsigned.refused(part=8)
+    assert "host.name" in unsigned.refused(name="my laptop")
+    assert "data.dataset" in unsigned.refused(dataset="mnist")
+
+
+def test_nobody_to_ask(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert "add --yes" in unsigned.refused(agreed=False)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for answer in ("n\n", "\n", ""):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        assert "not joined" in unsigned.refused(agreed=False)
+
+
+def test_clocks(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's clock is put forward and back; the other side's stays."""
+
+    def at(offset_s: float) -> None:
+        clock = SimpleNamespace(time=lambda: time.time() + offset_s, monotonic=time.monotonic)
+        for module in (client.enrolment, sordino.joining):
+            monkeypatch.setattr(module, "time", clock)
+
+    code = unsigned.authority.code(valid_s=300 * 86_400.0).to_text()
+    at(-7200.0)
+    told = unsigned.refused(code=code)
+    assert "is valid from" in told
+    assert "the clock may be wrong" in told
+    at(+7200.0)
+    told = unsigned.refused(code=code)
+    assert "one of the two is wrong" in told
+    assert told.count(" UTC") == 2
+    at(4000 * 86_400.0)
+    assert "expired" in unsigned.refused(code=code)
+
+
+def test_nobody_there_or_somebody_else(unsigned: Joining) -> None:
+    with pytest.raises(EnrolmentUnavailable, match="can't be reached"):
+        unsigned.join(address=f"localhost:{free_port()}")
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def answer() -> None:
+            connection, _ = plain.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert "doesn't speak TLS" in unsigned.refused(address=f"localhost:{plain.getsockname()[1]}")
+        thread.join()
+
+
+def test_a_folder_of_something_else(unsigned: Joining) -> None:
+    unsigned.home.mkdir()
+    (unsigned.home / "notes.txt").write_text("mine")
+    assert "not empty" in unsigned.refused()
+    (unsigned.home / "host.toml").write_text("")
+    assert "was not made by a join code" in unsigned.refused()
+
+
+# ---------------------------------------------------------------- interrupted
+
+
+def interrupt(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> bytes:
+    """Ctrl-C while it waits; the request that waits then."""
+
+    async def ctrl_c(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sordino.joining.asyncio, "sleep", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            unsigned.join(**changes)
+    [data] = unsigned.requests()
+    return data
+
+
+def accept_later(unsigned: Joining) -> None:
+    for data in unsigned.requests():
+        signed = read_request(data)
+        unsigned.beside(unsigned.where.accept(data, signed, unsigned.where.files.newest.version + 1))
+
+
+def test_the_same_command_goes_on_with_the_same_identity(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = interrupt(unsigned, monkeypatch)
+    assert interrupt(unsigned, monkeypatch) == first
+    who = load_identity(unsigned.home / "keys" / "participant.key")
+    assert read_request(first).request.identity == who.public
+    other = replace(unsigned.authority.code(), secret=b"another secret!!")
+    assert "belongs to another join code" in unsigned.refused(code=other.to_text())
+    accept_later(unsigned)
+    # The code may be over by then, and isn't needed any more.
+    finish_joining(unsigned.home, unsigned.said.append)
+    assert load(unsigned.home).study.name == STUDY
+    assert load_identity(unsigned.home / "keys" / "participant.key").public == who.public
+    finish_joining(unsigned.home, unsigned.said.append)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "mkdtemp"])
+def test_interrupted_before_the_request_leaves(
+    unsigned: Joining, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """At any step before the folder is there: no folder, and nothing was sent."""
+
+    def crash(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sordino.joined_home.tempfile if step == "mkdtemp" else os, step, crash)
+        with pytest.raises(KeyboardInterrupt):
+            unsigned.join()
+    assert list(unsigned.work.iterdir()) == []
+    assert unsigned.requests() == []
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_full_disk(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Injected: the given number of files is written out, the next one finds no room."""
+    honest, done = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        if len(done) == after:
+            raise OSError(28, "No space left on device")
+        done.append(descriptor)
+        honest(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        told = unsigned.refused()
+    assert "No space left on device" in told
+    assert "nothing was sent" in told
+
+
+def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(unsigned, monkeypatch)
+    accept_later(unsigned)
+    with monkeypatch.context() as patch:
+
+        def full(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(Failure, match="run the same command again"):
+            finish_joining(unsigned.home, unsigned.said.append)
+    assert not (unsigned.home / "tls" / "client.pem").exists()
+    finish_joining(unsigned.home, unsigned.said.append)
+    assert load(unsigned.home)
+
+
+def test_two_processes_on_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(unsigned, monkeypatch)
+    home = sordino.joined_home.open_home(unsigned.home)
+    assert home is not None
+    with sordino.joined_home.only_process(home), pytest.raises(Failure, match="in use by another process"):
+        finish_joining(unsigned.home, unsigned.said.append)
+
+
+def test_two_processes_make_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second finds the first one's folder at the rename, and asks for nothing: one code, one identity."""
+    honest = os.replace
+
+    def overtaken(source: Any, target: Any) -> None:
+        unsigned.home.mkdir()
+        (unsigned.home / "host.toml").write_text("the first one's")
+        honest(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", overtaken)
+        with pytest.raises(Failure, match="another process joined there"):
+            unsigned.join()
+    assert unsigned.requests() == []
+    assert [path.name for path in unsigned.work.iterdir()] == ["home"]
+
+
+# ---------------------------------------------------------------- answers
+
+
+def publish_answer(unsigned: Joining, **changes: Any) -> None:
+    [data] = unsigned.requests()
+    signed = read_request(data)
+    answer = unsigned.authority.answer(signed, **changes)
+    roster = unsigned.authority.roster(2, [signed.request.identity])
+    unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
+    unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
+
+
+def test_a_refusal_of_the_authority(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(unsigned, monkeypatch)
+    publish_answer(unsigned, accepted=False, reason="the join code was used by another participant")
+    for _ in range(2):
+        with pytest.raises(Failure, match="not joined: the join code was used by another participant"):
+            finish_joining(unsigned.home, unsigned.said.append)
+    assert not (unsigned.home / "tls" / "client.pem").exists()
+
+
+def test_a_certificate_for_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even signed by the authority: of another identity, for another key, or of another TLS authority."""
+    interrupt(unsigned, monkeypatch)
+    other = f"urn:sordino:identity:{identity('bob').public.hex()}"
+    mine = f"urn:sordino:identity:{load_identity(unsigned.home / 'keys' / 'participant.key').public.hex()}"
+    chains = {
+        "another identity": None,
+        "another key": unsigned.authority.client_pair(mine)[0],
+        "TLS authority": Authority().client_pair(mine)[0],
+    }
+    for number, (expected, chain) in enumerate(chains.items()):
+        if number == 0:
+            publish_answer(unsigned, uri=other)
+        else:
+            answered = {"certificate": chain}
+            data = (unsigned.home / "join" / "request.json").read_bytes()
+            answer = unsigned.authority.answer(read_request(data), **answered)
+            parsed = verify_answer(answer, unsigned.authority.public)
+            unsigned.beside(unsigned.where.enrolment._requests.answered([(parsed, answer)]))
+        with pytest.raises(Failure, match=f"{expected}.*isn't kept"):
+            finish_joining(unsigned.home, unsigned.said.append)
+        assert not (unsigned.home / "tls" / "client.pem").exists()
