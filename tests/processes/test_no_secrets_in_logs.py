@@ -1,250 +1,192 @@
-"""A whole study, with a killed session, a lie and a training that diverges, at the lowest log level: nothing that is
-secret appears in any log, event or error, in any spelling.
+"""Whole studies at the lowest log level, with everything that can go wrong: nothing secret is told, in any spelling.
 
-In one process, since that is the only place where all secrets of a run can be collected: every byte that the operating
-system's randomness gave, every value that was derived from it, and every update.
+The studies run in a process of their own (`study_with_secrets`), which notes its secrets; here everything that it told
+is searched for them (`secret_search`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import io
-import logging
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE.parent / "server"), str(HERE.parent / "client")]
+from sordino.child_process import child_environment
+from tests.processes.secret_search import SENTINEL_EXPONENTS, Search, Secrets, leaks, planted
 
-from host_in_process import host, settings_of  # noqa: E402  # found through the line above
-from study_in_process import coordinator, identities, make_folder  # noqa: E402
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 
-import client.participant  # noqa: E402
-import secagg.client_phases  # noqa: E402
-import secagg.keys  # noqa: E402
-import secagg.shamir  # noqa: E402
-import server.sessions  # noqa: E402
-from wire import coordinator_pb2 as pb  # noqa: E402
-
-LEAST = 12  # bytes: what is shorter could appear by chance
-
-
-def spellings(secret: bytes) -> Iterator[str]:
-    """How a value would look in a log: hexadecimal, base64, Python, a list of numbers."""
-    yield secret.hex()
-    yield secret.hex().upper()
-    yield base64.b64encode(secret).decode().rstrip("=")
-    yield repr(secret)[2:-1]
-    yield ", ".join(str(byte) for byte in secret)
-    yield " ".join(str(byte) for byte in secret)
-    if len(secret) % 2 == 0:
-        symbols = np.frombuffer(secret, dtype="<u2").tolist()
-        yield ", ".join(str(symbol) for symbol in symbols)
-        yield " ".join(str(symbol) for symbol in symbols)
+SCRIPT = Path(__file__).with_name("study_with_secrets.py")
+BYTES = {
+    *("identity key", "signing key", "TLS key", "mask key", "agreement key", "agreement", "share channel"),
+    *("self-mask seed", "self mask", "pairwise mask", "shared secret", "share", "salt", "randomness"),
+    *("masked update", "session token", "join code", "join code's MAC key"),
+}
+VECTORS = {
+    *("trained update", "update", "clipped update", "rotated update", "rounded update", "noise", "encoded update"),
+    "masked words",
+}
 
 
-def plain(text: str) -> str:
-    """With one blank where numpy puts several, or a new line."""
-    return " ".join(text.split())
+class Ran:
+    """One run of the studies."""
+
+    def __init__(self, folder: Path, careless: str | None = None) -> None:
+        done = subprocess.run(
+            [sys.executable, SCRIPT, folder, *([careless] if careless else [])],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=170,
+            env=child_environment() | {"PYTHONDONTWRITEBYTECODE": "1"},
+            check=False,
+        )
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.secrets = Secrets.load(folder / "secrets")
+        self.search = Search(self.secrets)
+        self.failures: Mapping[str, int] = json.loads((folder / "failures").read_text())
+        self.told = {path.name: path.read_bytes() for path in sorted((folder / "told").iterdir())}
+
+    def leaks(self) -> dict[str, set[str]]:
+        return leaks(self.search, [("stdout", self.out), ("stderr", self.err), *self.told.items()])
+
+    def named(self, part: str) -> str:
+        return "\n".join(text.decode(errors="replace") for name, text in self.told.items() if part in name)
 
 
-class Collector:
-    """Secrets of a run, by kind."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, set[bytes]] = {}
-        self.updates: list[Any] = []
-
-    def note(self, kind: str, value: Any) -> Any:
-        data = value.astype("<u2").tobytes() if isinstance(value, np.ndarray) else bytes(value)
-        for at in range(0, len(data), 64):  # long values in pieces: a log would cut them too
-            if len(piece := data[at : at + 64]) >= LEAST:
-                self.found.setdefault(kind, set()).add(piece)
-        return value
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return Ran(tmp_path_factory.mktemp("secrets") / "run")
 
 
-@pytest.fixture
-def secrets(monkeypatch: pytest.MonkeyPatch) -> Collector:
-    collector = Collector()
-    system = os.urandom
-
-    def urandom(count: int) -> bytes:
-        # Four bytes and less are jitter and the like; the large draws are noise and rounding.
-        return collector.note("randomness", system(count))
-
-    monkeypatch.setattr(os, "urandom", urandom)
-
-    def watch(module: Any, name: str, kind: str) -> None:
-        original = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, **k: collector.note(kind, original(*a, **k)))
-
-    watch(secagg.client_phases, "mask_private_key", "mask key")
-    watch(secagg.client_phases, "self_mask_seed", "self-mask seed")
-    watch(secagg.client_phases, "self_mask_key", "self mask")
-    watch(secagg.client_phases, "pairwise_mask_key", "pairwise mask")
-    agree = secagg.keys.AgreementKey.agree
-    monkeypatch.setattr(
-        secagg.keys.AgreementKey, "agree", lambda self, public: collector.note("agreement", agree(self, public))
-    )
-    split = secagg.shamir.split
-
-    def watched_split(*arguments: Any) -> Any:
-        shares = split(*arguments)
-        collector.note("secret", arguments[0])
-        for share in shares.reshape(-1, secagg.shamir.SYMBOLS):
-            collector.note("share", share)
-        return shares
-
-    monkeypatch.setattr(secagg.client_phases.shamir, "split", watched_split)
-    update = client.participant.Participant._local_update
-
-    def watched_update(self: Any, parameters: Any) -> Any:
-        result = update(self, parameters)
-        if result is not None:  # a training that failed, as some here do
-            collector.updates.append(result)
-        return result
-
-    monkeypatch.setattr(client.participant.Participant, "_local_update", watched_update)
-    opened = server.sessions.Sessions.open
-
-    def watched_open(self: Any, *arguments: Any) -> Any:
-        session = opened(self, *arguments)
-        collector.note("session token", session.token)
-        return session
-
-    monkeypatch.setattr(server.sessions.Sessions, "open", watched_open)
-    return collector
-
-
-def test_nothing_secret_is_logged(
-    tmp_path: Path, secrets: Collector, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_folder(tmp_path / "study", rounds=3)
-    for key in identities(folder):
-        secrets.note("identity", key._private.private_bytes_raw())
-    log = io.StringIO()
-    handler = logging.StreamHandler(log)
-    root = logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
-    structlog.configure(
-        processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(repr_native_str=True)],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=lambda *_: structlog.PrintLogger(log),
-        cache_logger_on_first_use=False,
-    )
-    diverged = 0
-    training = client.participant.Participant._local_update
-
-    def sometimes_fails(self: Any, parameters: Any) -> Any:
-        nonlocal diverged
-        diverged += 1
-        if diverged == 1:
-            task = self._task
-
-            class Failing:
-                dim = task.dim
-
-                def local_update(self, *_: Any) -> Any:
-                    raise ValueError(f"bad example: {parameters}")
-
-            self._task = Failing()
-            try:
-                return training(self, parameters)
-            finally:
-                self._task = task
-        return training(self, parameters)
-
-    monkeypatch.setattr(client.participant.Participant, "_local_update", sometimes_fails)
-    monkeypatch.setattr("client.participant_host.RETRY_S", (0.01, 0.01))
-    honest = server.sessions.Session.send
-
-    def lie_once(session: server.sessions.Session, data: bytes) -> None:
-        """To one participant in round 2; another one is thrown out in round 1, and comes back."""
-        message = pb.CoordinatorMessage.FromString(data)
-        if message.WhichOneof("message") == "survivor_sets" and session.participant == 1 and where_round(message) == 2:
-            message = pb.CoordinatorMessage(
-                survivor_sets=pb.SurvivorSets(round=2, attempt=message.survivor_sets.attempt, u2=b"", u3=b"")
-            )
-        if message.WhichOneof("message") == "cohort_keys" and session.participant == 2 and where_round(message) == 1:
-            session.close()
-        honest(session, message.SerializeToString())
-
-    monkeypatch.setattr(server.sessions.Session, "send", lie_once)
-
-    async def scenario() -> list[dict[str, Any]]:
-        async with coordinator(folder, tmp_path / "state.sqlite") as where:
-            settings = settings_of(folder, tmp_path / "journal.sqlite", where.address)
-            where.start()
-            async with host(settings) as task, asyncio.timeout(60):
-                await task
-            return where.events
-
-    try:
-        events = asyncio.run(scenario(), debug=True)
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-        structlog.reset_defaults()
-    captured = capfd.readouterr()
-    told = plain("\n".join([log.getvalue(), captured.out, captured.err, *(str(event) for event in events)]))
-
-    assert [event["round"] for event in events if event["kind"] == "round_completed"] == [1, 2, 3]
-    for wanted in ("study accepted", "refused", "coordinator away", "zeros are sent", "ValueError"):
-        assert wanted in told, wanted
-    kinds = set(secrets.found)
-    assert kinds >= {
-        "randomness",
-        "identity",
-        "mask key",
-        "self-mask seed",
-        "self mask",
-        "pairwise mask",
-        "agreement",
-        "secret",
-        "share",
-        "session token",
-    }
-    leaked = {
-        kind
-        for kind, values in secrets.found.items()
-        for value in values
-        if any(spelling in told for spelling in spellings(value))
-    }
-    assert leaked == set()
-    values = {float(value) for update in secrets.updates for value in update if value}
-    assert len(values) > 1000
-    written = {text for value in values for text in (repr(value), f"{value:.8g}", f"{value:.6g}")}
-    # Shorter ones are as likely to be a time or an accuracy.
-    assert [text for text in written if len(text) >= 10 and text in told] == []
-    assert "bad example" not in told
-
-
-def where_round(message: pb.CoordinatorMessage) -> int:
-    return int(getattr(message, message.WhichOneof("message")).round)
-
-
-def test_the_search_would_find_them() -> None:
-    """The spellings are those that Python and our own loggers use."""
-    secret = bytes(range(100, 132))
-    symbols = np.frombuffer(secret, dtype="<u2")
-    for told in (
-        secret.hex(),
-        f"{secret!r}",
-        f"{list(secret)}",
-        f"{symbols}",
-        f"{symbols!r}",
-        f"{symbols.tolist()}",
-        base64.b64encode(secret).decode(),
-        str({"key": secret}),
+def test_everything_went_wrong_that_was_to(ran: Ran) -> None:
+    """Else the next test says little."""
+    said = ran.err.decode(errors="replace")
+    assert all(left <= 0 for left in ran.failures.values())
+    assert [event.count("'kind': 'round_completed'") for event in [ran.named("study-events")]] == [3]
+    for wanted in (
+        *("study accepted", "coordinator away", "training failed, zeros are sent", "encoding failed, zeros are sent"),
+        *("ConsistencyCheck", "nothing can be written down", "a request", "mistyped", "not complete"),
     ):
-        assert any(spelling in plain(told) for spelling in spellings(secret)), told
+        assert wanted in said, wanted
+    assert ran.code == 1
+    assert said.count("RuntimeError: not foreseen") == 1
+    assert "max_epsilon" in ran.named("-policy")
+    assert "disk is full" in ran.named("-full")
+    assert "digest" in ran.named("-document")
+    assert ran.named("code").count("Code") > 4
+    assert ran.named("event-table")
+    assert ran.named(".transcript")
+    for part in ("-policy", "-full", "-document"):
+        assert "self = <" in ran.named(part), "reports are with all locals"
+    assert '"level": "debug"' in said or '"level":"debug"' in said
+    assert "DEBUG asyncio" in said
+    assert "connectivity_state" in said, "gRPC's own words are among them"
+
+
+def test_every_kind_of_secret_was_collected(ran: Ran) -> None:
+    assert ran.secrets.kinds() == BYTES | VECTORS
+    assert len(ran.secrets.data["share"]) > 7 * 7
+    assert len(ran.secrets.data["identity key"]) == 8
+    assert sum(vector.size for vector in ran.secrets.integers["noise"]) > 10_000
+    assert all(np.abs(vector).max() > 10_000 for vector in ran.secrets.integers["noise"]), "else a search says little"
+
+
+def test_nothing_secret_is_told(ran: Ran) -> None:
+    assert ran.leaks() == {}
+
+
+@pytest.mark.parametrize("kind", ["share", "noise"])
+def test_one_careless_line_is_found(tmp_path: Path, kind: str) -> None:
+    """The same studies with one line too many, in the log of structlog and in Python's."""
+    found = Ran(tmp_path / "run", kind).leaks()
+    assert set(found) == {"stderr"}
+    # A share is a slice of nothing else; noise alone is not what is sent, but where the update is zero.
+    assert kind in found["stderr"]
+
+
+# ---------------------------------------------------------------- the search itself
+
+
+SPELLINGS: dict[str, Callable[[bytes], str]] = {
+    "hexadecimal": lambda secret: secret.hex(),
+    "capital letters": lambda secret: secret.hex().upper(),
+    "first eight bytes": lambda secret: secret[:8].hex(),
+    "last eight bytes": lambda secret: f"…{secret[-8:].hex()}",
+    "with colons": lambda secret: secret.hex(":"),
+    "in groups": lambda secret: secret.hex(" ", 2),
+    "base64": lambda secret: base64.b64encode(secret).decode(),
+    "base64 for addresses": lambda secret: base64.urlsafe_b64encode(secret).decode().rstrip("="),
+    "base64 of more": lambda secret: base64.b64encode(b"PK" + secret + b"rest").decode(),
+    "Python": repr,
+    "Python in JSON": lambda secret: json.dumps({"key": repr(secret)}),
+    "JSON": lambda secret: json.dumps(secret.decode("latin-1")),
+    "octal escapes": lambda secret: "".join(f"\\{byte:03o}" for byte in secret),
+    "a list": lambda secret: str(list(secret)),
+    "an array": lambda secret: repr(np.frombuffer(secret[:64], np.uint8)),
+    "an array of symbols": lambda secret: str(np.frombuffer(secret[:16], "<u2")),
+    "a number": lambda secret: str(int.from_bytes(secret[:32], "big")),
+    "a number from the other end": lambda secret: str(int.from_bytes(secret[:32], "little")),
+    "hexadecimal numbers": lambda secret: ", ".join(f"0x{byte:02x}" for byte in secret),
+    "as it is": lambda secret: secret.decode("utf-8", "surrogateescape"),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_bytes_of_every_kind_are_found(ran: Ran, spelling: str) -> None:
+    for kind in sorted(BYTES):
+        secret = next(one for one in sorted(ran.secrets.data[kind]) if len(one) >= 16)
+        line = f'{{"at": "2026-11-21T13:00:00Z", "event": "{SPELLINGS[spelling](secret)}", "port": 8443}}'
+        found = ran.search.kinds_in(line)
+        # What was drawn becomes a key of its own kind.
+        same = {one for one in found for other in ran.secrets.data[one] if secret in other or other in secret}
+        assert kind in found or same, kind
+
+
+ARRAYS: dict[str, Callable[[Any], str]] = {
+    "repr": repr,
+    "str": str,
+    "single precision": lambda values: repr(values.astype(np.float32) if values.dtype.kind == "f" else values),
+    "a list's beginning": lambda values: str(values.tolist()[:3]),
+    "four digits": lambda values: " ".join(f"{one:.3e}" if values.dtype.kind == "f" else str(one) for one in values),
+}
+
+
+@pytest.mark.parametrize("spelling", ARRAYS)
+def test_vectors_of_every_kind_are_found(ran: Ran, spelling: str) -> None:
+    for kind in sorted(VECTORS):
+        vectors: list[Any] = [*ran.secrets.integers.get(kind, []), *ran.secrets.floats.get(kind, [])]
+        vector = max(vectors, key=lambda one: np.abs(one[:3]).min())
+        assert kind in ran.search.kinds_in(f"round 3: {ARRAYS[spelling](vector)} of 512"), kind
+
+
+@pytest.mark.parametrize("exponent", SENTINEL_EXPONENTS)
+@pytest.mark.parametrize("form", ["{}", "{!r}", "{:.4g}", "{:.3e}", "{:f}"])
+def test_one_value_of_an_update_is_found(ran: Ran, exponent: int, form: str) -> None:
+    value = planted((5,), exponent, 1)[3]
+    if form == "{:f}" and exponent < 0:
+        pytest.skip("says no more than that it is small")
+    assert ran.search.kinds_in(f"norm {form.format(value)} above the clip") == {"update"}
+
+
+def test_a_join_code_is_found_as_it_is_typed(ran: Ran) -> None:
+    from wire.join_code import JoinCode
+
+    code = JoinCode(os.urandom(16), next(iter(ran.secrets.data["join code"])), 1_800_000_000)
+    for text in (code.to_text(), code.to_text().lower(), code.to_text().replace("-", "")):
+        assert ran.search.kinds_in(f"not a code: {text!r}") == {"join code"}
+
+
+def test_what_is_no_secret_is_not_found(ran: Ran) -> None:
+    rng = np.random.default_rng(5)
+    other = rng.bytes(64)
+    lines = [spell(other) for spell in SPELLINGS.values()]
+    lines += [spell(rng.normal(size=512) * 10.0**e) for spell in ARRAYS.values() for e in (-17, 0, 6)]
+    lines += [spell(rng.integers(-(10**6), 10**6, 512)) for spell in ARRAYS.values()]
+    assert ran.search.kinds_in("\n".join(lines)) == set()
