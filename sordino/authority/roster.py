@@ -12,6 +12,7 @@ from sordino.authority.folder import AuthorityError, AuthorityFolder
 from sordino.authority.invitations import check_clock
 from sordino.authority.requests import accept, newest_roster
 from sordino.authority.store import AuthorityStore, Version
+from sordino.certificates import CertificateError
 from wire.durable import Statement
 from wire.enrolment import Answer, sign_answer, write_package
 from wire.lottery import write_draws
@@ -80,7 +81,10 @@ def sign_next(
             told = Answer(request.id, False, "this identity was revoked before it was listed", "", b"", version - 1)
             answer = sign_answer(told, folder.keys.signing)
         else:
-            answer = accept(folder, store, request.id, request.identity, request.csr, version, now, member)
+            try:
+                answer = accept(folder, store, request.id, request.identity, request.csr, version, now, member)
+            except CertificateError:  # it goes on waiting; revocations must be signed all the same
+                continue
         answers.append(("UPDATE requests SET answer = ? WHERE id = ?", (answer, request.id)))
     if not changed:
         if answers:

@@ -21,6 +21,7 @@ from wire.durable import DurableStore, Statement
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
 VERSION: Final = 1
+AT_ONCE: Final = 5_000
 WAIT_S: Final = 15.0
 """How long a command waits for another one on the same folder to end."""
 
@@ -168,8 +169,10 @@ class AuthorityStore:
         )
 
     def unpublished(self) -> list[tuple[bytes, bytes]]:
-        """(request id, answer) of which no coordinator has said yet that it has them."""
-        rows = self._read("SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id")
+        """(request id, answer) of which no coordinator has said yet that it has them; as many as fit one package."""
+        rows = self._read(
+            "SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id LIMIT ?", (AT_ONCE,)
+        )
         return [(row[0], row[1]) for row in rows]
 
     def versions(self) -> list[tuple[int, float, int, bool]]:

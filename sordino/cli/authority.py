@@ -6,16 +6,16 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino.exit_codes import ExitCode, Failure, listing
 
 if TYPE_CHECKING:
-    from sordino.authority.requests import Judgement
+    from sordino.authority.visit import Visit
 
 NAME = "authority"
 app = typer.Typer(
@@ -210,6 +210,7 @@ def approve(
     sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
     as_json: Json = False,
 ) -> int:
+    from sordino.authority import words
     from sordino.authority.folder import open_folder
     from sordino.authority.link import open_link
     from sordino.authority.visit import Visit, attend, preview
@@ -219,19 +220,19 @@ def approve(
         wanted = None
         if only_list or chosen:
             seen = preview(folder, link)
-            wanted = _chosen(seen, chosen or ())
+            wanted = words.chosen(seen, chosen or ())
         if only_list:
             visit = Visit([one for one in seen if wanted is None or one.request.id in wanted])
         else:
             visit = attend(folder, link, sign=sign, chosen=lambda signed: wanted is None or signed.id in wanted)
     if as_json:
-        typer.echo(json.dumps({"requests": [_row(one) for one in visit.judgements], **_signed(visit)}))
+        typer.echo(json.dumps({"requests": [words.row(one) for one in visit.judgements], **words.signed(visit)}))
         return int(ExitCode.OK)
     for judgement in visit.judgements:
-        typer.echo(_line(judgement))
+        typer.echo(words.line(judgement))
     if not visit.judgements:
         typer.echo("Nothing waits at the coordinator.")
-    _tell_signed(visit)
+    _echo(words.signed_lines(visit))
     if visit.waiting:
         typer.echo(f"{visit.waiting} accepted, not yet listed:  sordino authority sign {directory}")
     return int(ExitCode.OK)
@@ -260,6 +261,7 @@ def sign_(
     ] = 0,
     as_json: Json = False,
 ) -> int:
+    from sordino.authority import words
     from sordino.authority.folder import open_folder
     from sordino.authority.founding import newest, write_roster
     from sordino.authority.link import open_link
@@ -280,9 +282,9 @@ def sign_(
         with locked(folder.state) as store:
             files = write_roster(newest(store), out)
     if as_json:
-        typer.echo(json.dumps({**_signed(visit), "files": [str(path.resolve()) for path in files]}))
+        typer.echo(json.dumps({**words.signed(visit), "files": [str(path.resolve()) for path in files]}))
         return int(ExitCode.OK)
-    _tell_signed(visit, always=True)
+    _echo(words.signed_lines(visit, always=True))
     for path in files:
         typer.echo(f"wrote {path}")
     return int(ExitCode.OK)
@@ -307,6 +309,7 @@ def revoke_(
     sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
     as_json: Json = False,
 ) -> int:
+    from sordino.authority import words
     from sordino.authority.folder import open_folder
     from sordino.authority.invitations import find_members, revoke, withdraw
     from sordino.authority.link import open_link
@@ -331,9 +334,9 @@ def revoke_(
             "revoked": [{"identity": member.identity.hex(), "host": member.host} for member in gone],
             "withdrawn": None if taken is None else taken.code_id.hex(),
         }
-        typer.echo(json.dumps(body | _signed(visit)))
+        typer.echo(json.dumps(body | words.signed(visit)))
         return int(ExitCode.OK)
-    _tell_signed(visit)
+    _echo(words.signed_lines(visit))
     if gone and not sign:
         typer.echo(f"It takes effect with the next version:  sordino authority sign {directory}")
     return int(ExitCode.OK)
@@ -401,14 +404,16 @@ def run(
     return int(ExitCode.OK)
 
 
-def _tell_visit(visit: Any, as_json: bool) -> None:
-    news = [one for one in visit.judgements if one.verdict in ("accept", "refuse")]
+def _tell_visit(visit: Visit, as_json: bool) -> None:
+    from sordino.authority import words
+
+    news = words.news(visit)
+    if as_json and (news or visit.signed is not None):
+        print(json.dumps({"requests": [words.row(one) for one in news], **words.signed(visit)}), flush=True)
     if as_json:
-        if news or visit.signed is not None:
-            print(json.dumps({"requests": [_row(one) for one in news], **_signed(visit)}), flush=True)
         return
     for one in news:
-        print(_line(one), flush=True)
+        print(words.line(one), flush=True)
     if visit.signed is not None:
         print(f"signed version {visit.signed[0]} with {visit.signed[1]} participants", flush=True)
 
@@ -417,67 +422,9 @@ def _say(as_json: bool, text: str, *, error: bool = False) -> None:
     print(json.dumps({"note": text}) if as_json else text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
-def _chosen(seen: Sequence[Judgement], ids: Sequence[str]) -> set[bytes] | None:
-    """Ids of the requests that are meant; None for all."""
-    if not ids:
-        return None
-    wanted = set()
-    for text in ids:
-        beginning = re.sub(r"\s", "", text).lower()
-        names: Callable[[Judgement], tuple[str, str]] = lambda one: (  # noqa: E731
-            one.request.id.hex(),
-            one.request.request.identity.hex(),
-        )
-        found = [one for one in seen if any(name.startswith(beginning) for name in names(one))]
-        if not found or len(beginning) < 4:
-            raise Failure(ExitCode.INPUT, f"no request that waits begins with {text}: `approve --list` shows them.")
-        if len({one.request.request.identity for one in found}) > 1:
-            raise Failure(ExitCode.INPUT, f"{text} is how several requests begin: name more of the id.")
-        wanted |= {one.request.id for one in found}
-    return wanted
-
-
-def _row(judgement: Judgement) -> dict[str, Any]:
-    request = judgement.request.request
-    return {
-        "request": judgement.request.id.hex(),
-        "kind": request.kind,
-        "identity": request.identity.hex(),
-        "wish": request.host,
-        "host": judgement.host,
-        "verdict": judgement.verdict,
-        "reason": judgement.reason,
-    }
-
-
-_VERDICTS = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
-
-
-def _line(judgement: Judgement) -> str:
-    request = judgement.request.request
-    host = judgement.host or request.host
-    wished = f" (wished {request.host})" if judgement.host and judgement.host != request.host else ""
-    reason = f": {judgement.reason}" if judgement.reason else ""
-    return (
-        f"{judgement.request.id.hex()[:8]}  {request.kind:<5}  {host}{wished}  identity {request.identity.hex()[:16]}  "
-        f"{_VERDICTS[judgement.verdict]}{reason}"
-    )
-
-
-def _signed(visit: Any) -> dict[str, Any]:
-    return {
-        "signed": None if visit.signed is None else {"version": visit.signed[0], "participants": visit.signed[1]},
-        "published": visit.published,
-    }
-
-
-def _tell_signed(visit: Any, *, always: bool = False) -> None:
-    if visit.signed is not None:
-        typer.echo(f"Signed version {visit.signed[0]} of the roster: {visit.signed[1]} participants.")
-    elif always:
-        typer.echo("Nothing has changed since the last version, so none was signed.")
-    if visit.published is not None:
-        typer.echo(f"The coordinator has version {visit.published}.")
+def _echo(lines: Sequence[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 def _seconds(option: str, text: str) -> float:
