@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,7 +54,7 @@ class JoinOptions:
     """
 
     address: str
-    code: str
+    code: str = field(repr=False)
     home: Path | None
     policy_file: Path | None = None
     agreed: bool = False
