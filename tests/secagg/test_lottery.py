@@ -111,6 +111,20 @@ def test_a_participant_checks_the_ticket_before_it_makes_a_key() -> None:
             AdvertiseKeys(replace(config, ticket=false), identities(20)[who], bytes)
 
 
+def test_every_attempt_of_a_round_has_the_same_cohort() -> None:
+    """Where each attempt is drawn anew, a coordinator aborts until colluders have seven of eight places."""
+    config = replace(make_config(8, roster=20), roster=DRAWN, round=3, ticket=TICKET)
+    assert len({replace(config, attempt=attempt).invited for attempt in range(1, 2_000)}) == 1
+
+    def naive(attempt: int) -> frozenset[int]:
+        seed = hashlib.sha256(DRAWS.seeds[2] + attempt.to_bytes(8, "little")).digest()
+        return by_hand(DRAWN, 3, seed, 8)
+
+    colluders = frozenset(range(10))
+    assert len(config.invited & colluders) < 7
+    assert any(len(naive(attempt) & colluders) >= 7 for attempt in range(1, 2_000))
+
+
 @pytest.mark.parametrize("seeds", [(), (b"s" * 31,), (b"s" * 33,)])
 def test_draws_are_checked(seeds: tuple[bytes, ...]) -> None:
     with pytest.raises(ValueError, match="seeds of 32 bytes"):
