@@ -1,4 +1,4 @@
-"""Sordino: federated learning in which the coordinator learns one noisy sum a round and nothing else.
+"""Sordino: federated learning in which the coordinator learns one noisy sum of updates a round, nothing else of them.
 
 What is public is imported from here; everything is loaded on first use, so ``import sordino`` is light::
 

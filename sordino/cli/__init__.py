@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help=(
-        "Federated learning in which the coordinator learns one noisy sum a round and nothing else.\n\n"
+        "Federated learning in which the coordinator learns one noisy sum of updates a round, nothing else of them.\n\n"
         "Try it: [bold]sordino demo[/bold]. By hand: [bold]sordino init my-study[/bold], then "
         "[bold]sordino serve my-study[/bold] in one terminal and "
         "[bold]sordino join --home my-study/hosts/host-01[/bold] in another."
