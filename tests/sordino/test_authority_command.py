@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -23,7 +24,7 @@ import server.roster_file
 import sordino.cli.authority as verb
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
-from server.configuration import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
+from server.configuration import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable, load
 from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
@@ -146,6 +147,23 @@ def test_init_makes_what_is_kept_and_what_is_carried(run: Run, home: Path) -> No
     code, _, err = run("authority", "init", home, "--study", STUDY)
     assert (code, "never overwritten" in err) == (2, True)
     assert before == {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+def test_a_study_under_an_authority_of_its_own(run: Run, home: Path, tmp_path: Path) -> None:
+    """As docs/enrolment.md says: what is carried takes the place of what `sordino init` made."""
+    study, carried = tmp_path / STUDY, home / "coordinator"
+    options = ("--participants", 0, "--enrol", 7, "--epsilon", 50, "--listen", "localhost:9443")
+    assert run("init", study, *options)[0] == 0
+    shutil.rmtree(study / "authority")
+    shutil.copytree(carried, study / "coordinator", dirs_exist_ok=True)
+    shutil.copy(carried / "roster.json", study / "roster.json")
+    shutil.copy(carried / "tls/ca.pem", study / "tls/ca.pem")
+    found, authority = load(study), open_folder(home)
+    assert found.read_authority_public_key() == authority.keys.public
+    assert RosterFile.of(found).read().roster.version == 1
+    assert verify_card(found.coordinator.card.read_bytes(), authority.keys.fingerprint).address == "localhost:9443"
+    server_credentials(found.coordinator)
+    assert found.coordinator.client_ca.read_bytes() == authority.keys.tls.pem
 
 
 @pytest.mark.parametrize(
