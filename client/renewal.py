@@ -47,6 +47,7 @@ log = structlog.get_logger()
 PENDING_FILE: Final = "renewal.json"
 """Beside the certificate: the new key with its request. Secret."""
 LONGEST_SLEEP_S: Final = 3600.0  # a clock that is set, or a machine that slept, is noticed after that
+LEAST_INTERVAL_S: Final = 60.0  # between two renewals, however short a certificate is valid
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 1.0, 300.0, 1.5
 LONGEST_PENDING_S: Final = 30 * 86_400.0  # then the request is made anew
 
@@ -81,6 +82,7 @@ class Renewal:
                 continue
             try:
                 await self.renew()
+                await asyncio.sleep(LEAST_INTERVAL_S)
             except (EnrolmentRefused, CertificateError) as error:
                 log.warning(
                     "the certificate isn't renewed", valid_until=shown(self.certificate.not_after), reason=str(error)

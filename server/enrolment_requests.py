@@ -109,16 +109,20 @@ class EnrolmentRequests:
         statements: list[Statement] = [("DELETE FROM requests WHERE id = ?", (other,)) for other in older]
         statements.append(
             (
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, NULL)",
+                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, NULL) ON CONFLICT (id) DO NOTHING",
                 (id_, self._number, identity, address, signed.data),
             )
         )
-        try:
-            await self._store.write(*statements)
-        except BaseException:
-            self._waiting.pop(id_, None)
-            self._waiting |= replaced
-            raise
+
+        def settle(write: asyncio.Task[None]) -> None:
+            if write.cancelled() or write.exception() is not None:
+                self._waiting.pop(id_, None)
+                self._waiting.update(replaced)
+
+        # A caller who hangs up takes nothing back: what is said to wait must be what is on disk.
+        write = asyncio.create_task(self._store.write(*statements))
+        write.add_done_callback(settle)
+        await asyncio.shield(write)
 
     async def answered(self, answers: Sequence[tuple[Answer, bytes]]) -> None:
         """Keep what the authority has signed, all or nothing; the same answers again are fine. Durable on return.

@@ -163,6 +163,24 @@ def test_what_waits_is_bounded_and_the_oldest_stay(tmp_path: Path, monkeypatch: 
     run(tmp_path, scenario)
 
 
+def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
+    """A call that is cut off while its request is written; memory and disk say the same, and it can be asked again."""
+
+    async def scenario(where: Port) -> None:
+        store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))
+        call = asyncio.create_task(store.add(read_request(data), "192.0.2.1"))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        async with asyncio.timeout(30):
+            while not store._store.read("SELECT 1 FROM requests"):
+                await asyncio.sleep(0.01)
+        assert await where.pending() == [data]
+        assert (await where.enrol(data)).status == PENDING
+
+    run(tmp_path, scenario)
+
+
 def test_one_address_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.enrolment, "CALLS_PER_S", 1e-6)
     monkeypatch.setattr(server.enrolment, "CALLS_AT_ONCE", 3.0)

@@ -1,0 +1,286 @@
+"""The certificate renews itself: before it ends, with one rename, and never for anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import client.renewal
+import sordino.joining
+from client.certificate import RENEWED_FILE, CertificateError, load_certificate
+from client.configuration import load
+from client.connection import Channels
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from client.keystore import load_identity
+from client.participant_host import JoinError, ParticipantHost
+from client.renewal import PENDING_FILE, Renewal
+from client.settings import HostSettings
+from sordino.joining import JoinOptions, join_by_code
+from sordino.processes import free_port
+from tests.server.enrolment_port import Authority, identity, port_in_thread
+from wire import coordinator_pb2 as pb
+from wire.enrolment import read_request, write_package
+
+DAY = datetime.timedelta(days=1)
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+class Home:
+    """A participant who joined a while ago, and the port where she may renew."""
+
+    def __init__(self, where: Any, beside: Any, path: Path) -> None:
+        self.where, self.beside, self.path = where, beside, path
+        self.renewed: list[Any] = []
+        self.identity = load_identity(path / "keys" / "participant.key")
+
+    def issued(self, days_ago: float, days: float = 90) -> None:
+        """Put a certificate of another age in the place of the first one."""
+        name = f"urn:sordino:identity:{self.identity.public.hex()}"
+        chain, key = self.where.authority.client_pair(name, now=NOW - days_ago * DAY, days=days)
+        (self.path / "tls" / "client.pem").write_bytes(chain)
+        (self.path / "tls" / "client.key").write_bytes(key)
+
+    def settings(self, **changes: Any) -> HostSettings:
+        settings = load(self.path).settings()
+        return replace(settings, coordinator=replace(settings.coordinator, **changes))
+
+    def renewal(self, **changes: Any) -> Renewal:
+        settings = self.settings(**changes)
+        certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
+        ca = (self.path / "ca.pem").read_bytes()
+        return Renewal(settings, self.identity, ca, certificate, self.renewed.append)
+
+    def requests(self) -> list[bytes]:
+        return list(self.where.enrolment._requests.waiting(1 << 20))
+
+    def answer(self, **changes: Any) -> None:
+        """The authority's answer to what waits."""
+        [data] = self.requests()
+        answer = self.where.authority.answer(read_request(data), self.where.files.newest.version, **changes)
+        roster = (self.where.files._roster).read_bytes()
+        self.beside(self.where.publish(write_package(roster, None, [answer])))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """Enrolled; from then on the authority is away."""
+    monkeypatch.setattr(sordino.joining, "FIRST_POLL_S", 0.02)
+    monkeypatch.setattr(client.renewal, "FIRST_POLL_S", 0.02)
+    monkeypatch.setattr(client.renewal, "POLL_GROWTH", 1.0)
+    authority = Authority()
+    (tmp_path / "port").mkdir()
+    with port_in_thread(tmp_path / "port", authority) as (where, _):
+        code = authority.code().to_text()
+        join_by_code(JoinOptions(where.address, code, tmp_path / "home", agreed=True), lambda _: None)
+        member, number = where.study.members, where.study.roster_version
+    with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
+        where.study.members, where.study.roster_version = member, number
+        file = tmp_path / "home" / "host.toml"
+        enrolment = [line for line in file.read_text().splitlines() if line.startswith("enrolment =")]
+        file.write_text(file.read_text().replace(enrolment[0], f'enrolment = "{where.address}"'))
+        yield Home(where, beside, tmp_path / "home")
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_third_before_it_ends(home: Home) -> None:
+    """Two days before its last third nothing happens; in it the new one is there, and used from the next session on."""
+    home.issued(days_ago=58)
+    old = load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
+
+    async def scenario() -> None:
+        early = asyncio.create_task(home.renewal().run())
+        await asyncio.sleep(0.1)
+        assert home.requests() == []
+        early.cancel()
+        home.issued(days_ago=61)
+        renewal = home.renewal()
+        task = asyncio.create_task(renewal.run())
+        await until(home.requests)
+        await asyncio.to_thread(home.answer)
+        await until(lambda: home.renewed)
+        await asyncio.sleep(0.1)
+        assert len(home.renewed) == 1
+        task.cancel()
+
+    asyncio.run(scenario())
+    [new] = home.renewed
+    assert new == load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
+    assert new.path.name == RENEWED_FILE
+    assert new.not_after > old.not_after
+    assert new.names == old.names
+    assert new.key != old.key
+    assert not (home.path / "tls" / PENDING_FILE).exists()
+    assert new.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_restart_asks_the_same_again(home: Home) -> None:
+    home.issued(days_ago=80)
+
+    async def for_a_moment() -> None:
+        task = asyncio.create_task(home.renewal().run())
+        await until(home.requests)
+        assert (home.path / "tls" / PENDING_FILE).stat().st_mode & 0o777 == 0o600
+        task.cancel()
+
+    asyncio.run(for_a_moment())
+    first = home.requests()
+    asyncio.run(for_a_moment())
+    assert home.requests() == first
+    home.answer()
+    asyncio.run(home.renewal().renew())
+    assert len(home.renewed) == 1
+
+
+def test_nothing_is_sent_before_it_is_kept(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Injected: the folder takes no writes."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(CertificateError, match="No space left"):
+            asyncio.run(home.renewal().renew())
+    assert home.requests() == []
+    assert home.renewed == []
+
+
+@pytest.mark.parametrize("answer", ["refused", "another identity", "another key", "another authority"])
+def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
+    """The old certificate stays in use, and the process goes on."""
+    home.issued(days_ago=80)
+    before = load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
+    authority = home.where.authority
+    mine = f"urn:sordino:identity:{home.identity.public.hex()}"
+
+    async def scenario() -> None:
+        task = asyncio.create_task(home.renewal().run())
+        await until(home.requests)
+        if answer == "refused":
+            await asyncio.to_thread(lambda: home.answer(accepted=False, reason="this identity was revoked"))
+        elif answer == "another identity":
+            other = f"urn:sordino:identity:{identity('bob').public.hex()}"
+            await asyncio.to_thread(lambda: home.answer(uri=other))
+        else:
+            chain = (authority if answer == "another key" else Authority()).client_pair(mine)[0]
+            await asyncio.to_thread(lambda: home.answer(certificate=chain))
+        await until(lambda: any("isn't renewed" in one["event"] for one in logs))
+        assert not task.done()
+        task.cancel()
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    assert home.renewed == []
+    assert load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key") == before
+
+
+def test_an_answer_signed_by_somebody_else(home: Home) -> None:
+    home.issued(days_ago=80)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(home.renewal().renew())
+        await until(home.requests)
+        [data] = home.requests()
+        forged = Authority().answer(read_request(data))
+
+        async def told(_: bytes) -> bytes:
+            return forged
+
+        requests = home.where.enrolment._requests
+        home.where.enrolment._told = lambda *_: pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=forged)
+        requests.answer = told
+        requests._waiting.clear()
+        with pytest.raises(EnrolmentRefused, match="isn't signed by the study's authority"):
+            await task
+
+    asyncio.run(scenario())
+    assert home.renewed == []
+
+
+def test_nowhere_to_ask(home: Home) -> None:
+    with pytest.raises(EnrolmentRefused, match=r"coordinator\.enrolment in host\.toml names no port"):
+        asyncio.run(home.renewal(enrolment="").renew())
+    with pytest.raises(EnrolmentUnavailable, match="can't be reached"):
+        asyncio.run(home.renewal(enrolment=f"localhost:{free_port()}").renew(0.05))
+
+
+# ---------------------------------------------------------------- the process
+
+
+def stay(home: Home, **changes: Any) -> str:
+    """Why a client process ends."""
+
+    async def scenario() -> None:
+        settings = home.settings(**changes)
+        await ParticipantHost(settings, None, None).stay()  # type: ignore[arg-type]  # nothing is journaled
+
+    with pytest.raises(JoinError) as error:
+        asyncio.run(scenario())
+    return f"{error.value.exit_code}: {error.value}"
+
+
+def test_an_expired_certificate_that_can_t_be_renewed(home: Home) -> None:
+    home.issued(days_ago=100)
+    told = stay(home, enrolment="")
+    assert told.startswith("2: the certificate")
+    for expected in ("expired on", "this machine's clock says", "ask the study's authority for a new join code"):
+        assert expected in told
+    told = stay(home, enrolment=f"localhost:{free_port()}", give_up_s=0.1)
+    assert told.startswith("4: the certificate")
+    assert "can't be renewed" in told
+    home.where.study.members = set()
+    told = stay(home)
+    assert told.startswith("2: the certificate")
+    assert "this identity was revoked or never enrolled" in told
+
+
+def test_a_certificate_that_is_not_valid_yet(home: Home) -> None:
+    home.issued(days_ago=-3)
+    told = stay(home)
+    assert told.startswith("2: the certificate")
+    assert "the clock may be wrong" in told
+
+
+def test_an_expired_certificate_is_renewed_first(home: Home) -> None:
+    """Nobody is connected to before the new one is there; then it is the one that is shown."""
+    home.issued(days_ago=100)
+
+    async def scenario() -> None:
+        host = ParticipantHost(home.settings(address=f"localhost:{free_port()}"), None, None)  # type: ignore[arg-type]
+        task = asyncio.create_task(host.stay())
+        await until(home.requests)
+        assert host._channels is None
+        await asyncio.to_thread(home.answer)
+        await until(lambda: host._channels is not None)
+        assert host._certificate.path.name == RENEWED_FILE
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_next_session_uses_the_new_one(home: Home) -> None:
+    async def scenario() -> None:
+        settings = home.settings()
+        certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
+        channels = Channels("localhost:1", (home.path / "ca.pem").read_bytes(), certificate)
+        first = channels.current()
+        assert channels.current() is first
+        channels.renew(certificate)
+        assert channels.current() is not first
+        await channels.close()
+
+    asyncio.run(scenario())
