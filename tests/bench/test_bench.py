@@ -186,7 +186,7 @@ def test_the_command_prints_the_figures_of_the_design() -> None:
 @pytest.mark.xdist_group("commands")
 def test_primitives_are_all_measured() -> None:
     rows = primitives.run(runs=1)
-    assert len({row["name"] for row in rows}) == len(rows) == 20
+    assert len({row["name"] for row in rows}) == len(rows) == 22
     assert all(row["median"] > 0 for row in rows)
     assert {"GB/s", "ns/value", "us", "ms", "ms/MB"} == {row["unit"] for row in rows}
 
