@@ -291,7 +291,7 @@ def test_dropped_and_the_round_goes_on(
     case: Case,
 ) -> None:
     if case.name in ("stalled upload", "upload that never begins"):
-        monkeypatch.setattr(server.rounds, "Uploads", lambda *given: Uploads(*given, stall_s=0.3))
+        monkeypatch.setattr(server.rounds, "Uploads", lambda *given: Uploads(*given, stall_s=1.0))
 
     async def scenario() -> None:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
