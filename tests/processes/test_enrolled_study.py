@@ -1,0 +1,77 @@
+"""A study whose participants all enrol by code, each part a process: an authority, a coordinator, participants."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from client.configuration import load
+from client.keystore import load_identity
+from tests.processes.enrolled_study import EnrolledStudy, enrolled_study
+
+pytestmark = pytest.mark.slow
+NEEDED = 5
+
+
+def identity_of(study: EnrolledStudy, home: str) -> str:
+    return load_identity(load(study.work / home).participants[0].key).public.hex()
+
+
+def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Path) -> None:
+    with enrolled_study(tmp_path, rounds=400) as study:
+        coordinator = study.serve()
+        study.start("authority", "run", str(study.authority), "--every", "1s", name="authority")
+        study.until(lambda: study.events("study_started"), "the coordinator")
+        strict = tmp_path / "strict.toml"
+        strict.write_text("[policy]\nmax_epsilon = 1\nmin_honest_survivors = 2\n")
+        careful = study.join("careful", study.invite(), "--policy", str(strict))
+        assert study.code_of(careful) == 2
+        assert "your policy refuses this study (epsilon-in-study" in study.log("careful")
+        assert not (tmp_path / "careful").exists()
+
+        began = time.monotonic()
+        codes = [study.invite() for _ in range(NEEDED + 1)]
+        joined = [study.join(f"home-{number}", code) for number, code in enumerate(codes)]
+        # Killed while she waits: the same command goes on with the same identity.
+        key = tmp_path / "home-0" / "keys" / "participant.key"
+        study.until(key.exists, "the first folder")
+        joined[0].send_signal(signal.SIGKILL)
+        who = key.read_bytes()
+        joined[0] = study.join("home-0", codes[0])
+        study.until(lambda: study.events("round_completed"), "the first round")
+        print(f"invitations to the first round: {time.monotonic() - began:.1f} s")
+        assert key.read_bytes() == who
+        everybody = NEEDED + 1
+        study.until(lambda: study.events("round_completed", u3=everybody), "a round of all")
+
+        other = study.join("late", codes[1])  # a code is good once
+        assert study.code_of(other) == 2
+        assert "the join code was used by another participant" in study.log("late")
+        twin = study.start("join", "--home", str(tmp_path / "home-1"), name="twin")
+        assert study.code_of(twin) == 2
+        assert "in use by another process" in study.log("twin")
+
+        study.ask_authority("revoke", identity_of(study, "home-2"), "--sign")
+        assert study.code_of(joined[2]) == 2
+        assert "was revoked or never enrolled" in study.log("home-2")
+        rounds = len(study.events("round_completed"))
+        study.until(lambda: len(study.events("round_completed")) > rounds + 1, "rounds without her")
+        assert study.events("round_completed")[-1]["u3"] == everybody - 1
+        again = study.start("join", "--home", str(tmp_path / "home-2"), name="again")
+        assert study.code_of(again) == 2
+        assert "was revoked or never enrolled" in study.log("again")
+        # Another participant's certificate doesn't help her.
+        for name in ("client.pem", "client.key"):
+            (tmp_path / "home-2" / "tls" / name).write_bytes((tmp_path / "home-1" / "tls" / name).read_bytes())
+        (tmp_path / "home-2" / "keys" / "participant.key").write_bytes(
+            (tmp_path / "home-3" / "keys" / "participant.key").read_bytes()
+        )
+        stolen = study.start("join", "--home", str(tmp_path / "home-2"), name="stolen")
+        assert study.code_of(stolen) == 2
+        assert "the certificate is that of another identity" in study.log("stolen")
+
+        coordinator.send_signal(signal.SIGTERM)
+        assert study.code_of(coordinator) == 0
