@@ -109,11 +109,13 @@ class Account:
     def epsilon_released(self) -> float:
         """Against readers of released models who don't know the cohorts: every charge at the plan's sampling rate.
 
-        Without sampling everybody is known to be invited, and it is `epsilon_coordinator`.
+        Without sampling everybody is known to be invited, and it is `epsilon_coordinator`. It is never more than that:
+        whoever sees the models alone sees nothing that the coordinator doesn't. Both are bounds, at orders fixed by
+        the plan, and after few rounds the one that amplifies may be the weaker.
         """
-        if self.plan.sampling == NO_SAMPLING:
+        if self.plan.sampling == NO_SAMPLING or not self._events:
             return self.epsilon_coordinator()
-        return self._epsilon_released(len(self._events), self._draws) if self._events else 0.0
+        return min(self.epsilon_coordinator(), self._epsilon_released(len(self._events), self._draws))
 
     def would_exceed(self, survivors_at_most: int | None = None) -> bool:
         """The Renyi filter: might one more attempt carry anyone past a budget? Ask before every attempt.

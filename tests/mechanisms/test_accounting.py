@@ -133,3 +133,20 @@ def test_the_running_figure_is_that_of_the_fixed_order(demo_plan: Plan) -> None:
     assert account.epsilon_coordinator() == pytest.approx(at_order, rel=1e-9)
     in_hindsight = rdp_to_epsilon(12.0, demo_plan.round_cost(95, 12.0), demo_plan.delta)
     assert in_hindsight < account.epsilon_coordinator()
+
+
+def test_a_reader_of_models_is_never_told_to_know_more_than_the_coordinator() -> None:
+    """After one of many rounds the bound that amplifies, at an order fixed for all of them, is the weaker one."""
+    drawn = make_plan(
+        mechanism="ddgauss",
+        **{"clients": 20, "dim": 500, "bits": 16, "clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "rounds": 4},
+        **{"colluders": 2, "min_survivors": 12, "quorum": 12, "max_dropout": 0.3, "adversarial": 0.05},
+        **{"sampling": "lottery", "population": 40},
+    )
+    account = Account(drawn)
+    for round_ in range(1, 5):
+        who = frozenset(range(round_, round_ + 20))
+        account.charge(RoundCharge(round_, 1, who, drawn.identity))
+        assert 0 < account.epsilon_released() <= account.epsilon_coordinator()
+    naive = account._epsilon_released(1, 20 * drawn.padded_dim)
+    assert naive > Account(drawn, [RoundCharge(1, 1, frozenset(range(20)), drawn.identity)]).epsilon_coordinator()
