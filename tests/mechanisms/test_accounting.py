@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
-from mechanisms.plan import Plan
+from mechanisms.plan import Plan, make_plan
 from mechanisms.privacy_curves import rdp_to_epsilon
 
 EVERYBODY = frozenset(range(100))
