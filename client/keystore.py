@@ -21,11 +21,12 @@ def load_identity(path: Path) -> IdentityKey:
         KeyFileError: missing, open to others in one of the ways of `wire.key_files`, or not an unencrypted Ed25519
             private key in PEM.
     """
-    content = read_key_file(path)
     try:
-        private = load_pem_private_key(content, password=None)
+        private = load_pem_private_key(read_key_file(path), password=None)
+    except KeyFileError:
+        raise
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not chained: what a parser says of a file that it can't read may quote it.
+        # Not chained, and the content in no local: what a parser says, or a report with all locals, may quote it.
         raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
     if not isinstance(private, Ed25519PrivateKey):
         raise KeyFileError(f"{path} is not an Ed25519 key")
