@@ -22,5 +22,5 @@ def test_ten_kills(tmp_path: Path) -> None:
     # Both came back for a whole round, so this many messages of theirs were checked at least.
     assert figures["unmasking_replies"] >= 3
     assert figures["charges"] >= figures["uploads"] >= figures["unmasking_replies"]
-    assert figures["verified_by_command"] >= 3
+    assert figures["verified_by_command"] >= 2  # the last of each
     assert table(figures)[2] == "| kills of client processes | 10 |"
