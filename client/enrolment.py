@@ -29,9 +29,9 @@ from google.protobuf.message import DecodeError
 from client.certificate import HOST_URI, IDENTITY_URI, shown
 from client.connection import open_channel
 from wire import coordinator_pb2 as pb
+from wire.address import split_address
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
-from wire.settings_file import split_address
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
 SERVICE: Final = "/sordino.v1.Enrolment/"

@@ -357,6 +357,13 @@ def test_client_imports_without_the_coordinators_libraries() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_running_client_needs_no_settings_checker_and_no_command_line() -> None:
+    """12 MB for as long as it runs: whatever it imports, it must not come by way of `wire.settings_file`."""
+    without = COORDINATORS | {"pydantic", "pydantic_settings", "typer", "rich"}
+    done = run_blocked(IMPORT_ALL, without, "client.participant_host", "sordino.client_process")
+    assert done.returncode == 0, done.stderr
+
+
 def test_learning_imports_without_torch_but_for_torch_tasks() -> None:
     eager = {found.file for found in all_imports(ROOT) if found.root == "torch" and not found.lazy}
     assert all(file.startswith("learning/tasks/") for file in eager)

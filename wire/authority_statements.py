@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.context import encode, number
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
+from wire.address import split_address
 from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
 from wire.join_code import fingerprint
-from wire.settings_file import split_address
 
 LARGEST_CARD: Final = 32 << 10
 LARGEST_ANSWER: Final = 32 << 10

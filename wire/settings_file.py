@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from wire.address import split_address as split_address
+
 ENVIRONMENT_PREFIX = "SORDINO_"
 _LIMIT = 80  # characters of a refused value that are repeated in an error
 
@@ -132,21 +134,6 @@ def number_if_it_is_one(value: Any) -> Any:
             except ValueError:
                 continue
     return value
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port`` or ``[ipv6]:port``.
-
-    Raises:
-        ValueError: no host, no port, or a port outside 0..65535.
-    """
-    host, separator, port_text = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not separator or not bare or (":" in bare and bare == host):
-        raise ValueError("must read HOST:PORT, such as localhost:8443 or [::1]:8443")
-    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
-        raise ValueError("must end in a port between 0 and 65535, such as localhost:8443")
-    return bare, int(port_text)
 
 
 def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:

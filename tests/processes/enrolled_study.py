@@ -91,10 +91,9 @@ class EnrolledStudy:
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    def invite(self) -> str:
-        """A fresh join code."""
-        [invitation] = self.ask_authority("invite")["invitations"]
-        return str(invitation["code"])
+    def invite(self, count: int = 1) -> list[str]:
+        """Fresh join codes."""
+        return [one["code"] for one in self.ask_authority("invite", "--count", str(count))["invitations"]]
 
     def log(self, name: str) -> str:
         """What processes of that name have said."""

@@ -27,13 +27,13 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
         study.until(lambda: study.events("study_started"), "the coordinator")
         strict = tmp_path / "strict.toml"
         strict.write_text("[policy]\nmax_epsilon = 1\nmin_honest_survivors = 2\n")
-        careful = study.join("careful", study.invite(), "--policy", str(strict))
+        began = time.monotonic()
+        spare, *codes = study.invite(NEEDED + 2)
+        careful = study.join("careful", spare, "--policy", str(strict))
         assert study.code_of(careful) == 2
         assert "your policy refuses this study (epsilon-in-study" in study.log("careful")
         assert not (tmp_path / "careful").exists()
 
-        began = time.monotonic()
-        codes = [study.invite() for _ in range(NEEDED + 1)]
         joined = [study.join(f"home-{number}", code) for number, code in enumerate(codes)]
         # Killed while she waits: the same command goes on with the same identity.
         key = tmp_path / "home-0" / "keys" / "participant.key"
