@@ -10,8 +10,19 @@ import pytest
 
 from mechanisms.plan import InfeasiblePlan, Plan
 from secagg.errors import InvalidParameters
+from secagg.lottery import Lottery
 from secagg.parameters import colluders_in_cohort
-from wire.study import InvalidStudy, StudyDocument, coding, plan_figures, plan_study, round_parameters
+from secagg.roster import InvalidRoster, Roster, RosterEntry
+from wire.study import (
+    InvalidStudy,
+    StudyDocument,
+    check_roster_fits,
+    coding,
+    plan_figures,
+    plan_study,
+    round_parameters,
+    smallest_roster,
+)
 
 LAYERS = [400, 100, 12]
 WANTED: dict[str, Any] = {
@@ -105,6 +116,37 @@ def test_a_drawn_cohort_may_hold_more_colluders_than_its_share() -> None:
     object.__setattr__(naive, "colluders", 3)
     with pytest.raises(InvalidParameters, match="fewer colluders"):
         round_parameters(naive)
+
+
+def test_rosters_that_the_plan_does_not_cover() -> None:
+    """The naive check, that a roster is signed, lets it grow until a draw holds more colluders than A."""
+
+    def roster(size: int, draws: int = 0) -> Roster:
+        entries = tuple(RosterEntry(number.to_bytes(32, "big"), f"host-{number}") for number in range(size))
+        return Roster("s", 1, entries, Lottery(draws, bytes(32)) if draws else None)
+
+    whole = plan_study(**WANTED, **coding(LAYERS, clip=1.0))
+    for size in (0, 10, 60):  # it grows up to the planned cohort
+        check_roster_fits(whole, roster(size))
+    with pytest.raises(InvalidRoster, match="the plan is for 60 participants, the roster has 61"):
+        check_roster_fits(whole, roster(61))
+    assert smallest_roster(whole) == whole.quorum
+
+    lottery = WANTED | {"sampling": "lottery", "population": 600, "adversarial": 0.1, "max_dropout": 0.3}
+    drawn = plan_study(**lottery, **coding(LAYERS, clip=1.0))
+    for size in (0, 60, 600):
+        check_roster_fits(drawn, roster(size, 10))
+    assert smallest_roster(drawn) == 600  # below it the rate q would be larger than the one that is accounted
+    for draws, found in ((0, "none"), (9, "draws for 9"), (11, "draws for 11")):
+        with pytest.raises(InvalidRoster, match=f"signed with {found}: the authority must sign it with 10 draws"):
+            check_roster_fits(drawn, roster(600, draws))
+    needed = colluders_in_cohort(5000, 60, 0.1, 0.3, 10 * 4096)
+    assert needed > drawn.colluders
+    with pytest.raises(InvalidRoster, match=f"A must be {needed}, the plan assumes {drawn.colluders}"):
+        check_roster_fits(drawn, roster(5000, 10))
+    larger = plan_study(**lottery | {"largest_roster": 5000}, **coding(LAYERS, clip=1.0))
+    assert larger.colluders == needed
+    check_roster_fits(larger, roster(5000, 10))
 
 
 def test_figures_that_nobody_can_state_are_null() -> None:
