@@ -159,7 +159,8 @@ class ParticipantHost:
         """Keep the participants connected until every one's study has ended.
 
         Raises:
-            JoinError: one of them can't take part; the others are cut off.
+            JoinError: why one of them could not take part, once the others have ended: somebody who is revoked must
+                not end the part of those beside her.
         """
         renewal = Renewal(
             self._configuration, self._participants[0].identity, self._ca, self._certificate, self._use_certificate
@@ -169,8 +170,17 @@ class ParticipantHost:
         channel = self._channels = self._open_channel()
         tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
         background = asyncio.create_task(renewal.run())
+        failures: list[JoinError] = []
         try:
-            await asyncio.gather(*tasks)
+            for done in asyncio.as_completed(tasks):
+                try:
+                    await done
+                except JoinError as error:
+                    failures.append(error)
+                    if len(failures) == 1 and len(tasks) > 1:
+                        log.error("a participant of this host can't take part", reason=str(error))
+            if failures:
+                raise failures[0]
         finally:
             for task in (*tasks, background):
                 task.cancel()

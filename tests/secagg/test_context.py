@@ -51,7 +51,7 @@ OTHER_CONFIGS = {
 
 def test_no_field_was_forgotten_below() -> None:
     assert {field.name for field in fields(RoundParameters)} == OTHER_PARAMETERS.keys()
-    # The ticket follows from the round and the root that the roster's signature covers: there is only one that verifies.
+    # The ticket follows from the round and the root under the roster's signature: only one verifies.
     bound = {name.split(":")[0] for name in OTHER_CONFIGS} | {"ticket"}
     assert {field.name for field in fields(RoundConfig)} == bound
     assert {field.name for field in fields(Roster)} == {"study", "version", "entries", "lottery"}
