@@ -152,7 +152,8 @@ def enrolled_study(work: Path, **options: Any) -> Iterator[EnrolledStudy]:
     )
     assert made.returncode == 0, made.stdout + made.stderr
     shutil.move(study.authority / "coordinator", study.coordinator)
-    text = study_toml(StudyOptions(**chosen).settled(), dataset="fashion-mnist-subset", task=chosen.get("task_options", {}))
+    task = chosen.get("task_options", {})
+    text = study_toml(StudyOptions(**chosen).settled(), dataset="fashion-mnist-subset", task=task)
     keys = {
         "state": "state/state.sqlite",
         "tls_certificate": "tls/server.pem",
