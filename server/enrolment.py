@@ -274,8 +274,7 @@ class Enrolment:
         """
         self._count(address)
         self._check_authority(nonce, signature)
-        if self._publishing.locked():
-            raise Refused(grpc.StatusCode.ABORTED, "another package is being taken: try again")
+        # One after the other, each read when it is its turn: the authority's commands run beside each other.
         async with self._publishing:
             data = bytearray()
             try:
