@@ -40,7 +40,7 @@ class StudyOptions:
         enrol: places for further participants, who join with a code; the plan is for all of them together.
         sampling: "none", or "lottery": the authority's seeds draw ``cohort`` participants for each round.
         cohort: of a lottery; else None.
-        population: of a lottery: the smallest roster that the plan covers; None takes ``participants``.
+        population: of a lottery: the smallest roster that a round may begin with; None takes ``participants``.
         min_survivors: fewest in a sum; None takes what independent dropouts miss in one of a thousand rounds.
         quorum: fewest that begin a round; None takes ``min_survivors``.
         listen: HOST:PORT of the coordinator.
@@ -266,11 +266,11 @@ def check_places(options: StudyOptions) -> None:
             raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
     elif options.cohort is None:
         raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
-    elif not options.cohort <= smallest <= options.participants:
+    elif not options.cohort <= smallest <= options.participants + options.enrol:
         raise Failure(
             ExitCode.INPUT,
-            f"a lottery draws --cohort {options.cohort} from --population {smallest} or more, and the study begins "
-            f"with --participants {options.participants}: each must be at most the next.",
+            f"a lottery draws --cohort {options.cohort} from --population {smallest} or more, and the study has places "
+            f"for {options.participants + options.enrol} (--participants and --enrol): each must be at most the next.",
         )
     try:
         port = split_address(options.listen)[1]
