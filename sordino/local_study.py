@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mechanisms.plan import Plan
     from secagg.roster import RosterEntry
     from sordino.authority.folder import AuthorityKeys
+    from sordino.carried_authority import CarriedAuthority
 
 
 ONE_MACHINE = (
@@ -38,6 +39,7 @@ class StudyOptions:
     Attributes:
         participants, hosts: participants are spread evenly over the client processes.
         enrol: places for further participants, who join with a code; the plan is for all of them together.
+        authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
         sampling: "none", or "lottery": the authority's seeds draw ``cohort`` participants for each round.
         cohort: of a lottery; else None.
         population: of a lottery: the smallest roster that a round may begin with; None takes ``participants``.
@@ -64,6 +66,7 @@ class StudyOptions:
     participants: int = 100
     hosts: int = 10
     enrol: int = 0
+    authority: CarriedAuthority | None = None
     sampling: str = "none"
     cohort: int | None = None
     population: int | None = None
@@ -219,7 +222,10 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
     Raises:
         Failure: the folder isn't empty, or an option can't be used.
         mechanisms.plan.InfeasiblePlan: as ``plan_for``.
+        secagg.roster.InvalidRoster: an authority from elsewhere has signed one that doesn't fit the plan.
     """
+    from wire.study import check_roster_fits
+
     _check_place(directory)
     check_places(options)
     chosen = options.settled()
@@ -236,6 +242,8 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
     directory.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
+        if chosen.authority is not None:
+            check_roster_fits(plan, chosen.authority.roster)
         names = _write(work, chosen, plan)
         _check_files(work, names)
         work.chmod(0o755)
@@ -304,6 +312,13 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     from sordino.study_files import host_toml, study_toml
     from wire.enrolment import InvalidCard
 
+    if options.authority is not None:
+        options.authority.copy(work)
+        _write_public(work / ".gitignore", b"*\n")
+        task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
+        text = study_toml(options, dataset=resolve_dataset(options.dataset), task=task)
+        _write_public(work / "study.toml", text.encode())
+        return []
     clock = time.time()
     now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
     authority = AuthorityKeys.make(options.name, now)

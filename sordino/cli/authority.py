@@ -121,6 +121,7 @@ def init(
         return int(ExitCode.OK)
     typer.echo(f"Made the authority of {study} in {directory}.\n\n  fingerprint  {shown}\n")
     typer.echo(f"Carry {directory / COORDINATOR_FOLDER} to the coordinator's machine, then remove it here.")
+    typer.echo(f"Make the study there:  sordino init DIR --authority {COORDINATOR_FOLDER} --enrol N")
     typer.echo("Keep the rest away from there, and a copy of it offline.")
     typer.echo(f"Invite somebody:  sordino authority invite {directory}")
     return int(ExitCode.OK)

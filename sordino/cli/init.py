@@ -6,13 +6,16 @@ import dataclasses
 import json
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli import clip_options as _options
 from sordino.exit_codes import ExitCode, Failure, listing
 from sordino.local_study import ONE_MACHINE, StudyOptions
+
+if TYPE_CHECKING:
+    from sordino.carried_authority import CarriedAuthority
 
 NAME = "init"
 HELP = (
@@ -42,8 +45,14 @@ def run(
         typer.Option(help="Name of the study.", rich_help_panel=_STUDY, show_default="the folder's name"),
     ] = None,
     participants: Annotated[
-        int, typer.Option(min=0, help="Participants made with the study.", rich_help_panel=_STUDY)
-    ] = _D.participants,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Participants made with the study.",
+            rich_help_panel=_STUDY,
+            show_default=f"{_D.participants}; 0 with --authority",
+        ),
+    ] = None,
     hosts: Annotated[
         int, typer.Option(min=0, help="Client processes they are spread over.", rich_help_panel=_STUDY)
     ] = _D.hosts,
@@ -51,6 +60,16 @@ def run(
         int,
         typer.Option(min=0, help="Places kept for participants who join with a code.", rich_help_panel=_STUDY),
     ] = _D.enrol,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder coordinator/ of `sordino authority init`, where the authority is elsewhere: it says who takes "
+            "part, and all join with its codes.",
+            rich_help_panel=_STUDY,
+            show_default="one is made with the study",
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=_STUDY)] = _D.rounds,
     task: Annotated[
         str, typer.Option(help="softmax-regression, mlp, or cnn (needs torch).", rich_help_panel=_STUDY)
@@ -156,9 +175,14 @@ def run(
     sketch_rows: Annotated[int, _options.SKETCH_ROWS] = _D.sketch_rows,
     sketch_ratio: Annotated[float | None, _options.SKETCH_RATIO] = None,
     listen: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Where the coordinator listens.", rich_help_panel=_NETWORK),
-    ] = _D.listen,
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where the coordinator listens.",
+            rich_help_panel=_NETWORK,
+            show_default=f"{_D.listen}; with --authority all interfaces, at the port on its card",
+        ),
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
@@ -169,16 +193,18 @@ def run(
         ),
     ] = None,
     one_machine: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--one-machine/--separate-machines",
             help="One machine plays all parts: hosts may hold more participants than are assumed to collude.",
             rich_help_panel=_NETWORK,
+            show_default="one-machine; separate-machines with --authority",
         ),
-    ] = _D.one_machine,
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     from mechanisms.refusals import InfeasiblePlan
+    from sordino.carried_authority import CarriedAuthority
     from sordino.local_study import check_places, make_local_study, plan_for
     from sordino.plan_checks import notes
     from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, one_of
@@ -188,6 +214,15 @@ def run(
     if mechanism == "binomial":
         raise Failure(ExitCode.INPUT, "--mechanism binomial can be planned, not served. Use ddgauss or skellam.")
     one_of("--mechanism", mechanism, ("ddgauss", "skellam", "gaussian", "local-gaussian"))
+    carried = None
+    if authority is not None:
+        carried = CarriedAuthority.read(authority)
+        name, listen, participants = _as_carried(carried, name, listen, participants)
+        one_machine = bool(one_machine)
+    if participants is None:
+        participants = _D.participants
+    listen = listen or _D.listen
+    one_machine = _D.one_machine if one_machine is None else one_machine
     if participants == 0 and enrol:
         hosts = 0
     one_of("--sampling", sampling, ("none", "lottery"))
@@ -217,6 +252,7 @@ def run(
         name=name if name is not None else directory.resolve().name,
         rounds=rounds,
         enrol=enrol,
+        authority=carried,
         sampling=sampling,
         cohort=cohort,
         population=population,
@@ -292,7 +328,7 @@ def run(
             "directory": str(study.directory.resolve()),
             "address": study.options.client_address,
             "enrolment": study.options.client_enrolment,
-            "authority": str((study.directory / "authority").resolve()),
+            "authority": None if carried is not None else str((study.directory / "authority").resolve()),
             "hosts": [str(path.resolve()) for path in study.hosts],
             "plan": figures,
         }
@@ -314,6 +350,9 @@ def run(
         typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
     if hosts > 1:
         typer.echo(f"           and so on to {study.hosts[-1].name}, each in a terminal of its own")
+    if carried is not None:
+        typer.echo("Invite:    sordino authority invite, where the authority is; and sordino authority run there")
+        return int(ExitCode.OK)
     if enrol:
         typer.echo(f"Invite:    sordino authority invite {study.directory / 'authority'}")
         typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
@@ -321,3 +360,24 @@ def run(
     if one_machine:
         typer.echo("\n" + textwrap.fill(ONE_MACHINE, width))
     return int(ExitCode.OK)
+
+
+def _as_carried(
+    carried: CarriedAuthority, name: str | None, listen: str | None, participants: int | None
+) -> tuple[str, str, int]:
+    """Name, address and number of participants of a study whose authority is elsewhere.
+
+    Raises:
+        Failure: they are chosen otherwise than its card says.
+    """
+    from wire.address import split_address
+
+    if name not in (None, carried.card.study):
+        raise Failure(ExitCode.INPUT, f"--name {name}: the authority is that of {carried.card.study}. Leave it out.")
+    if participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"--participants {participants}: only the authority puts somebody on the roster, and it is elsewhere. Keep "
+            f"places with --enrol {participants}, and invite them there.",
+        )
+    return carried.card.study, listen or f"0.0.0.0:{split_address(carried.card.address)[1]}", 0

@@ -259,3 +259,40 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "study").write_text("x")
     with pytest.raises(Failure, match="is not a folder"):
         make_local_study(tmp_path / "study", StudyOptions())
+
+
+# ---------------------------------------------------------------- under an authority that is elsewhere
+
+
+def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) -> None:
+    made = ("--study", "clinic", "--coordinator", "localhost:9444", "--places", 12)
+    assert run("authority", "init", tmp_path / "authority", *made)[0] == 0
+    carried = tmp_path / "authority" / "coordinator"
+    study = tmp_path / "study"
+    code, out, _ = run("init", study, "--authority", carried, "--enrol", 12, "--epsilon", 30, "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert (body["study"], body["authority"], body["hosts"]) == ("clinic", None, [])
+    assert not (study / "authority").exists()
+    configuration = server.configuration.load(study)
+    assert configuration.coordinator.listen == "0.0.0.0:9443"
+    assert configuration.coordinator.enrolment_listen == "0.0.0.0:9444"
+    assert not configuration.coordinator.one_machine
+    public = (carried / "authority.pub").read_text().strip()
+    assert configuration.read_authority_public_key().hex() == public
+    for name in ("transcript.key", "tls/server.key"):
+        assert (study / "coordinator" / name).stat().st_mode & 0o777 == 0o600
+    for arguments, told in (
+        (("--authority", carried, "--participants", 5), "only the authority puts somebody on the roster"),
+        (("--authority", carried, "--enrol", 12, "--name", "other"), "the authority is that of clinic"),
+        (("--authority", carried), "too few"),
+        (("--authority", carried, "--enrol", 12, "--sampling", "lottery", "--cohort", 8, "--population", 9), "draws"),
+        (("--authority", tmp_path / "authority", "--enrol", 12), "there is no card.json"),
+    ):
+        code, _, err = run("init", tmp_path / "another", "--epsilon", 30, *arguments)
+        assert (code, told in err) == (2, True), err
+        assert not (tmp_path / "another").exists()
+    changed = (study / "roster.json").read_bytes().replace(b'"version": 1', b'"version": 2')
+    (carried / "roster.json").write_bytes(changed)
+    _, _, err = run("init", tmp_path / "another", "--authority", carried, "--enrol", 12, "--epsilon", 30)
+    assert "not signed by this study's authority" in err
