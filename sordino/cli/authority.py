@@ -12,23 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
 
 if TYPE_CHECKING:
     from sordino.authority.visit import Visit
 
 NAME = "authority"
-app = typer.Typer(
-    name=NAME,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help=(
-        "Decide who may take part in a study.\n\nThe authority holds the two keys that sign rosters and TLS "
-        "certificates. It is not the coordinator: keep its folder on another machine, in other hands. It is needed "
-        "when somebody joins, renews a certificate or is revoked, and can be switched off in between. "
-        "docs/enrolment.md says what each party has and what a coordinator that lies can't do."
-    ),
+app = verb_group(
+    NAME,
+    "Decide who may take part in a study.\n\nThe authority holds the two keys that sign rosters and TLS "
+    "certificates. It is not the coordinator: keep its folder on another machine, in other hands. It is needed "
+    "when somebody joins, renews a certificate or is revoked, and can be switched off in between. "
+    "docs/enrolment.md says what each party has and what a coordinator that lies can't do."
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

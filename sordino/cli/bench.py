@@ -10,19 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "bench"
-app = typer.Typer(
-    name=NAME,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help=(
-        "Measure the protocol, the noise and what lies below them on this machine.\n\nTimes are CPU time, since "
-        "machines are shared. [bold]all[/bold] holds each hot path against its limit and fails when a bound is broken; "
-        "[bold]peers[/bold] runs other projects on the same work in the same run."
-    ),
+app = verb_group(
+    NAME,
+    "Measure the protocol, the noise and what lies below them on this machine.\n\nTimes are CPU time, since "
+    "machines are shared. [bold]all[/bold] holds each hot path against its limit and fails when a bound is broken; "
+    "[bold]peers[/bold] runs other projects on the same work in the same run."
 )
 _CODES = listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 

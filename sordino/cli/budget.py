@@ -10,19 +10,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "budget"
-app = typer.Typer(
-    name=NAME,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help=(
-        "Read the privacy ledger of a coordinator or of a participant.\n\nEvery sum is charged before it is opened. "
-        "The ledger is only appended to, and each row holds the hash of the row before it. Both commands check all of "
-        "it, write nothing, and may run beside `serve` and `join`."
-    ),
+app = verb_group(
+    NAME,
+    "Read the privacy ledger of a coordinator or of a participant.\n\nEvery sum is charged before it is opened. "
+    "The ledger is only appended to, and each row holds the hash of the row before it. Both commands check all of "
+    "it, write nothing, and may run beside `serve` and `join`."
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
 

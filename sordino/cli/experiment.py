@@ -10,16 +10,11 @@ from typing import Annotated
 
 import typer
 
+from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "experiment"
-app = typer.Typer(
-    name=NAME,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Reproduce published experiments with the encoder and the plans that a study uses.",
-)
+app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 _MOST_TRIALS = 100_000
 

@@ -9,20 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "transcript"
-app = typer.Typer(
-    name=NAME,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help=(
-        "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: who was invited, "
-        "advertised keys, dealt, uploaded and signed, under which plan, and what was charged. Whoever knows the "
-        "study's authority can check it; it needs no network, no coordinator and nobody's secret. docs/transcripts.md "
-        "says what it proves and what it doesn't."
-    ),
+app = verb_group(
+    NAME,
+    "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: who was invited, "
+    "advertised keys, dealt, uploaded and signed, under which plan, and what was charged. Whoever knows the "
+    "study's authority can check it; it needs no network, no coordinator and nobody's secret. docs/transcripts.md "
+    "says what it proves and what it doesn't."
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.TRANSCRIPT)
 _KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
