@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import time
@@ -31,13 +30,14 @@ from secagg.parallel import Parallel
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
+from server.gathering import Gathering
 from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.outgoing import Outgoing
 from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
-from server.rounds import PROGRESS_INTERVAL_S, Attempt, AttemptAborted
+from server.rounds import Attempt, AttemptAborted
 from server.sessions import Session, Sessions, check_proof
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
@@ -47,15 +47,13 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
-from wire.study import StudyDocument, round_parameters, smallest_roster, upload_bytes
+from wire.study import StudyDocument, round_parameters, upload_bytes
 
 log = structlog.get_logger()
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
 _ROUNDING = 1e-9  # by how much two machines may disagree on a Renyi cost
-ENROLMENT_INTERVAL_S = 2.0
-ARRIVAL_S, RETURN_S = 10.0, 2.0  # longest wait for stragglers when the quorum is there
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
 
@@ -114,7 +112,6 @@ class Study:
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
         self._finished = False
-        self._first_gathering = True
         self._loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
@@ -125,6 +122,17 @@ class Study:
         # A session can be opened while the other one is busy with a sum.
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
+        self._gathering = Gathering(
+            plan=self._plan,
+            membership=self._membership,
+            sessions=self.sessions,
+            loop_lag=self._loop_lag,
+            connect_s=configuration.deadlines.connect_s,
+            enrolment_open=bool(configuration.coordinator.enrolment_listen),
+            emit=self._emit,
+            configure=self._configure,
+            use_offered=self._use_offered,
+        )
         deadlines = configuration.deadlines
         self._deadlines_s = {
             ADVERTISE_KEYS: deadlines.advertise_keys_s,
@@ -290,11 +298,11 @@ class Study:
             # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one.
             if attempt == first or self._plan.sampling != LOTTERY:
                 await self._use_offered()
-                await self._enrolment(round_, attempt)
-            cohort = await self._gather(round_, attempt)
-            if cohort is None:
+                await self._gathering.enrolment(round_, attempt)
+            gathered = await self._gathering.gather(round_, attempt)
+            if gathered is None:
                 continue
-            if await self._one_attempt(round_, attempt, cohort):
+            if await self._one_attempt(*gathered):
                 return True
         return False
 
@@ -357,93 +365,8 @@ class Study:
         )
         return True
 
-    async def _enrolment(self, round_: int, attempt: int) -> None:
-        """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
-        told_at, first = -ENROLMENT_INTERVAL_S, True
-        while self._configuration.coordinator.enrolment_listen and self._membership.missing():
-            if time.monotonic() - told_at >= ENROLMENT_INTERVAL_S:
-                told_at = time.monotonic()
-                self._emit(
-                    "waiting_for_enrolment",
-                    round=round_,
-                    attempt=attempt,
-                    received=len(self._membership.members()),
-                    needed=len(self._membership.members()) + self._membership.missing(),
-                    roster_version=self.roster_version,
-                    first=first,
-                )
-                first = False
-            self.sessions.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ENROLMENT_INTERVAL_S):
-                    await self.sessions.changed.wait()
-            await self._use_offered()
-
-    async def _gather(self, round_: int, attempt: int) -> frozenset[int] | None:
-        """Wait for the whole cohort, at most `connect_s`, then go on with the quorum; None when it isn't there.
-
-        Winners of a lottery who are absent are dropouts: nobody else is invited in their place.
-        """
-        deadline = time.monotonic() + self._configuration.deadlines.connect_s
-        if self._membership.missing():
-            return self._not_gathered(round_, attempt, len(self._membership.members()), smallest_roster(self._plan))
-        self._config = await self._compute(self._round_config, round_, attempt)
-        invited = self._membership.members() & self._config.invited
-        quorum, expected = self._plan.quorum, len(invited)
-        # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
-        # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
-        patience_s = ARRIVAL_S if self._first_gathering else RETURN_S if attempt > 1 else 0.0
-        self._first_gathering = False
-        quorum_since: float | None = None
-        told_at = -PROGRESS_INTERVAL_S
-        self._loop_lag.restart()
-        while True:
-            ready = self.sessions.ready() & invited
-            now = time.monotonic()
-            if len(ready) >= expected:
-                return ready
-            if len(ready) >= quorum:
-                quorum_since = quorum_since or now
-                if now - quorum_since >= patience_s or now >= deadline:
-                    return ready
-            else:
-                quorum_since = None
-            if now >= deadline:
-                return self._not_gathered(round_, attempt, len(ready), quorum)
-            if len(ready) < quorum and self._plan.sampling != LOTTERY and await self._use_offered():
-                self._config = await self._compute(self._round_config, round_, attempt)
-                invited = self._membership.members() & self._config.invited
-                expected = len(invited)
-                continue
-            if now - told_at >= PROGRESS_INTERVAL_S:
-                told_at = now
-                self._emit(
-                    "waiting_for_participants",
-                    received=len(ready),
-                    needed=quorum,
-                    expected=expected,
-                    left_s=round(deadline - now, 1),
-                )
-            self.sessions.changed.clear()
-            try:
-                async with asyncio.timeout(min(0.5, max(deadline - now, 0.01))):
-                    await self.sessions.changed.wait()
-            except TimeoutError:
-                continue
-
-    def _not_gathered(self, round_: int, attempt: int, received: int, needed: int) -> None:
-        self._emit(
-            "attempt_aborted",
-            round=round_,
-            attempt=attempt,
-            phase="Connecting",
-            reason=f"{received} participants are connected, {needed} needed",
-            received=received,
-            needed=needed,
-            loop_lag_ms=self._loop_lag.figures(),
-        )
-
-    async def _one_attempt(self, round_: int, number: int, cohort: frozenset[int]) -> bool:
+    async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
+        round_, number = config.round, config.attempt
         began = time.monotonic()
         self._loop_lag.restart()
         model_bytes, digest = await self._compute(self._model.serialised)
@@ -453,7 +376,7 @@ class Study:
         # Whoever left while the model was serialised would be waited for until the first deadline.
         cohort &= self.sessions.ready()
         attempt = Attempt(
-            replace(self._config, model_digest=self._model_sha256),
+            replace(config, model_digest=self._model_sha256),
             cohort,
             self.sessions,
             self._deadlines_s,
@@ -468,7 +391,7 @@ class Study:
         self._attempt = attempt  # from here on it is told of sessions that end
         try:
             await self._journal.begin_attempt(round_, number)
-            absent = sorted(map(self._membership.number, self._config.invited - cohort))
+            absent = sorted(map(self._membership.number, config.invited - cohort))
             self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort), absent=absent)
             completed = await attempt.run()
         except AttemptAborted as error:
@@ -582,6 +505,9 @@ class Study:
         self._emit("round_completed", **body)
 
     # ------------------------------------------------------------ helpers
+
+    async def _configure(self, round_: int, attempt: int) -> RoundConfig:
+        return await self._compute(self._round_config, round_, attempt)
 
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""

@@ -265,7 +265,7 @@ def test_a_loser_in_the_cohort_ends_the_attempt_for_everybody(
         message = pb.CoordinatorMessage.FromString(data)
         if message.WhichOneof("message") == "cohort_keys":
             members = message.cohort_keys.members
-            loser = next(who for who in range(DRAWN) if who not in where.study._config.invited)
+            loser = next(who for who in range(DRAWN) if who not in where.study._attempt.config.invited)
             took = next(one for one in members if one.participant != session.participant)
             took.participant = loser
             ordered = sorted(members, key=lambda one: one.participant)

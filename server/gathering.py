@@ -1,0 +1,132 @@
+"""Before an attempt: who is invited to it, and waiting until they are connected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mechanisms.plan import Plan
+from mechanisms.statement import LOTTERY
+from secagg.context import RoundConfig
+from server.loop_lag import LoopLag
+from server.membership import Membership
+from server.rounds import PROGRESS_INTERVAL_S
+from server.sessions import Sessions
+from wire.study import smallest_roster
+
+ENROLMENT_INTERVAL_S: Final = 2.0
+ARRIVAL_S: Final = 10.0  # longest wait for stragglers when the quorum is there, before the first round
+RETURN_S: Final = 2.0  # and after an attempt that was aborted
+
+
+@dataclass
+class Gathering:
+    """Waits for participants, for as long as the study's settings say.
+
+    Attributes:
+        connect_s: longest wait for the cohort to connect.
+        enrolment_open: whether people can still enrol; then a roster that is too small is waited for without an end.
+        configure: async (round, attempt) -> the attempt's configuration under the roster in use.
+        use_offered: async: puts a later roster to use if there is one; says whether it did.
+    """
+
+    plan: Plan
+    membership: Membership
+    sessions: Sessions
+    loop_lag: LoopLag
+    connect_s: float
+    enrolment_open: bool
+    emit: Callable[..., None]
+    configure: Callable[[int, int], Awaitable[RoundConfig]]
+    use_offered: Callable[[], Awaitable[bool]]
+    _first: bool = True
+
+    async def enrolment(self, round_: int, attempt: int) -> None:
+        """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
+        told_at, first = -ENROLMENT_INTERVAL_S, True
+        while self.enrolment_open and self.membership.missing():
+            if time.monotonic() - told_at >= ENROLMENT_INTERVAL_S:
+                told_at, here = time.monotonic(), len(self.membership.members())
+                self.emit(
+                    "waiting_for_enrolment",
+                    round=round_,
+                    attempt=attempt,
+                    received=here,
+                    needed=here + self.membership.missing(),
+                    roster_version=self.membership.roster.version,
+                    first=first,
+                )
+                first = False
+            await self._changed(ENROLMENT_INTERVAL_S)
+            await self.use_offered()
+
+    async def gather(self, round_: int, attempt: int) -> tuple[RoundConfig, frozenset[int]] | None:
+        """Wait for the whole cohort, at most `connect_s`, then go on with the quorum.
+
+        Winners of a lottery who are absent are dropouts: nobody else is invited in their place.
+
+        Returns:
+            The configuration, and who is here by position; None when the quorum isn't.
+        """
+        deadline = time.monotonic() + self.connect_s
+        if self.membership.missing():
+            return self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
+        config, quorum = await self.configure(round_, attempt), self.plan.quorum
+        # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
+        # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
+        patience_s = ARRIVAL_S if self._first else RETURN_S if attempt > 1 else 0.0
+        self._first = False
+        quorum_since: float | None = None
+        told_at = -PROGRESS_INTERVAL_S
+        self.loop_lag.restart()
+        while True:
+            invited = self.membership.members() & config.invited
+            ready = self.sessions.ready() & invited
+            now = time.monotonic()
+            if len(ready) >= len(invited):
+                return config, ready
+            if len(ready) >= quorum:
+                quorum_since = quorum_since or now
+                if now - quorum_since >= patience_s or now >= deadline:
+                    return config, ready
+            else:
+                quorum_since = None
+            if now >= deadline:
+                return self._too_few(round_, attempt, len(ready), quorum)
+            # Whoever was accepted meanwhile may be the one who is missing; a drawn cohort stays that of its round.
+            if len(ready) < quorum and self.plan.sampling != LOTTERY and await self.use_offered():
+                config = await self.configure(round_, attempt)
+                continue
+            if now - told_at >= PROGRESS_INTERVAL_S:
+                told_at = now
+                self.emit(
+                    "waiting_for_participants",
+                    received=len(ready),
+                    needed=quorum,
+                    expected=len(invited),
+                    left_s=round(deadline - now, 1),
+                )
+            await self._changed(min(0.5, max(deadline - now, 0.01)))
+
+    async def _changed(self, longest_s: float) -> None:
+        """Until a session or the roster changes."""
+        self.sessions.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self.sessions.changed.wait()
+
+    def _too_few(self, round_: int, attempt: int, received: int, needed: int) -> None:
+        self.emit(
+            "attempt_aborted",
+            round=round_,
+            attempt=attempt,
+            phase="Connecting",
+            reason=f"{received} participants are connected, {needed} needed",
+            received=received,
+            needed=needed,
+            loop_lag_ms=self.loop_lag.figures(),
+        )
