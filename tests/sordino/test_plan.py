@@ -171,7 +171,7 @@ def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
 
 def test_colluders_of_a_draw(run: Run) -> None:
     said = " ".join(run("plan", "--sampling", "lottery", "--population", 1000, "--no-alternatives")[1].split())
-    assert "25 at most 25 of the 50 colluders are drawn, except with chance 2^-40 in all rounds together" in said
+    assert "28 at most 28 of the 50 colluders are drawn, except with chance 2^-40 in all rounds together" in said
     assert "100 participants of 1000, drawn by lottery" in said
 
 
