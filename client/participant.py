@@ -209,8 +209,7 @@ class Participant:
         self._drop_attempt()
         if message.study_sha256 != terms.study_sha256:
             raise CoordinatorMisbehaved("AdvertiseKeys", "the round names another study document")
-        if message.roster_sha256 == terms.roster_sha256:
-            return terms
+        # Asked every time: another participant of this process may have seen a later version than this one.
         try:
             return await self._accept_roster(session, message.roster_sha256)
         except InvalidRoster as error:
@@ -220,6 +219,8 @@ class Participant:
 
     async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
         plan = terms.document.plan
+        if message.round > plan.rounds:  # once joined, no earlier round could be
+            raise CoordinatorMisbehaved("AdvertiseKeys", f"round {message.round} of a plan with {plan.rounds}")
         ticket = None
         if plan.sampling == LOTTERY:
             if len(terms.roster) < plan.population:  # the rate that the plan counts on is that of a larger roster

@@ -40,7 +40,8 @@ from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_rost
 
 log = structlog.get_logger()
 
-LARGEST_ROSTER_FILE = 256 << 20
+LARGEST_GROWTH = 4  # over the population that a lottery's plan draws from at least
+ROSTER_BYTES = 256  # most that one participant takes in a roster's file, whose signature is checked once it is read
 RETRY_S = (0.5, 10.0)  # first and longest wait between attempts to connect
 # The stream is refused for good: trying again changes nothing.
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
@@ -262,13 +263,12 @@ class ParticipantHost:
             if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
                 return terms
             study_bytes = await session.download(study_sha256, LARGEST_DOCUMENT)
-            roster_bytes = await session.download(roster_sha256, LARGEST_ROSTER_FILE)
             try:
                 document = StudyDocument.from_bytes(study_bytes)
                 check_study(self._configuration, document, study_sha256, self._journal.ledger.totals)
                 if document.plan.dim != self._task.dim:
                     raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
-                roster = await self._checked(document, study_sha256, roster_bytes)
+                roster = await self._fetched(session, document, study_sha256, roster_sha256)
             except StorageError as error:
                 raise JoinError(f"nothing can be written down, so nothing is sent: {error}", BAD_INPUT) from error
             except PolicyRefusal as error:
@@ -307,9 +307,8 @@ class ParticipantHost:
             if terms is None:
                 raise InvalidRoster("no study was accepted yet")
             if terms.roster_sha256 != sha256:
-                roster_bytes = await session.download(sha256, LARGEST_ROSTER_FILE)
                 try:
-                    roster = await self._checked(terms.document, terms.study_sha256, roster_bytes)
+                    roster = await self._fetched(session, terms.document, terms.study_sha256, sha256)
                 except InvalidRoster:
                     raise
                 except ValueError as error:
@@ -318,14 +317,17 @@ class ParticipantHost:
                 terms = self._terms = StudyTerms(terms.document, roster, terms.study_sha256, sha256)
             return terms
 
-    async def _checked(self, document: StudyDocument, study_sha256: bytes, roster_bytes: bytes) -> Roster:
+    async def _fetched(self, session: Session, document: StudyDocument, study_sha256: bytes, sha256: bytes) -> Roster:
         """A roster, held against the authority's key, the plan, the policy and every version seen before."""
-        loop = asyncio.get_running_loop()
+        loop, plan = asyncio.get_running_loop(), document.plan
+        # Bounded by the plan: a coordinator that lies could else have this process read until its memory is full.
+        most = (1 << 16) + ROSTER_BYTES * LARGEST_GROWTH * max(plan.clients, plan.population)
+        roster_bytes = await session.download(sha256, most)
         public = self._configuration.study.authority_public_key_bytes
         roster = await loop.run_in_executor(self._executor, verify_roster, roster_bytes, public)
         if roster.study != document.study:
             raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
-        check_roster_fits(document.plan, roster)
+        check_roster_fits(plan, roster)
         check_roster(self._configuration, document, roster)
         await self._journal.accept_study(document.study, study_sha256, roster.version, roster.digest())
         return SharedRoster.of(roster) if len(self._participants) > 1 else roster

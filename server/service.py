@@ -35,6 +35,7 @@ log = structlog.get_logger()
 SERVICE = "sordino.v1.Coordinator"
 TOKEN_METADATA = "sordino-session-bin"
 HANDSHAKE_S = 10.0
+FAREWELL_S = 5.0  # for the last messages of a session that is over
 HEARTBEAT = assembled.message(heartbeat=pb.Heartbeat())
 
 # One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
@@ -131,16 +132,20 @@ async def _session(
         await _refuse(study, context, grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
     writer = asyncio.create_task(_write(session, context))
     reader = asyncio.create_task(_read(study, session, iterator))
+    over = asyncio.create_task(session.over.wait())
     reason = "connection closed"
     try:
-        await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({writer, reader, over}, return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            await asyncio.wait({writer}, timeout=FAREWELL_S)  # a peer that reads nothing is not waited for
         if reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
             reason = str(reader.exception())
     finally:
         study.sessions.lost(session, reason)
-        reader.cancel()
-        writer.cancel()
-        await asyncio.gather(reader, writer, return_exceptions=True)
+        tasks = (reader, writer, over)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _handshake(
@@ -174,6 +179,8 @@ async def _read(study: Study, session: Session, iterator: AsyncIterator[bytes]) 
 
 
 def _receive(study: Study, session: Session, raw: bytes) -> None:
+    if session.closed:  # its position may be somebody else's by now
+        raise SessionRefused("the session is over")
     try:
         message = pb.ParticipantMessage.FromString(raw)
     except DecodeError as error:

@@ -45,7 +45,12 @@ class Session:
     token: bytes = field(repr=False)
     ready: bool = False
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
-    closed: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over: what its peer still says counts for nothing, whoever has its position by then."""
+        return self.over.is_set()
 
     def send(self, message: bytes) -> None:
         """Queue a serialised `CoordinatorMessage`; a session that is gone swallows it."""
@@ -55,7 +60,7 @@ class Session:
     def close(self) -> None:
         """End the stream after what is queued."""
         if not self.closed:
-            self.closed = True
+            self.over.set()
             self.outbox.put_nowait(None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,8 +108,6 @@ def test_a_round_with_a_roster_that_goes_back(
     digests = []
 
     def prepare(where: Coordinator) -> None:
-        import hashlib
-
         for data in (third, second):
             digests.append(hashlib.sha256(data).digest())
             where.study._documents[digests[-1]] = data
@@ -130,8 +129,6 @@ def test_a_round_with_a_roster_that_goes_back(
 
 def test_two_rosters_of_one_version(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an authority whose folder was put back to an older copy would sign."""
-    import hashlib
-
     other = without(study_folder, 1, 6)
     digest = hashlib.sha256(other).digest()
 
@@ -400,3 +397,76 @@ def test_whoever_answered_cannot_take_her_charge_back(
     story = play(study_folder, tmp_path, monkeypatch, lie, prepare=lambda where: left_out(where, 3))
     assert proofs
     assert kinds_of(study_folder, story, 4) == [CHARGE, EXACT]
+
+
+# ---------------------------------------------------------------- what a participant's neighbours on its host have seen
+
+
+def test_a_version_that_only_another_participant_of_the_host_has_seen(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first attempt one of seven is shown version 3; in the second nobody goes on with version 1.
+
+    A client that compares with the roster of its own session only would let the other six do so.
+    """
+    third = without(study_folder, 3)
+    digest = hashlib.sha256(third).digest()
+
+    def prepare(where: Coordinator) -> None:
+        study = where.study
+        study._documents[digest] = third
+        study._deadlines_s["AdvertiseKeys"] = 1.0
+        table = study._configuration.coordinator.model_copy(update={"max_attempts": 2})
+        study._configuration = study._configuration.model_copy(update={"coordinator": table})
+
+    def lie(participant: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "round_start" and message.round_start.attempt == 1:
+            if participant != 0:
+                return []
+            message.round_start.roster_sha256 = digest
+        return [message]
+
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=prepare)
+    assert {message.attempt for _, message in story.messages} <= {1}
+    assert any("shows roster version 1, but version 3 was seen" in reason for reason in story.reasons())
+
+
+def test_a_round_beyond_the_plan_locks_nobody_out(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round numbers only grow: whoever joined round 2^62 could never join the next one."""
+
+    def lie(_: int, message: pb.CoordinatorMessage) -> Iterator[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "round_start":
+            far = pb.CoordinatorMessage()
+            far.CopyFrom(message)
+            far.round_start.round = 1 << 62
+            yield far
+        yield message
+
+    story = play(study_folder, tmp_path, monkeypatch, lie)
+    assert {one.round for _, one in story.messages} == {1, 2}
+    assert any("of a plan with 2" in reason for reason in story.reasons())
+    assert [event["kind"] for event in story.events].count("round_completed") == 2
+
+
+def test_a_roster_larger_than_the_plan_could_need_is_not_read(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON takes many times its size in memory, and the signature is known once it is read."""
+    huge = b"[" + b"[]," * (1 << 20) + b"[]]"
+
+    def prepare(where: Coordinator) -> None:
+        digest = hashlib.sha256(huge).digest()
+        where.study._documents[digest] = huge
+        digests.append(digest)
+
+    def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") == "round_start":
+            message.round_start.roster_sha256 = digests[0]
+        return [message]
+
+    digests: list[bytes] = []
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=prepare)
+    assert not story.sent
+    assert any("a document is longer than" in reason for reason in story.reasons())
