@@ -57,7 +57,8 @@ class ClientCertificate:
             raise CertificateError(
                 f"the certificate {self.path} expired on {shown(self.not_after)} (this machine's clock says "
                 f"{shown(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
-                "again into a new folder"
+                "again into a new folder, with --ledger and the old folder's ledger.sqlite: the new identity goes on "
+                "spending the same budget"
             )
 
     def renew_at(self) -> float:

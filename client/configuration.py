@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from client.policy_file import PolicyTable, TaskName, policy_values
+from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
 from wire.settings_file import (
     ConfigurationError,
@@ -64,6 +64,9 @@ class StudyTable(Table):
 
     It comes from the authority, never from the coordinator."""
     task: TaskName
+    sha256: Sha256 | None = None
+    """SHA-256 of the study document that was agreed to: plan, budget and task. Another one is refused, whatever the
+    policy allows. `sordino join --code` writes that of the study it showed."""
 
     @property
     def authority_public_key_bytes(self) -> bytes:
@@ -137,6 +140,13 @@ class HostConfiguration(Settings):
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             raise ValueError(f"participants: {twice} stands there twice. Give each participant its own key")
+        parts = [entry.part for entry in self.participants]
+        shared = next((part for part in parts if parts.count(part) > 1), None)
+        if shared is not None:
+            raise ValueError(
+                f"participants: two of them have part = {shared}. Each participant holds a part of her own: what two "
+                "identities tell of the same data adds up"
+            )
         for index, entry in enumerate(self.participants):
             if entry.part >= self.data.parts:
                 raise ValueError(

@@ -16,7 +16,7 @@ from typing import Final
 
 from wire.durable import DurableStore, StorageError, check_kind, open_to_read
 from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
-from wire.ledger_rows import LedgerEntry, Spent
+from wire.ledger_rows import LedgerEntry
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
 FORMAT: Final = 3
@@ -131,10 +131,6 @@ class ClientJournal:
                 (study, identity, round_, attempt, time.time()),
             )
         )
-
-    def spent(self, study_sha256: bytes, identity: bytes) -> Spent:
-        """What a participant has been charged in a study."""
-        return self.ledger.totals.spent(study_sha256, identity)
 
     async def charge(self, entry: LedgerEntry) -> Row:
         """Before the first byte of an upload: the unamplified cost at h_min.

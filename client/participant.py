@@ -88,6 +88,7 @@ class Participant:
         identity: IdentityKey,
         task: Task,
         data: Dataset,
+        data_name: str,
         journal: ClientJournal,
         executor: Executor,
         fetch: Callable[[Session, bytes, int], Any],
@@ -95,12 +96,14 @@ class Participant:
     ) -> None:
         """
         Args:
+            data_name: by which the ledger knows the data; see `client.data_name`.
             executor: for training and arithmetic, so that streams are answered meanwhile.
             fetch: async (session, sha256, largest) -> bytes; shared by the host's participants.
             accept_roster: async (session, sha256) -> the terms with a later roster, checked; raises
                 `secagg.roster.InvalidRoster`.
         """
         self._configuration, self.identity, self._task, self._data = configuration, identity, task, data
+        self.data_name = data_name
         self._journal, self._executor, self._fetch, self._accept_roster = journal, executor, fetch, accept_roster
         self._shapes = shapes_of(task.initial_parameters())
         self._attempt: _Attempt | None = None
@@ -363,6 +366,7 @@ class Participant:
             round=round_,
             attempt=attempt,
             identity=self.identity.public,
+            data=self.data_name,
             **more,
         )
 
@@ -372,7 +376,7 @@ class Participant:
             terms.document.plan,
             self._journal.ledger.totals,
             study_sha256=terms.study_sha256,
-            identity=self.identity.public,
+            data_name=self.data_name,
             number=(round_, attempt),
             model_sha256=model_sha256,
         )

@@ -20,11 +20,12 @@ import uvloop
 
 from client.certificate import CertificateError, ClientCertificate, load_certificate, shown
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
+from client.data_name import data_name
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
-from client.policy import PolicyRefusal, check_roster, check_study, digests
+from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
 from client.renewal import Renewal
 from client.settings import HostSettings
 from client.shared_roster import SharedRoster
@@ -144,6 +145,7 @@ class ParticipantHost:
                 load_identity(entry.key),
                 self._task,
                 examples.take(np.arange(end - len(part), end)),
+                data_name(data, entry.part),
                 self._journal,
                 self._executor,
                 self._documents.fetch,
@@ -196,7 +198,8 @@ class ParticipantHost:
             raise JoinError(
                 f"the certificate {self._certificate.path} expired on {shown(self._certificate.not_after)} (this "
                 f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
-                "ask the study's authority for a new join code",
+                "ask the study's authority for a new join code and join again into a new folder, with --ledger "
+                f"{self._configuration.host.ledger}: the new identity goes on spending the same budget",
                 getattr(error, "exit_code", BAD_INPUT),
             ) from error
 
@@ -262,10 +265,15 @@ class ParticipantHost:
             terms = self._terms
             if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
                 return terms
+            try:
+                check_agreed(self._configuration, study_sha256)  # before anything else: the policy may allow more
+            except PolicyRefusal as error:
+                raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
             study_bytes = await session.download(study_sha256, LARGEST_DOCUMENT)
             try:
                 document = StudyDocument.from_bytes(study_bytes)
                 check_study(self._configuration, document, study_sha256, self._journal.ledger.totals)
+                self._check_data(study_sha256)
                 if document.plan.dim != self._task.dim:
                     raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
                 roster = await self._fetched(session, document, study_sha256, roster_sha256)
@@ -293,6 +301,21 @@ class ParticipantHost:
             )
             self._terms = StudyTerms(document, roster, study_sha256, roster_sha256)
             return self._terms
+
+    def _check_data(self, study_sha256: bytes) -> None:
+        """Whether each identity still has the data that the ledger charged it for in this study.
+
+        Raises:
+            ValueError: it has other data.
+        """
+        study = self._journal.ledger.totals.studies.get(study_sha256.hex())
+        for one in self._participants:
+            spent = None if study is None else study.spent.get(one.identity.public.hex())
+            if spent is not None and spent.data != one.data_name:
+                raise ValueError(
+                    f"the identity {one.identity.public.hex()[:8]} took part in this study with other data than "
+                    "host.toml names now, by the ledger: put [data] and its part back as they were"
+                )
 
     async def _accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
         """The terms with another roster than those of the session's beginning; once for the process.

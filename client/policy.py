@@ -22,7 +22,7 @@ from wire.study import StudyDocument
 
 REASONS: Final = (
     # A study is refused: nothing but the opening of a session was sent.
-    *("study-name", "study-digest", "task", "task-options", "task-digest"),
+    *("another-study", "study-name", "study-digest", "task", "task-options", "task-digest"),
     *("trusted-coordinator", "mechanism", "epsilon-in-study", "delta", "epsilon-in-round", "another-guarantee"),
     *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
     *("clip", "bits", "dimension"),
@@ -62,6 +62,21 @@ def digests(document: StudyDocument, study_sha256: bytes) -> dict[str, str]:
     }
 
 
+def check_agreed(configuration: HostSettings, study_sha256: bytes) -> None:
+    """Hold the digest of a study document against the one that was shown and agreed to, where host.toml names it.
+
+    Raises:
+        PolicyRefusal: it is another study.
+    """
+    agreed = configuration.study.sha256
+    if agreed is not None and agreed != study_sha256.hex():
+        raise PolicyRefusal(
+            "another-study",
+            f"the coordinator runs the study document {study_sha256.hex()}, and this host agreed to {agreed} "
+            "([study] sha256 in host.toml)",
+        )
+
+
 def check_study(
     configuration: HostSettings, document: StudyDocument, study_sha256: bytes, totals: Totals | None = None
 ) -> None:
@@ -76,6 +91,7 @@ def check_study(
     Raises:
         PolicyRefusal: the first condition that isn't met.
     """
+    check_agreed(configuration, study_sha256)
     if document.study != configuration.study.name:
         raise PolicyRefusal(
             "study-name", f"the study is {document.study!r}, this host joined {configuration.study.name!r}"

@@ -21,7 +21,7 @@ def check_round(
     totals: Totals,
     *,
     study_sha256: bytes,
-    identity: bytes,
+    data_name: str,
     number: tuple[int, int],
     model_sha256: bytes,
 ) -> None:
@@ -29,6 +29,7 @@ def check_round(
 
     Args:
         totals: of the participants' ledger, over all studies.
+        data_name: of what the participant trains on: what all identities over it spent is held against the limits.
         number: round and attempt.
         model_sha256: of the model that the round begins from.
 
@@ -39,7 +40,7 @@ def check_round(
     now = time.time()
     _check_hours(policy, now)
     _check_pace(policy, totals, (study_sha256.hex(), *number), now)
-    check_budget(policy, plan, totals, study_sha256=study_sha256, identity=identity)
+    check_budget(policy, plan, totals, study_sha256=study_sha256, data_name=data_name)
 
 
 def _check_model(policy: Policy, model_sha256: bytes) -> None:
@@ -72,13 +73,13 @@ def _check_pace(policy: Policy, totals: Totals, attempt: tuple[str, int, int], n
         )
 
 
-def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, identity: bytes) -> None:
+def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, data_name: str) -> None:
     """Whether a participant may be charged once more: in the study, by the study's plan, and over all studies.
 
     Raises:
         PolicyRefusal: with the coming charge, at h_min, a limit would be exceeded.
     """
-    spent, coming = totals.spent(study_sha256, identity), price(plan, plan.h_min)
+    spent, coming = totals.spent(study_sha256, data_name), price(plan, plan.h_min)
     draws = plan.clients * plan.padded_dim
     after = epsilon(coming.order, spent.renyi + coming.cost, plan.delta, spent.all_draws + draws)
     if not after <= policy.max_epsilon:
@@ -97,7 +98,7 @@ def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: by
         return
     check_guarantee(policy, plan, totals)
     total = epsilon_in_total(
-        plan, totals, coming, delta=policy.total_delta, study_sha256=study_sha256, identity=identity
+        plan, totals, coming, delta=policy.total_delta, study_sha256=study_sha256, data_name=data_name
     )
     if not total <= policy.max_epsilon_total:
         raise PolicyRefusal(
@@ -108,13 +109,13 @@ def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: by
 
 
 def epsilon_in_total(
-    plan: Plan, totals: Totals, coming: Price, *, delta: float, study_sha256: bytes, identity: bytes
+    plan: Plan, totals: Totals, coming: Price, *, delta: float, study_sha256: bytes, data_name: str
 ) -> float:
     """epsilon of everything this ledger was charged under the plan's kind of guarantee, after one more charge.
 
-    Of each study the identity that spent most counts, as in `Totals.across_studies`, whose figure this becomes: an
-    upper bound for every data set of the ledger. It is stated at one order, that of the ledger's first row: a Renyi
-    filter.
+    Of each study the data from which most was spent counts, by all its identities, as in `Totals.across_studies`, whose
+    figure this becomes: an upper bound for every data set of the ledger. It is stated at one order, that of the
+    ledger's first row: a Renyi filter.
 
     Returns:
         Infinite where a row has no bound at that order or above.
@@ -125,12 +126,12 @@ def epsilon_in_total(
     )
     order = stated_order(coming.order, coming.curve) if together is None else together.order
     draws = plan.clients * plan.padded_dim + (0 if together is None else together.draws)
-    spent = totals.spent(study_sha256, identity)
+    spent = totals.spent(study_sha256, data_name)
     mine = renyi_at(dict(coming.curve), order) + (renyi_at(spent.at_every_order(), order) if spent.charges else 0.0)
     cost = 0.0
     for study in () if together is None else together.studies:
         if study.first.study_sha256 == study_sha256.hex():
-            mine = max(mine, study.renyi_at(order))  # another participant of this host may have spent more
+            mine = max(mine, study.renyi_at(order))  # another participant's data here may have cost more
         else:
             cost += study.renyi_at(order)
     return epsilon(order, cost + mine, delta, draws)

@@ -30,6 +30,7 @@ class Study:
     name: str
     authority_public_key: str
     task: str
+    sha256: str | None = None
 
     @property
     def authority_public_key_bytes(self) -> bytes:

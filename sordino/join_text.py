@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 _LABEL = 14
 
 
-def describe_study(look: Look, *, fingerprint: str, home: Path, host: str, data: DataChoice, width: int) -> list[str]:
+def describe_study(
+    look: Look, *, fingerprint: str, home: Path, host: str, data: DataChoice, ledger: Path | None, width: int
+) -> list[str]:
     """Lines for the terminal.
 
     Args:
         fingerprint: of the authority, as it is shown.
         host: the name that this process will ask for.
+        ledger: of earlier studies over this data, where she named one.
     """
     from mechanisms.mechanism import DESCRIPTIONS
     from sordino.guarantee import condition
@@ -50,8 +53,16 @@ def describe_study(look: Look, *, fingerprint: str, home: Path, host: str, data:
         f"({plan.adjacency.partition(':')[0]}), {condition(plan.mechanism, plan.colluders, f'of {plan.clients}')}: "
         f"a share of {plan.adversarial:g} is assumed adversarial",
     )
+    if ledger is None:
+        ledger_line = (
+            "a new one, in that folder. If this data was in a study before, or in this one under another identity, "
+            "name its ledger with --ledger and its part with --part: what was spent counts on"
+        )
+    else:
+        ledger_line = f"{ledger}: what it says was spent from this data counts on"
     line("your data", f"part {data.part + 1} of {data.parts} of {data.dataset} ({data.partition}), on this machine")
     line("your folder", str(home))
+    line("your ledger", ledger_line)
     lines.append("")
     lines.append("What will be sent")
     for text in (

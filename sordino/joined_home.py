@@ -66,6 +66,7 @@ def host_text(
     study: str,
     task: str,
     task_options: Mapping[str, Any],
+    study_sha256: bytes,
     authority_public: bytes,
     address: str,
     enrolment: str,
@@ -76,12 +77,18 @@ def host_text(
     """host.toml, read back by ``client.configuration.load``.
 
     Args:
+        study_sha256: of the study document that she is shown and agrees to; no other is taken part in.
         policy: keys of the table [policy]; None where the file policy.toml beside it holds them.
         ledger: where it isn't in the folder; absolute.
     """
     tables: dict[str, Mapping[str, Any]] = {
         "host": {"name": host, "journal": "journal.sqlite", "ledger": str(ledger or "ledger.sqlite")},
-        "study": {"name": study, "task": task, "authority_public_key": authority_public.hex()},
+        "study": {
+            "name": study,
+            "task": task,
+            "authority_public_key": authority_public.hex(),
+            "sha256": study_sha256.hex(),
+        },
         "coordinator": {
             "address": address,
             "ca": "ca.pem",
@@ -101,7 +108,7 @@ def host_text(
     }
     comments = {
         "host": "  # ledger: what was spent; one for all studies over the same data, and to be kept",
-        "study": "  # the authority's key is the one that the join code named",
+        "study": "  # the key is the one that the join code named; sha256: of the plan and task as shown",
         "coordinator": "  # certificate and key are renewed over the port for enrolment",
         "policy": "  # a round that breaks it is refused; never sent",
     }

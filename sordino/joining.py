@@ -150,6 +150,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         study=study,
         task=seen.document.task,
         task_options=seen.document.task_options,
+        study_sha256=seen.study_sha256,
         authority_public=seen.card.authority_public,
         address=seen.card.address,
         enrolment=options.address,
@@ -167,6 +168,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         home=place,
         host=host,
         data=data,
+        ledger=options.ledger,
         width=terminal_width() - 2,
     ):
         say(line)

@@ -26,7 +26,7 @@ from wire.durable import DurableStore, Statement, StorageError, check_kind, open
 from wire.ledger_rows import InvalidRow, LedgerEntry, Totals
 
 LEDGER_FILE: Final = "ledger.sqlite"
-FORMAT: Final = 1
+FORMAT: Final = 2
 APPLICATION_ID: Final = 0x536F724C  # "SorL"
 COORDINATOR, PARTICIPANT = "coordinator", "participant"
 SCHEMA: Final = """

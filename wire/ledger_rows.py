@@ -6,6 +6,7 @@ computed again from a newer formula without being noticed.
 
 The coordinator's rows name participants by their position in the roster. A participant's rows name her own identity;
 there a charge at h_min may be replaced, once, by the exact cost or by nothing, and the replacement is a row of its own.
+It also names her data: what identities over the same data spend adds up, for it is the data that noise protects.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -101,6 +102,7 @@ class LedgerEntry:
     kind: str  # one of `KINDS`
     participants: tuple[int, ...] | None  # the coordinator's: u3 by roster position, ascending
     identity: str | None  # a participant's: Ed25519 public key, 64 hexadecimal digits
+    data: str  # a participant's: name of the data that she trains on, 64 hexadecimal digits; a coordinator's: empty
     adjacency: str
     mechanism: str
     colluders: int  # A
@@ -143,7 +145,11 @@ class LedgerEntry:
         if self.identity is not None:
             if not _is_hex(self.identity):
                 raise InvalidRow("identity must be 64 hexadecimal digits")
+            if not _is_hex(self.data):
+                raise InvalidRow("data must be 64 hexadecimal digits in a participant's row")
             return
+        if self.data:
+            raise InvalidRow("a coordinator's row names no data")
         who = self.participants or ()
         if type(who) is not tuple or any(type(one) is not int or one < 0 for one in who):
             raise InvalidRow("participants must be positions in the roster")
@@ -184,7 +190,7 @@ class LedgerEntry:
 
 
 _TYPES: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("study", "study_sha256", "plan", "kind", "adjacency", "mechanism", "sampling"), str),
+    **dict.fromkeys(("study", "study_sha256", "plan", "kind", "data", "adjacency", "mechanism", "sampling"), str),
     **dict.fromkeys(("round", "attempt", "colluders", "honest", "draws"), int),
     **dict.fromkeys(("at", "rate", "order", "cost", "epsilon", "delta"), float),
     "curve": tuple,
@@ -206,6 +212,7 @@ def make_entry(
     kind: str = CHARGE,
     participants: Iterable[int] | None = None,
     identity: bytes | None = None,
+    data: str = "",
     survivors: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> LedgerEntry:
@@ -215,6 +222,7 @@ def make_entry(
         plan: that the vectors are encoded under.
         participants: u3 by roster position: a row of the coordinator.
         identity: a row of this participant.
+        data: of a participant's row, the name of the data that she trains on.
         survivors: of a participant's row |u3|, or None while it isn't known: then at h_min, the most it can cost.
 
     Raises:
@@ -236,6 +244,7 @@ def make_entry(
         kind=kind,
         participants=who,
         identity=None if identity is None else identity.hex(),
+        data=data,
         adjacency=plan.adjacency,
         mechanism=plan.mechanism,
         colluders=plan.colluders,
@@ -253,7 +262,7 @@ def make_entry(
 
 @dataclass
 class Spent:
-    """What one participant has spent in one study."""
+    """What one participant has spent in one study, or all identities over the same data."""
 
     charges: int = 0
     cost: float = 0.0  # Renyi, at the study's order, of the charges that can't be replaced any more
@@ -261,6 +270,7 @@ class Spent:
     curve: dict[float, float] = field(default_factory=dict)  # of an identity; at the orders that all its rows have
     last: LedgerEntry | None = None  # of an identity: its latest charge, which may still be replaced
     replaced: bool = False
+    data: str = ""  # of an identity: the name of its data
 
     @property
     def renyi(self) -> float:
@@ -281,6 +291,20 @@ class Spent:
         if self.last is not None:
             self.curve = self.at_every_order()
             self.cost, self.draws, self.last = self.renyi, self.all_draws, None
+
+
+def _sum(accounts: Sequence[Spent]) -> Spent:
+    """Of identities over the same data: each sum that one of them was in holds a contribution of that data."""
+    if len(accounts) == 1:
+        return accounts[0]
+    total = Spent()
+    for one in accounts:
+        if not one.charges:
+            continue
+        total.curve = _add(total.curve, one.at_every_order().items(), not total.charges)
+        total.charges += one.charges
+        total.cost, total.draws = total.cost + one.renyi, total.draws + one.all_draws
+    return total
 
 
 def renyi_at(curve: Mapping[float, float], order: float) -> float:
@@ -313,6 +337,22 @@ class StudyTotals:
     spent: dict[int | str, Spent] = field(default_factory=dict)  # by roster position or identity
     draws: int = 0  # of all the coordinator's rows: whoever was in one sum sees models that hold the others
     latest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    over: dict[str, list[Spent]] = field(default_factory=dict)  # a participant's: by data, one for each identity
+
+    def of_data(self, data: str) -> Spent:
+        """What was spent from one participant's data, whatever identities she took part with."""
+        return _sum(self.over.get(data, ()))
+
+    def by_data(self) -> list[Spent]:
+        """`of_data` for all data of a participant's ledger."""
+        return [_sum(accounts) for accounts in self.over.values()]
+
+    def epsilon_of_data(self, data: str) -> float:
+        """epsilon at the study's delta of all that was spent from this data; 0 where nothing was."""
+        return self._epsilon(self.of_data(data)) if data in self.over else 0.0
+
+    def _epsilon(self, spent: Spent) -> float:
+        return epsilon(self.first.order, spent.renyi, self.first.delta, spent.all_draws)
 
     def renyi(self, who: int | str) -> float:
         """Composed Renyi cost of one participant at the study's order; 0 for one who was in no sum."""
@@ -322,19 +362,20 @@ class StudyTotals:
         """epsilon of one participant at the study's delta; 0 for one who was in no sum."""
         if who not in self.spent:
             return 0.0
-        draws = self.draws if self.first.identity is None else self.spent[who].all_draws
-        return epsilon(self.first.order, self.renyi(who), self.first.delta, draws)
+        if self.first.identity is not None:
+            return self._epsilon(self.spent[who])
+        return epsilon(self.first.order, self.renyi(who), self.first.delta, self.draws)
 
     def renyi_at(self, order: float) -> float:
-        """The largest composed cost of one identity; see `wire.ledger_rows.renyi_at`."""
-        return max((renyi_at(one.at_every_order(), order) for one in self.spent.values()), default=0.0)
+        """The largest composed cost of one data of a participant's ledger; see `wire.ledger_rows.renyi_at`."""
+        return max((renyi_at(one.at_every_order(), order) for one in self.by_data()), default=0.0)
 
     def epsilon_coordinator(self) -> float:
-        """The largest `epsilon_of`."""
+        """The largest epsilon: of one participant, and in a participant's ledger of one data (`epsilon_of_data`)."""
         if not self.spent:
             return 0.0
         if self.first.identity is not None:
-            return max(self.epsilon_of(who) for who in self.spent)
+            return max(self._epsilon(one) for one in self.by_data())
         largest = max(one.renyi for one in self.spent.values())
         return epsilon(self.first.order, largest, self.first.delta, self.draws)
 
@@ -346,17 +387,18 @@ class Totals:
         self.studies: dict[str, StudyTotals] = {}  # by study_sha256
         self.pace = Pace()  # of a participant's rows
 
-    def spent(self, study_sha256: bytes, identity: bytes) -> Spent:
-        """One participant's, in one study."""
+    def spent(self, study_sha256: bytes, data: str) -> Spent:
+        """From one data in one study, by all identities together."""
         study = self.studies.get(study_sha256.hex())
-        return (study.spent.get(identity.hex()) if study is not None else None) or Spent()
+        return Spent() if study is None else study.of_data(data)
 
     def check(self, entry: LedgerEntry) -> None:
         """Whether `add` would take the row.
 
         Raises:
-            InvalidRow: another plan, order, delta, adjacency, mechanism or A than the study's rows before it; a round
-                or attempt that isn't later; a replacement of nothing, or by a higher cost.
+            InvalidRow: another plan, order, delta, adjacency, mechanism or A than the study's rows before it; other
+                data than the identity's rows before it; a round or attempt that isn't later; a replacement of
+                nothing, or by a higher cost.
         """
         study = self.studies.get(entry.study_sha256)
         if study is None:
@@ -366,6 +408,9 @@ class Totals:
         for name in _SAME_IN_A_STUDY:
             if getattr(entry, name) != getattr(study.first, name):
                 raise InvalidRow(f"its {name} is not that of the study's other rows")
+        spent = study.spent.get(entry.identity or "")
+        if spent is not None and spent.data != entry.data:
+            raise InvalidRow("its data is not that of the identity's other rows in the study")
         number, latest = (entry.round, entry.attempt), study.latest.get(entry.identity or "")
         if entry.kind == CHARGE:
             if latest is not None and number <= latest:
@@ -374,7 +419,6 @@ class Totals:
                     "each may be charged once, in order"
                 )
             return
-        spent = study.spent.get(entry.identity or "")
         if spent is None or spent.last is None or number != latest or spent.replaced:
             raise InvalidRow(f"round {number[0]} attempt {number[1]} is not a charge that can be replaced")
         before = dict(spent.last.curve)
@@ -395,7 +439,10 @@ class Totals:
             return
         charged = (entry.study_sha256, entry.round, entry.attempt) if entry.kind == CHARGE else None
         self.pace.note(entry.at, charged)
-        one = study.spent.setdefault(entry.identity or "", Spent())
+        one = study.spent.get(entry.identity or "")
+        if one is None:
+            one = study.spent[entry.identity or ""] = Spent(data=entry.data)
+            study.over.setdefault(entry.data, []).append(one)
         if entry.kind == CHARGE:
             one.settle()
             one.charges += 1
@@ -405,8 +452,9 @@ class Totals:
     def across_studies(self) -> list[Together]:
         """Composed cost over all studies of a participant's ledger, one for each kind of guarantee.
 
-        Of each study the identity that spent most counts: an upper bound for every data set of this ledger. What holds
-        under another adjacency, or only if a coordinator is trusted, is never added to the rest.
+        Of each study the data from which most was spent counts, by all its identities: an upper bound for all data of
+        this ledger. What holds under another adjacency, or only if a coordinator is trusted, is never added to the
+        rest.
         """
         kinds: dict[tuple[str, bool], list[StudyTotals]] = {}
         for study in self.studies.values():
@@ -433,7 +481,7 @@ class Together:
 
     @property
     def renyi(self) -> float:
-        """Composed cost at `order`: of each study the identity that spent most. Infinite where a row has no bound."""
+        """Composed cost at `order`: of each study the data that spent most. Infinite where a row has no bound."""
         return sum(study.renyi_at(self.order) for study in self.studies)
 
     @property
@@ -445,7 +493,7 @@ class Together:
 def _composed(studies: Iterable[StudyTotals]) -> dict[float, float]:
     total: dict[float, float] | None = None
     for study in studies:
-        curves = [one.at_every_order() for one in study.spent.values()]
+        curves = [one.at_every_order() for one in study.by_data()]
         shared = set.intersection(*(set(curve) for curve in curves)) if curves else set()
         largest = [(order, max(curve[order] for curve in curves)) for order in sorted(shared)]
         total = _add(total or {}, largest, total is None)

@@ -154,7 +154,7 @@ def _refuse_join(
         late = duration(now - invitation.expires)
         return f"the join code had expired {late} before the authority saw the request: ask for a new one"
     if member is not None and member.revoked is not None:
-        return "this identity was revoked: join with a new one, in a new folder"
+        return "this identity was revoked: join with a new one, in a new folder, and keep the ledger (--ledger)"
     return ""
 
 

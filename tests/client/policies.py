@@ -67,9 +67,16 @@ def settings(of: Policy | None = None, **study: Any) -> HostSettings:
 
 
 def charge(
-    of: StudyDocument, round_: int, attempt: int = 1, *, who: bytes = ME, at: float = NOON, **changes: Any
+    of: StudyDocument,
+    round_: int,
+    attempt: int = 1,
+    *,
+    who: bytes = ME,
+    data: str = "",
+    at: float = NOON,
+    **changes: Any,
 ) -> LedgerEntry:
-    """A row of a participant's ledger, at h_min."""
+    """A row of a participant's ledger, at h_min; unless ``data`` is named each identity has data of her own."""
     row = make_entry(
         of.plan,
         study=of.study,
@@ -77,6 +84,7 @@ def charge(
         round=round_,
         attempt=attempt,
         identity=who,
+        data=data or who.hex(),
         clock=lambda: at,
     )
     return replace(row, **changes)

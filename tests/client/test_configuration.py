@@ -75,6 +75,7 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("part = 9", "part = 10", "participants[1].part = 10 is outside the 10 parts of the data: use 0 to 9"),
         ("keys/b.key", "keys/a.key", "stands there twice"),
+        ("part = 9", "part = 0", "two of them have part = 0. Each participant holds a part of her own"),
         ("part = 9", "prat = 9", "participants[1].prat is not a known key. Did you mean part?"),
         ("max_epsilon = 4", "max_epsilon = 0", "policy.max_epsilon = 0 should be greater than 0."),
         ("max_epsilon = 4", "", "policy.max_epsilon is missing. Add it."),

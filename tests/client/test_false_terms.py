@@ -22,7 +22,9 @@ from study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 
 import client.connection
 import server.service
+from client.data_name import data_name
 from client.journal import ClientJournal
+from client.keystore import load_identity
 from client.participant_host import BAD_INPUT, NETWORK, JoinError
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.membership import SignedRoster
@@ -271,12 +273,19 @@ def test_policy(
     refused(play(study_folder, tmp_path, monkeypatch, **changes), told)
 
 
+@pytest.mark.parametrize("whose", ["her own", "another identity over the same data"])
 def test_the_budget_of_a_participant_ends_before_the_study(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """What was spent before, in attempts that never came to a sum, counts: the participant refuses, and says why."""
+    """What was spent before, in attempts that never came to a sum, counts: the participant refuses, and says why.
+
+    Counted by identity, whoever joins again with a new code begins at nothing, with the same data.
+    """
 
     def spend(where: Coordinator) -> None:
+        settings = settings_of(study_folder, tmp_path / "journal.sqlite")
+        first = where.study._membership.roster.entries[0].identity
+        [part] = [one.part for one in settings.participants if load_identity(one.key).public == first]
         journal = tmp_path / "journal.sqlite"
         opened = ClientJournal(journal, ledger_of(journal))
         document = StudyDocument.from_bytes(where.study._study_bytes)
@@ -286,7 +295,8 @@ def test_the_budget_of_a_participant_ends_before_the_study(
             study_sha256=hashlib.sha256(where.study._study_bytes).digest(),
             round=0,
             attempt=1,
-            identity=where.study._membership.roster.entries[0].identity,
+            identity=first if whose == "her own" else bytes(32),
+            data=data_name(settings.data, part),
         )
         opened.ledger.append(replace(entry, cost=1e6)).result()
         opened.close()
@@ -298,6 +308,43 @@ def test_the_budget_of_a_participant_ends_before_the_study(
     assert any("above max_epsilon 1000" in reason for reason in story.reasons())
     completed = [event for event in story.events if event["kind"] == "round_completed"]
     assert [event["u3"] for event in completed] == [PARTICIPANTS - 1] * 2
+
+
+def test_an_identity_stays_with_its_data(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger knows the data by its name: said before any round, not by a failure in every one."""
+    play(study_folder, tmp_path / "first", monkeypatch)
+    ledger = ledger_of(tmp_path / "first" / "journal.sqlite")
+    story = play(study_folder, tmp_path, monkeypatch, host={"ledger": ledger}, data={"seed": 2})
+    refused(story, "took part in this study with other data than host.toml names now")
+
+
+# ---------------------------------------------------------------- the study that was agreed to
+
+
+def test_another_study_than_the_one_that_was_agreed_to(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same name and task, and within the policy: a host that holds it against these alone would take part."""
+    asked: list[bytes] = []
+    download = client.connection.Session.download
+
+    async def noted(self: client.connection.Session, sha256: bytes, largest: int) -> bytes:
+        asked.append(sha256)
+        return await download(self, sha256, largest)
+
+    monkeypatch.setattr(client.connection.Session, "download", noted)
+    story = play(study_folder, tmp_path, monkeypatch, study={"sha256": "ab" * 32})
+    refused(story, "another-study: the coordinator runs the study document")
+    assert asked == []
+
+
+def test_the_study_that_was_agreed_to(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        shown = play(study_folder, tmp_path / "first", patch).logs
+    [sha256] = {entry["study_sha256"] for entry in shown if entry["event"] == "study accepted"}
+    assert play(study_folder, tmp_path, monkeypatch, study={"sha256": sha256}).ended == 0
 
 
 # ---------------------------------------------------------------- the connection

@@ -165,7 +165,7 @@ def set_format(path: Path, number: int) -> None:
 
 
 def newer(journal: Path) -> None:
-    set_format(ledger_of(journal), 2)
+    set_format(ledger_of(journal), 3)
 
 
 def garbage(journal: Path) -> None:
@@ -181,7 +181,7 @@ DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {
     older_copy: (ChangedLedger, "row 1 is missing: journal.sqlite knows of row"),
     changed: (ChangedLedger, "row 3 was changed"),
     head_missing: (ChangedLedger, "spent.sqlite.head: is missing"),
-    newer: (LedgerError, "spent.sqlite: has format 2, this release reads 1"),
+    newer: (LedgerError, "spent.sqlite: has format 3, this release reads 2"),
     garbage: (LedgerError, "spent.sqlite: can't be read as a ledger"),
     old_journal: (StorageError, "journal.sqlite has format 0, this release reads 3: an older one wrote it"),
 }

@@ -59,7 +59,7 @@ def round_(
         of.plan,
         spent or Totals(),
         study_sha256=sha256(of),
-        identity=who,
+        data_name=who.hex(),
         number=number,
         model_sha256=MODEL,
     )
@@ -79,6 +79,11 @@ def at_minute(monkeypatch: pytest.MonkeyPatch, hour: int, minute: int = 0) -> No
 ONE_ROUND = round_epsilon(plan(), 1e-5)
 # name -> what is refused, what just passes beside it, and a part of the sentence.
 CASES: dict[str, tuple[Callable[[], None], Callable[[], None], str]] = {
+    "another-study": (  # whatever the policy allows
+        lambda: study({}, host={"sha256": "ab" * 32}),
+        lambda: study({}, host={"sha256": sha256(document()).hex()}),
+        f"the coordinator runs the study document {sha256(document()).hex()}, and this host agreed to {'ab' * 32}",
+    ),
     "study-name": (
         lambda: study({}, host={"name": "clinic-2"}),
         lambda: study({}),
@@ -245,7 +250,7 @@ def test_nothing_here_is_given_data() -> None:
         given = set(inspect.signature(check).parameters)
         assert given <= {
             *("configuration", "document", "study_sha256", "totals", "policy", "plan", "roster"),
-            *("identity", "number", "model_sha256", "clips"),
+            *("data_name", "number", "model_sha256", "clips"),
         }
 
 
@@ -275,7 +280,7 @@ def spent_by(*names: str, rounds: int = 2) -> Totals:
 
 def total(spent: Totals, of: StudyDocument, who: bytes = ME) -> float:
     return epsilon_in_total(
-        of.plan, spent, price(of.plan, of.plan.h_min), delta=1e-5, study_sha256=sha256(of), identity=who
+        of.plan, spent, price(of.plan, of.plan.h_min), delta=1e-5, study_sha256=sha256(of), data_name=who.hex()
     )
 
 
@@ -322,6 +327,33 @@ def refusal(check: Callable[[], None]) -> str:
     except PolicyRefusal as error:
         return error.reason
     return ""
+
+
+def test_a_new_identity_gets_no_fresh_budget() -> None:
+    """Joined again with another code, over the same data and with the same ledger: summed by identity, the data was
+    charged the plan's budget once for each of them, within `max_epsilon` and `max_epsilon_total` of every one.
+    """
+    of, mine, spent, taken = document(), "dd" * 32, Totals(), 0
+    limits = policy(max_epsilon_total=9.0)
+
+    def ask() -> None:
+        check_budget(limits, of.plan, spent, study_sha256=sha256(of), data_name=mine)
+
+    for n, who in enumerate((ME, OTHER, b"\x44" * 32)):
+        for number in range(1, 7):
+            if reason := refusal(ask):
+                assert reason in ("epsilon-in-study", "epsilon-in-total")
+                break
+            spent.add(charge(of, 10 * n + number, who=who, data=mine))
+            taken += 1
+    one = price(of.plan, of.plan.h_min)
+    draws = of.plan.clients * of.plan.padded_dim
+    assert 3 <= taken <= 4
+    assert epsilon(one.order, taken * one.cost, 1e-5, taken * draws) <= 8.0
+    # Another study counts what all of them spent; other data of this host is not held up.
+    [together] = spent.across_studies()
+    assert together.renyi == pytest.approx(taken * dict(one.curve)[together.order], rel=1e-9)
+    assert refusal(lambda: round_({}, spent, of, (99, 1), b"\x55" * 32)) == ""
 
 
 def test_the_figure_after_a_charge_is_the_one_that_was_asked_about() -> None:

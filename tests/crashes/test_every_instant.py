@@ -53,7 +53,14 @@ def plan() -> Plan:
 
 def entry(plan: Plan, number: Number, identity: bytes = ME, **more: Any) -> LedgerEntry:
     return make_entry(
-        plan, study=STUDY, study_sha256=DOCUMENT, round=number[0], attempt=number[1], identity=identity, **more
+        plan,
+        study=STUDY,
+        study_sha256=DOCUMENT,
+        round=number[0],
+        attempt=number[1],
+        identity=identity,
+        data=identity.hex(),
+        **more,
     )
 
 

@@ -41,7 +41,7 @@ def plan(mechanism: str = "ddgauss") -> Any:
     )
 
 
-def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str = "ddgauss") -> None:
+def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str = "ddgauss", data: bytes = b"") -> None:
     host = load(home).host
     journal = ClientJournal(host.journal, host.ledger)
     for round_ in range(1, rounds + 1):
@@ -52,6 +52,7 @@ def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str =
             round=round_,
             attempt=1,
             identity=who,
+            data=(data or who).hex(),
             clock=time.time,
         )
         journal.ledger.append(entry).result()
@@ -141,13 +142,19 @@ def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: R
         price(of, of.h_min),
         delta=1e-5,
         study_sha256=hashlib.sha256(b"registry").digest(),
-        identity=ME,
+        data_name=ME.hex(),
     )
     assert asked > shown
     host = load(home).host
     journal = ClientJournal(host.journal, host.ledger)
     entry = make_entry(
-        of, study="registry", study_sha256=hashlib.sha256(b"registry").digest(), round=2, attempt=1, identity=ME
+        of,
+        study="registry",
+        study_sha256=hashlib.sha256(b"registry").digest(),
+        round=2,
+        attempt=1,
+        identity=ME,
+        data=ME.hex(),
     )
     journal.ledger.append(entry).result()
     journal.close()

@@ -23,6 +23,7 @@ from client.certificate import load_certificate
 from client.configuration import load
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.keystore import load_identity
+from client.policy import PolicyRefusal, check_study
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joining import JoinOptions, finish_joining, join_by_code
 from sordino.processes import free_port
@@ -123,6 +124,7 @@ def test_a_folder_that_is_complete(joining: Joining) -> None:
     said = " ".join("\n".join(joining.said).split())
     for expected in ("What never leaves this machine", "epsilon 50", "ddgauss", "laptop", "at most 2 of 7 collude"):
         assert expected in said
+    assert "spent.sqlite: what it says was spent from this data counts on" in said
     assert joining.join(code=joining.authority.code().to_text()) == joining.home  # the same code: joined already
     assert "already" in joining.said[-1]
 
@@ -139,7 +141,14 @@ def test_a_policy_of_her_own(joining: Joining) -> None:
     file.write_text(LOOSE)
     joining.join(policy_file=file)
     assert (joining.home / "policy.toml").read_text() == LOOSE
-    assert load(joining.home).policy.max_epsilon == 60
+    read = load(joining.home)
+    assert read.policy.max_epsilon == 60
+    # Such a policy allows many plans; she agreed to the one that she was shown.
+    assert read.study.sha256 == joining.where.study.terms.digest().hex()
+    agreed, sha256 = joining.where.study.terms, joining.where.study.terms.digest()
+    check_study(read.settings(), agreed, sha256)
+    with pytest.raises(PolicyRefusal, match="another-study"):
+        check_study(read.settings(), agreed, bytes(32))
 
 
 def test_another_name_than_she_wished(unsigned: Joining) -> None:

@@ -34,7 +34,7 @@ from wire.ledger import (
     read_ledger,
     row_hash,
 )
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, Spent, Totals
+from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, Spent, Totals, epsilon
 
 STUDY, OTHER = "aa" * 32, "bb" * 32
 ABOUT = About(COORDINATOR, "seven", STUDY)
@@ -53,6 +53,7 @@ def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
         "kind": CHARGE,
         "participants": (0, 1, 3, 4, 6),
         "identity": None,
+        "data": "",
         "adjacency": "zero-out",
         "mechanism": "ddgauss",
         "colluders": 2,
@@ -71,7 +72,7 @@ def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
 
 def hers(round_: int, who: str = "11" * 32, attempt: int = 1, **changes: Any) -> LedgerEntry:
     """A participant's row."""
-    return entry(round_, attempt, participants=None, identity=who, **changes)
+    return entry(round_, attempt, **{"participants": None, "identity": who, "data": who, **changes})
 
 
 def open_(path: Path, about: About = ABOUT, *, create: bool = True) -> Ledger:
@@ -451,8 +452,8 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another kind": (foreign, "is a database of another kind"),
     "empty": (lambda path: path.write_bytes(b""), "its beginning is missing"),
     "cut in the middle": (lambda path: path.write_bytes(path.read_bytes()[:9000]), "ledger.sqlite"),
-    "newer": (lambda path: tamper(path, "PRAGMA user_version = 2"), "has format 2, this release reads 1: a newer one"),
-    "older": (lambda path: tamper(path, "PRAGMA user_version = 0"), "has format 0, this release reads 1: an older one"),
+    "newer": (lambda path: tamper(path, "PRAGMA user_version = 3"), "has format 3, this release reads 2: a newer one"),
+    "older": (lambda path: tamper(path, "PRAGMA user_version = 1"), "has format 1, this release reads 2: an older one"),
     "a folder": (lambda path: (path.unlink(), path.mkdir()), "ledger.sqlite"),
 }
 
@@ -682,6 +683,47 @@ def test_studies_of_one_participant_compose_at_the_orders_that_all_have() -> Non
     [together] = totals.across_studies()
     assert together.curve == {2.0: 1.5}
     assert together.order == 4.0  # fixed by the first row; since not all rows have it, no figure is stated
+
+
+def test_identities_over_the_same_data_add_up() -> None:
+    """The largest of them alone would let one data set be charged its limit once for each identity."""
+    me, again, other, data = "11" * 32, "22" * 32, "33" * 32, "dd" * 32
+    totals = Totals()
+    totals.add(hers(1, me, data=data, cost=1.0, curve=((2.0, 0.25), (4.0, 0.5)), draws=100))
+    totals.add(hers(1, again, data=data, cost=1.0, curve=((2.0, 0.25), (4.0, 0.5)), draws=100))  # in the same sum
+    totals.add(hers(1, other, data="ee" * 32, cost=1.5, curve=((2.0, 0.375), (4.0, 0.75)), draws=100))
+    totals.add(hers(1, again, data=data, kind=EXACT, cost=0.5, curve=((2.0, 0.125),), draws=50))
+    study = totals.studies[STUDY]
+    both = totals.spent(bytes.fromhex(STUDY), data)
+    assert (both.charges, both.renyi, both.all_draws, both.at_every_order()) == (2, 1.5, 150, {2.0: 0.375})
+    assert (study.spent[me].renyi, study.spent[again].renyi) == (1.0, 0.5)
+    assert totals.spent(bytes.fromhex(STUDY), "ff" * 32).charges == 0
+    totals.add(hers(2, me, data=data, cost=1.0, curve=((2.0, 0.25), (4.0, 0.5)), draws=100))
+    both = totals.spent(bytes.fromhex(STUDY), data)
+    assert (both.charges, both.renyi, both.all_draws) == (3, 2.5, 250)
+    # Those over other data don't: nobody's example is in both.
+    assert study.renyi_at(2.0) == 0.625
+    assert study.epsilon_of_data(data) == epsilon(7.25, 2.5, 1e-5, 250) == study.epsilon_coordinator()
+    [together] = totals.across_studies()
+    assert together.curve == {2.0: 0.625}
+    totals.add(hers(2, again, data=data, kind=CHARGE, cost=1.0))
+    totals.add(hers(2, again, data=data, kind=EXCLUDED, cost=0.0, curve=((2.0, 0.0),), draws=0))
+    assert totals.spent(bytes.fromhex(STUDY), data).renyi == 2.5  # what is taken back is her own charge, and no other's
+    with pytest.raises(InvalidRow, match="its data is not that of the identity's other rows"):
+        totals.add(hers(3, me, data="ee" * 32))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (lambda: hers(1, data=""), "data must be 64 hexadecimal digits"),
+        (lambda: hers(1, data="DD" * 32), "data must be 64 hexadecimal digits"),
+        (lambda: entry(1, data="dd" * 32), "a coordinator's row names no data"),
+    ],
+)
+def test_whose_row_names_data(row: Callable[[], LedgerEntry], told: str) -> None:
+    with pytest.raises(InvalidRow, match=told):
+        row()
 
 
 def test_guarantees_of_different_kinds_are_never_added() -> None:

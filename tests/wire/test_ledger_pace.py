@@ -29,6 +29,7 @@ def hers(round_: int, who: str = "11" * 32, **changes: Any) -> LedgerEntry:
         "kind": CHARGE,
         "participants": None,
         "identity": who,
+        "data": who,
         "adjacency": "zero-out",
         "mechanism": "ddgauss",
         "colluders": 2,
