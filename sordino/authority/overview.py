@@ -67,27 +67,39 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"fingerprint  {show_fingerprint(bytes.fromhex(found['fingerprint']))}",
         f"coordinator  {found['coordinator'] or 'none: by hand'}",
         "",
-        f"members ({sum(member['revoked'] is None for member in found['members'])})",
+        _headline(found["members"]),
     ]
     for member in found["members"]:
         if member["revoked"] is not None:
-            state = f"revoked {_day(member['revoked'])}" + (", still listed: sign" if member["listed"] else "")
+            state = f"revoked {_minute(member['revoked'])}" + (", still listed: sign" if member["listed"] else "")
         else:
             state = "" if member["listed"] else "not listed yet: sign"
-        result.append(f"  {member['identity'][:16]}  {member['host']:<24}  {_day(member['joined'])}  {state}".rstrip())
+        joined = _minute(member["joined"])
+        result.append(f"  {member['identity'][:16]}  {member['host']:<24}  {joined}  {state}".rstrip())
+    hosts = {member["identity"]: member["host"] for member in found["members"]}
     result += ["", "invitations"]
     for one in found["invitations"]:
         state = one["state"]
         if state == "open":
-            state = f"open for {duration(one['expires'] - now)}"
-        result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {_day(one['made'])}  {state}")
+            state = f"open for {duration(one['expires'] - now)}, until {_minute(one['expires'])}"
+        elif state == "used":
+            state = f"used by {hosts.get(one['identity'], 'a participant')}, identity {one['identity'][:16]}"
+        elif state == "expired":
+            state = f"expired {_minute(one['expires'])}"
+        result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {_minute(one['made'])}  {state}")
     result += ["", "versions"]
     for version in found["versions"][-10:]:
-        published = "" if version["published"] else "the coordinator hasn't said that it has it"
+        published = "" if version["published"] else "not confirmed by the coordinator yet"
         participants = f"{version['participants']} participants"
-        result.append(f"  {version['version']:>4}  {_day(version['signed'])}  {participants}  {published}".rstrip())
+        result.append(f"  {version['version']:>4}  {_minute(version['signed'])}  {participants}  {published}".rstrip())
     return result
 
 
-def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+def _headline(members: list[dict[str, Any]]) -> str:
+    """With as many members as there are rows."""
+    revoked = sum(member["revoked"] is not None for member in members)
+    return f"members ({len(members)}" + (f", {revoked} of them revoked)" if revoked else ")")
+
+
+def _minute(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

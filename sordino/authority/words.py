@@ -11,6 +11,7 @@ from sordino.authority.requests import Judgement
 from sordino.authority.visit import Visit
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
+_WOULD: Final = _VERDICTS | {"accept": "would be accepted", "refuse": "would be refused"}
 _SHORTEST_BEGINNING: Final = 4
 
 
@@ -28,15 +29,20 @@ def row(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def line(judgement: Judgement) -> str:
-    """The same for people: the beginnings of both ids are what `approve` and `revoke` take."""
+def line(judgement: Judgement, *, preview: bool = False) -> str:
+    """The same for people: the beginnings of both ids are what `approve` and `revoke` take.
+
+    Args:
+        preview: nothing has been decided yet.
+    """
+    verdict = (_WOULD if preview else _VERDICTS)[judgement.verdict]
     request = judgement.request.request
     host = judgement.host or request.host
     wished = f" (wished {request.host})" if judgement.host and judgement.host != request.host else ""
     reason = f": {judgement.reason}" if judgement.reason else ""
     return (
         f"{judgement.request.id.hex()[:8]}  {request.kind:<5}  {host}{wished}  identity {request.identity.hex()[:16]}  "
-        f"{_VERDICTS[judgement.verdict]}{reason}"
+        f"{verdict}{reason}"
     )
 
 

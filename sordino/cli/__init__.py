@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -169,7 +170,15 @@ _EXTRAS = {
 def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     where = f" See `{context.command_path} --help`." if context is not None else ""
-    return str(error.format_message()).rstrip(".") + "." + where
+    message = str(error.format_message())
+    unknown = re.match(r"No such command '([^']+)'", message)
+    if unknown is not None and context is not None and context.parent is None:
+        groups = getattr(context.command, "commands", {}).items()
+        inside = [f"`sordino {name} {unknown[1]}`" for name, one in groups if unknown[1] in getattr(one, "commands", ())]
+        if inside:
+            return f"{unknown[0]}. Did you mean {' or '.join(inside)}?{where}"
+    end = "" if message.endswith("?.") or message.endswith("?") else "."
+    return message.rstrip(".") + end + where
 
 
 def _spoken(arguments: Sequence[str]) -> str:

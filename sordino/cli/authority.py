@@ -226,7 +226,7 @@ def approve(
         typer.echo(json.dumps({"requests": [words.row(one) for one in visit.judgements], **words.signed(visit)}))
         return int(ExitCode.OK)
     for judgement in visit.judgements:
-        typer.echo(words.line(judgement))
+        typer.echo(words.line(judgement, preview=only_list))
     if not visit.judgements:
         typer.echo("Nothing waits at the coordinator.")
     _echo(words.signed_lines(visit))
@@ -425,6 +425,8 @@ def _echo(lines: Sequence[str]) -> None:
 
 
 def _seconds(option: str, text: str) -> float:
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        raise Failure(ExitCode.INPUT, f"{option} {text} needs a unit: s, m, h or d, such as {text.strip()}h.")
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
     seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
     if not 0 < seconds < 1e9:

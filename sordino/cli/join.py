@@ -55,7 +55,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your policy: a file with one table, [policy].",
+            help="Your policy: a file with one table, \\[policy].",
             show_default="that of host.toml; with --code the plan that you accept",
         ),
     ] = None,
@@ -161,12 +161,12 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
         if (home / "study.toml").exists():
             raise Failure(
                 ExitCode.INPUT,
-                f"{home} is a study's folder; its hosts are under {home / 'hosts'}: "
+                f"{_named(home)} is a study's folder; its hosts are under {home / 'hosts'}: "
                 f"sordino join --home {home / 'hosts' / 'host-01'}",
             )
         raise Failure(
             ExitCode.INPUT,
-            f"{home} is no host's folder: there is no host.toml in it. Name one with --home, or get a place in a study "
+            f"{_named(home)} is no host's folder: there is no host.toml in it. Name one with --home, or get a place in a study "
             "with sordino join HOST:PORT --code CODE.",
         )
     if home.is_dir():
@@ -181,6 +181,10 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
     from sordino.client_process import become
 
     become(configuration.settings(), as_json=as_json)
+
+
+def _named(folder: Path) -> str:
+    return "this folder" if folder == Path() else str(folder)
 
 
 def _check_address(address: str) -> None:

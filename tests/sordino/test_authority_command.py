@@ -210,6 +210,7 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     ("arguments", "code", "told"),
     [
         (("invite", "--valid", "soon"), 2, "--valid soon is no time"),
+        (("invite", "--valid", "1"), 2, "--valid 1 needs a unit: s, m, h or d"),
         (("invite", "--valid", "1s"), 2, "a minute at least"),
         (("invite", "--valid", "9000d"), 2, "366 days at most"),
         (("invite", "--name", "x", "--count", 2), 2, "--name is for one participant"),
@@ -252,6 +253,7 @@ def test_from_invitation_to_certificate_and_back(run: Run, home: Path, coordinat
     _, out, _ = run("authority", "approve", home, "--list")
     assert [line.split()[1:3] for line in out.splitlines()] == [["join", "ann"], ["join", "bob"]]
     assert ann.public.hex()[:16] in out
+    assert out.count("would be accepted") == 2
     code, _, err = run("authority", "approve", home, "ffff")
     assert (code, "no request that waits begins with ffff" in err) == (2, True)
 
@@ -279,7 +281,12 @@ def test_from_invitation_to_certificate_and_back(run: Run, home: Path, coordinat
     assert [one["version"] for one in shown["versions"]] == [1, 2, 3, 4]
     assert all(one["published"] for one in shown["versions"][1:])
     assert {one["state"] for one in shown["invitations"]} == {"used"}
-    assert "revoked" in run("authority", "show", home)[1]
+    out = run("authority", "show", home)[1]
+    assert "members (2, 1 of them revoked)" in out
+    assert out.count("revoked 20") == 1
+    for who in (ann, bob):
+        name = "ann" if who is ann else "bob"
+        assert f"used by {name}, identity {who.public.hex()[:16]}" in out
 
 
 def test_by_hand(run: Run, home: Path, tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import sordino
-from sordino.cli import explain
+from sordino.cli import app, explain
 from sordino.exit_codes import REMEDY, ExitCode
 
 Run = Callable[..., tuple[int, str, str]]
@@ -28,6 +31,25 @@ def test_help_reads_as_documentation(run: Run, verb: str) -> None:
     assert f"Example: sordino {verb}" in text
     assert "Exit codes: 0 done" in text
     assert "--json" in text
+
+
+def test_help_loses_no_word_in_brackets(run: Run) -> None:
+    """What isn't escaped is markup to the renderer, and vanishes."""
+
+    def commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+        yield command, path
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from commands(inner, (*path, name))
+
+    found = 0
+    for command, path in commands(typer.main.get_command(app), ()):
+        sources = [command.help, command.epilog, *(getattr(option, "help", None) for option in command.params)]
+        words = {word for text in sources if text for word in re.findall(r"\[(?!/?bold\])[^\[\]\\]+\]", text)}
+        if words:
+            shown = re.sub(r"[\s│]+", " ", run(*path, "--help")[1])
+            assert {word for word in words if word not in shown} == set(), path
+        found += len(words)
+    assert found >= 3
 
 
 def test_no_arguments_is_help(run: Run) -> None:
@@ -58,6 +80,8 @@ def test_exit_codes_of_the_shells_are_ours() -> None:
     ("arguments", "code", "told"),
     [
         (("play",), 2, "No such command 'play'"),
+        (("invite",), 2, "Did you mean `sordino authority invite`?"),
+        (("join",), 2, "this folder is no host's folder"),
         (("plan", "--clients", "many"), 2, "--clients"),
         (("plan", "--sampling", "lottery"), 2, "--sampling lottery needs --population"),
         (("plan", "--mechanism", "laplace"), 2, "skellam, gaussian, local-gaussian, binomial"),
@@ -79,7 +103,16 @@ def test_exit_codes_of_the_shells_are_ours() -> None:
         (("report", "STUDY"), 2, "nothing is recorded yet"),
     ],
 )
-def test_one_clear_error(run: Run, small_study: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_one_clear_error(
+    run: Run,
+    small_study: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     places = {"HOME": str(small_study / "hosts" / "host-01"), "STUDY": str(small_study)}
     given = [places.get(part, part) for part in arguments]
     ended, out, err = run(*given)
@@ -87,7 +120,7 @@ def test_one_clear_error(run: Run, small_study: Path, arguments: tuple[str, ...]
     assert told in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) <= 2
-    if arguments[0] == "play":
+    if arguments[0] in ("play", "invite"):
         return
     ended, out, err = run(*given, "--json")
     body = json.loads(out)
