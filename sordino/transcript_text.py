@@ -124,19 +124,18 @@ def _printable(text: str) -> str:
 def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
     plan = verified.document.plan
     said = [
-        f"This sum costs each of the {body['u3']} in it epsilon {body['epsilon']:.4g} at delta {body['delta']:g}, "
-        f"{adjacency_word(plan.adjacency)}, {condition(plan.mechanism, plan.colluders, f'of the {plan.clients}')}; "
-        f"all {plan.rounds} rounds together at most {plan.epsilon:g}."
+        f"Alone, at the study's order, this sum is epsilon {body['epsilon']:.4g} for each of the {body['u3']} in it, "
+        f"at delta {body['delta']:g}, {adjacency_word(plan.adjacency)}, "
+        f"{condition(plan.mechanism, plan.colluders, f'of the {plan.clients}')}; such figures don't add up: "
+        f"all {plan.rounds} rounds together are at most {plan.epsilon:g}.",
+        f"With fewer than {plan.min_survivors} in it the sum stays closed; any {body['threshold']} of u1 can rebuild "
+        "what one of u2 masked with.",
     ]
     if counts_colluders(plan.mechanism):
         said.append(
-            f"At least {body['honest']} of them are honest on that assumption, and the plan opens no sum with fewer "
-            f"than {plan.h_min}."
+            f"At least {body['honest']} of them are honest on that assumption; the plan opens no sum with fewer than "
+            f"{plan.h_min} honest ones."
         )
-    said.append(
-        f"Any {body['threshold']} of u1 can rebuild what one of u2 masked with; with fewer than {plan.min_survivors} "
-        "in it the sum stays closed."
-    )
     return said
 
 

@@ -59,7 +59,7 @@ def verify(
             verified = verify_transcript(data, known)
             chain.add(verified)
         except InvalidTranscript as error:
-            return _refused(path, error, as_json, held)
+            return _refused("verify", path, error, as_json, held)
         from sordino.transcript_text import figures
 
         held.append({"file": str(path), **figures(verified)})
@@ -73,6 +73,11 @@ def verify(
         )
     if len(held) > 1:
         typer.echo(f"{len(held)} transcripts, each named by the next; rounds and roster versions only grow.")
+    if held[0]["previous"] is not None:
+        begins = held[0]["round"]
+        typer.echo(
+            f"Round {begins} names a transcript before it that wasn't given: rounds before {begins} are not checked."
+        )
     return int(ExitCode.OK)
 
 
@@ -104,7 +109,7 @@ def show(
     try:
         verified = verify_transcript(data, known)
     except InvalidTranscript as error:
-        return _refused(file, error, as_json, [])
+        return _refused("show", file, error, as_json, [])
     if as_json:
         typer.echo(json.dumps({"file": str(file), "authority_known": known is not None, **figures(verified)}))
     else:
@@ -112,8 +117,8 @@ def show(
     return int(ExitCode.OK)
 
 
-def _refused(path: Path, error: Any, as_json: bool, held: list[dict[str, Any]]) -> int:
-    print(f"sordino transcript: {path}: {error}.", file=sys.stderr)
+def _refused(verb: str, path: Path, error: Any, as_json: bool, held: list[dict[str, Any]]) -> int:
+    print(f"sordino transcript {verb}: {path}: {error}.", file=sys.stderr)
     if as_json:
         body = {
             "ok": False,

@@ -44,6 +44,14 @@ def test_several_files_are_checked_as_a_chain(folder: Path, capsys: pytest.Captu
     assert (code, err) == (0, "")
     assert out.count(" holds") == 3
     assert "each named by the next" in out
+    assert "not checked" not in out  # the beginning is there
+
+
+def test_a_chain_without_its_beginning_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command("verify", *files(folder)[1:], "--authority", folder / "authority.pub", capsys=capsys)
+    assert code == 0
+    said = "Round 2 names a transcript before it that wasn't given: rounds before 2 are not checked."
+    assert out.splitlines()[-1] == said
 
 
 @pytest.mark.parametrize(
@@ -86,8 +94,9 @@ def test_the_first_thing_that_is_wrong_is_named(
     assert code == int(ExitCode.TRANSCRIPT) == body["exit_code"] == 42
     assert (body["ok"], body["file"], body["check"]) == (False, str(changed), "signatures")
     assert [one["round"] for one in body["transcripts"]] == [1]
-    assert f"{changed}: signatures: 4 participants signed the survivor sets, 5 needed." in err
-    assert command("show", changed, capsys=capsys)[:2] == (42, "")
+    said = f"{changed}: signatures: 4 participants signed the survivor sets, 5 needed.\n"
+    assert err == f"sordino transcript verify: {said}"
+    assert command("show", changed, capsys=capsys) == (42, "", f"sordino transcript show: {said}")
 
 
 def test_a_gap_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,11 +147,15 @@ def test_show_says_who_left_where_and_what_it_doesnt_prove(
         "u2: 6 shared keys.",
         "u3: 5 are in the sum; 1 left before their vector was in:",
         "Signed: 5 members of u3",
-        "if at most 2 of the 7 collude; all 5 rounds together at most 100",
-        "At least 3 of them are honest",
+        "Alone, at the study's order, this sum is epsilon ",
+        " for each of the 5 in it, at delta ",
+        "if at most 2 of the 7 collude; such figures don't add up: all 5 rounds together are at most 100.",
+        "At least 3 of them are honest on that assumption; the plan opens no sum with fewer than 3 honest ones.",
+        "With fewer than 5 in it the sum stays closed; ",
         "That training was honest",
     ):
         assert part in words
+    assert words.count("the sum stays closed") == 1
     known = command("show", folder / "dropouts", "--authority", folder / "authority.pub", capsys=capsys)[1]
     assert "under the authority that you named" in known
 
