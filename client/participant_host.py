@@ -47,7 +47,8 @@ RETRY_S = (0.5, 10.0)  # first and longest wait between attempts to connect
 # The stream is refused for good: trying again changes nothing.
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
-OK, BAD_INPUT, NETWORK, INTERRUPTED = 0, 2, 4, 130
+FINISHED = ("rounds done", "budget reached")  # what a coordinator says at the end of a study that can't go on
+OK, BAD_INPUT, NETWORK, UNFINISHED, INTERRUPTED = 0, 2, 4, 5, 130
 
 
 class JoinError(Exception):
@@ -180,7 +181,7 @@ class ParticipantHost:
                     await done
                 except JoinError as error:
                     failures.append(error)
-                    if len(failures) == 1 and len(tasks) > 1:
+                    if len(failures) == 1 and len(tasks) > 1 and error.exit_code != UNFINISHED:
                         log.error("a participant of this host can't take part", reason=str(error))
             if failures:
                 raise failures[0]
@@ -230,6 +231,12 @@ class ParticipantHost:
                     session.close()
                 if reason is not None:
                     log.info("the study ended", reason=reason)
+                    if reason not in FINISHED:
+                        raise JoinError(
+                            f"the coordinator gave up ({reason}), and the study can go on when it is served again: start "
+                            "this again then",
+                            UNFINISHED,
+                        )
                     return
                 trouble = "it closed the connection"
             except grpc.aio.AioRpcError as error:

@@ -20,7 +20,7 @@ from study_in_process import Coordinator, coordinator
 import server.sessions
 from client.configuration import load
 from client.journal import ClientJournal
-from client.participant_host import JoinError, ParticipantHost
+from client.participant_host import UNFINISHED, JoinError, ParticipantHost
 from client.settings import HostSettings
 from wire import coordinator_pb2 as pb
 from wire.ledger import read_ledger
@@ -159,7 +159,8 @@ def play(
                     try:
                         story.ended = await task
                     except JoinError as error:
-                        story.ended = error
+                        # Code 5: the coordinator has said that it gives up, which is an end like any other here.
+                        story.ended = 0 if error.exit_code == UNFINISHED else error
             story.events = where.events
 
     with capture_logs() as logs:

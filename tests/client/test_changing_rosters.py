@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from host_in_process import Story, host, ledger_of, play, rows_of, settings_of
 from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 
-import client.participant
 import server.study
+from client.participant_host import UNFINISHED, JoinError
 from secagg.lottery import Draws, winners
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
 from wire import coordinator_pb2 as pb
@@ -70,7 +70,7 @@ def play_two(folder: Path, work: Path, between: Any, **settings: dict[str, Any])
                     outcome.append(await where.finish())
                     try:
                         story.ended = await task
-                    except client.participant_host.JoinError as error:
+                    except JoinError as error:
                         story.ended = error
             return where
 
@@ -222,7 +222,10 @@ def play_drawn(folder: Path, work: Path, lie: Any = None, monkeypatch: Any = Non
             where.start()
             async with host(settings_of(folder, story.journal, where.address, policy=LENIENT)) as task:
                 async with asyncio.timeout(PATIENCE_S):
-                    story.ended = await task
+                    try:
+                        story.ended = await task
+                    except JoinError as error:
+                        assert error.exit_code == UNFINISHED
             return where
 
     with capture_logs() as logs:
