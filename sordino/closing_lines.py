@@ -16,7 +16,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 
 def dropout_words(dropouts: int, rounds: int, aborted: int) -> str:
-    """How many participants left, in how many rounds, and what failed for it."""
+    """How many participants left, each counted once in a round, in how many rounds, and what failed for it."""
     left = f"{counted(dropouts, 'participant')} in {counted(rounds, 'round')}" if dropouts else "none"
     return f"{left}, {counted(aborted, 'attempt')} aborted"
 
@@ -46,22 +46,24 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
     rounds = view.rounds
     if not rounds:
         return lines
+    left = view.left_by_round()
     lines += [
         f"accuracy            {rounds[-1].accuracy:.3f}",
         *epsilon_lines(view.epsilon_coordinator, view.epsilon_target, view.epsilon_released, view.delta, view.plan),
         f"rounds              {view.completed} of {view.planned_rounds}, "
         f"{median([done.seconds for done in rounds]):.1f} s each",
         "dropouts            "
-        + dropout_words(len(view.dropouts), len({drop.round for drop in view.dropouts}), len(view.aborted)),
+        + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
         f"key to sum          {median([done.key_to_sum_s for done in rounds]):.2f} s, "
         f"{counted(view.participants, 'participant')}",
         f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
         f"of it the vector {rounds[-1].vector_bytes:,.0f}",
     ]
-    folder = state.parent / "checkpoints"
-    models = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+    models = list((state.parent / "checkpoints").glob("round-*.npz"))
     if models:
-        lines.append(f"model               {_shown(max(models, key=lambda path: path.stat().st_mtime))}")
+        # By the round in the name: a copy of the folder gives the files times of its own, in any order.
+        newest = max(models, key=lambda path: (len(path.name), path.name))
+        lines.append(f"model               {_shown(newest)}")
     return [*lines, f"report              sordino report {home}"]
 
 

@@ -224,6 +224,10 @@ class StudyView:
     def dropouts_of(self, round_number: int) -> list[Dropout]:
         return [dropout for dropout in self.dropouts if dropout.round == round_number]
 
+    def left_by_round(self) -> list[tuple[int, int]]:
+        """(round, participant), each once: who leaves three attempts of a round is one participant that left it."""
+        return sorted({(dropout.round, dropout.participant) for dropout in self.dropouts})
+
     def hosts_in_order(self) -> list[str]:
         return sorted(set(self.hosts.values()))
 
@@ -452,9 +456,11 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
         return _dropout_lines(view, str(event.get("phase", "")))
     if kind == "attempt_aborted":
         end = view.aborted[-1]
-        counts = f" ({end.received} answered, {end.needed} needed)" if end.needed else ""
+        told = end.needed and f"{end.needed} needed" in end.reason  # by the reason itself
+        counts = f" ({end.received} answered, {end.needed} needed)" if end.needed and not told else ""
         return [
-            *_dropout_lines(view, end.phase),
+            # A phase that ended with too few has told them when it ended.
+            *([] if end.phase in view.phases_done else _dropout_lines(view, end.phase)),
             f"round {end.round}, {end.phase}: attempt {end.attempt} aborted: {end.reason}{counts}",
         ]
     if kind == "round_completed":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,54 @@ def test_what_an_epsilon_holds_for_is_said_beside_it(
     assert lines[number].endswith(", at delta 1e-05,")
     assert lines[number + 1] == " " * 20 + "zero-out, if at most 5 of 100 collude"
     assert max(map(len, lines)) <= 100
+
+
+def test_the_last_model_is_told_by_its_round_not_by_the_files_times(events: Events, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for number, age in ((9, 3.0), (15, 1.0), (14, 2.0)):  # the newest round has the oldest file, as after a copy
+        (folder / f"round-{number:06d}.npz").touch()
+        os.utime(folder / f"round-{number:06d}.npz", (age, age))
+    (folder / "round-000016.npz.tmp").touch()
+    lines = closing_lines(StudyView().apply_all(events), Path("study"), tmp_path / "state.sqlite")
+    newest = folder / "round-000015.npz"
+    assert [line for line in lines if line.startswith("model ")] == [f"model               {newest}"]
+
+
+REFUSED = "refused: the round breaks its policy or budget"
+
+
+def refused_attempts(attempts: int = 3) -> Events:
+    """One participant refuses every attempt of a round, as the coordinator records it."""
+    said: Events = [
+        {"kind": "study_started", "study": "s", "task": "t", "participants": 2, "rounds": 4, "epsilon_target": 8.0},
+        *({"kind": "participant_connected", "participant": one, "host": f"host-0{one}"} for one in (4, 5)),
+    ]
+    for attempt in range(1, attempts + 1):
+        about = {"round": 3, "attempt": attempt, "phase": "AdvertiseKeys"}
+        said += [
+            {"kind": "attempt_started", **about, "cohort": 2},
+            {"kind": "phase_started", **about, "expected": 2, "needed": 2, "deadline_s": 9.0},
+            {"kind": "participant_dropped", **about, "participant": 4, "host": "host-04", "reason": REFUSED},
+            {"kind": "phase_ended", **about, "received": 0, "seconds": 0.1},
+            {"kind": "attempt_aborted", **about, "reason": "1 participants, 2 needed", "received": 1, "needed": 2},
+        ]
+    return [{"seq": number, "at": float(number), **event} for number, event in enumerate(said, 1)]
+
+
+def test_a_refusal_is_told_once_in_each_attempt_and_counts_once_in_a_round() -> None:
+    view, lines = StudyView(), []
+    for event in refused_attempts():
+        view.apply(event)
+        lines += log_lines(event, view)
+    assert lines.count(f"round 3, AdvertiseKeys: dropped participant 4 (host-04): {REFUSED}") == 3
+    assert lines[-1] == "round 3, AdvertiseKeys: attempt 3 aborted: 1 participants, 2 needed"  # counts said once
+    assert len(view.dropouts) == 3
+    assert view.left_by_round() == [(3, 4)]
+    completed = {"seq": 99, "at": 99.0, "kind": "round_completed", "round": 3, "attempt": 4}
+    view.apply(completed)
+    [line] = [one for one in closing_lines(view, Path("s"), Path("s.sqlite")) if one.startswith("dropouts ")]
+    assert line == "dropouts            1 participant in 1 round, 3 attempts aborted"
 
 
 def test_no_colluders_are_named_where_they_make_no_difference() -> None:
