@@ -233,8 +233,8 @@ class ParticipantHost:
                     log.info("the study ended", reason=reason)
                     if reason not in FINISHED:
                         raise JoinError(
-                            f"the coordinator gave up ({reason}), and the study can go on when it is served again: start "
-                            "this again then",
+                            f"the coordinator gave up ({reason}), and the study can go on when it is served again: "
+                            "start this again then",
                             UNFINISHED,
                         )
                     return
