@@ -274,6 +274,14 @@ def check_places(options: StudyOptions) -> None:
             raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
     elif options.cohort is None:
         raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
+    elif options.population is None and options.participants == 0:
+        raise Failure(
+            ExitCode.INPUT,
+            "With --participants 0 say --population: the smallest roster with which rounds run, from "
+            f"{options.cohort} to {options.places}."
+            if options.cohort <= options.places
+            else f"--cohort {options.cohort} is more than the {options.places} places of --enrol.",
+        )
     elif not options.cohort <= smallest <= options.participants + options.enrol:
         raise Failure(
             ExitCode.INPUT,

@@ -68,7 +68,7 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
             ExitCode.INFEASIBLE,
             f"--min-survivors {survivors} is below the threshold {threshold} of {clients} participants of whom "
             f"{sharing_colluders(clients, colluders)} may collude",
-            None if least is None else f"use --min-survivors {least}",
+            _fewer_leave(again, chosen["max_dropout"], threshold) if least is None else f"use --min-survivors {least}",
         )
     fewest = default_min_survivors(clients, colluders, chosen["max_dropout"]) if survivors is None else survivors
     if quorum is not None and quorum < fewest:
@@ -109,17 +109,28 @@ def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Again) -
         if works(again, min_survivors=survivors):
             found.append(f"--min-survivors {survivors}")
             break
-    hundredth = int(100 * max_dropout)
-    for dropout in (part / 100 for part in range(hundredth, -1, -1 if hundredth <= 30 else -2)):
-        if dropout < max_dropout and works(again, max_dropout=dropout, min_survivors=figures["min_survivors"]):
-            found.append(f"--max-dropout {dropout:g} with --min-survivors {figures['min_survivors']}")
-            break
+    if dropout := _dropout_that_works(again, max_dropout, figures["min_survivors"]):
+        found.append(f"--max-dropout {dropout} with --min-survivors {figures['min_survivors']}")
     raise Failure(
         ExitCode.INFEASIBLE,
         f"if {100 * max_dropout:g} % leave, {percent(share)} of the attempts miss min_survivors "
         f"{figures['min_survivors']} of {figures['clients']} and end without a sum",
         "use " + ", or ".join(found) if found else None,
     )
+
+
+def _dropout_that_works(again: Again, max_dropout: float, survivors: int) -> str:
+    """The largest share below ``max_dropout`` with which so many survive often enough; empty if none is."""
+    hundredth = int(100 * max_dropout)
+    for dropout in (part / 100 for part in range(hundredth, -1, -1 if hundredth <= 30 else -2)):
+        if dropout < max_dropout and works(again, max_dropout=dropout, min_survivors=survivors):
+            return f"{dropout:g}"
+    return ""
+
+
+def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None:
+    dropout = _dropout_that_works(again, max_dropout, survivors)
+    return f"use --min-survivors {survivors} with --max-dropout {dropout}" if dropout else None
 
 
 def in_options(problem: ValueError, chosen: Mapping[str, Any], again: Again) -> Exception:

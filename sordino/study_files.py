@@ -34,7 +34,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
             "",
             "[data]  # (fixed)",
-            _line("dataset", dataset, "fashion-mnist-subset, or fashion-mnist-full: --dataset fashion-mnist where it is installed"),
+            _line("dataset", dataset, "fashion-mnist-subset, -full; --dataset fashion-mnist: full if installed"),
             _line("partition", options.partition, "dirichlet: uneven classes; iid: the same mixture for all"),
             _line("alpha", options.alpha, "dirichlet only: small is uneven"),
             _line("seed", options.seed, "of the partition; public"),

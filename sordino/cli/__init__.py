@@ -174,7 +174,8 @@ def _usage(error: Any) -> str:
     unknown = re.match(r"No such command '([^']+)'", message)
     if unknown is not None and context is not None and context.parent is None:
         groups = getattr(context.command, "commands", {}).items()
-        inside = [f"`sordino {name} {unknown[1]}`" for name, one in groups if unknown[1] in getattr(one, "commands", ())]
+        word = unknown[1]
+        inside = [f"`sordino {name} {word}`" for name, one in groups if word in getattr(one, "commands", ())]
         if inside:
             return f"{unknown[0]}. Did you mean {' or '.join(inside)}?{where}"
     end = "" if message.endswith("?.") or message.endswith("?") else "."

@@ -34,6 +34,10 @@ AWAY = (
     "Take {} away from the coordinator's machine: whoever has its keys decides who takes part, and can pretend to be "
     "anybody who joins later."
 )
+LOTTERY = (
+    "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws. "
+    "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
+)
 _D = StudyOptions()
 _STUDY, _DATA, _PRIVACY, _CODING, _NETWORK = "Study", "Data", "Privacy", _options.PANEL, "Network"
 
@@ -140,7 +144,7 @@ def run(
             min=2,
             help="Lottery only: the smallest roster that the plan covers.",
             rich_help_panel=_PRIVACY,
-            show_default="participants",
+            show_default="participants; needed with --participants 0",
         ),
     ] = None,
     beta: Annotated[
@@ -343,6 +347,9 @@ def run(
     width = terminal_width()
     for line in plan_lines(figures, width - 2):
         typer.echo(f"  {line}")
+    if study.options.smallest_roster is not None:
+        promise = LOTTERY.format(study.options.in_a_round, study.options.smallest_roster)
+        typer.echo("\n" + textwrap.fill(promise, width))
     for note in notes(figures, max_dropout):
         typer.echo("\n" + textwrap.fill(note, width))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")

@@ -166,8 +166,8 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
             )
         raise Failure(
             ExitCode.INPUT,
-            f"{_named(home)} is no host's folder: there is no host.toml in it. Name one with --home, or get a place in a study "
-            "with sordino join HOST:PORT --code CODE.",
+            f"{_named(home)} is no host's folder: there is no host.toml in it. Name one with --home, or get a "
+            "place in a study with sordino join HOST:PORT --code CODE.",
         )
     if home.is_dir():
         from sordino.joining import finish_joining

@@ -187,6 +187,10 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     draws = json.loads((folder / "lottery.json").read_bytes())
     assert roster.lottery is not None
     assert (roster.lottery.draws, len(draws["seeds"]), draws["version"]) == (3, 3, 1)
+    _, out, _ = run("init", tmp_path / "another", *options[:-1])
+    said = " ".join(out.split())
+    assert "Each round: 20 of at least 30 on the roster" in said
+    assert "the coordinator knows all draws" in said
 
 
 def test_verb_json(run: Run, tmp_path: Path) -> None:
@@ -202,6 +206,7 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
     ("arguments", "code", "told"),
     [
         (("--min-survivors", 20), 3, "Use --min-survivors 53"),
+        (("--participants", 6, "--hosts", 2, "--min-survivors", 4), 3, "Use --min-survivors 5 with --max-dropout 0.26"),
         (("--min-survivors", 101), 2, "--min-survivors 101 exceeds --participants 100"),
         (("--participants", 2, "--hosts", 1), 3, "Use --participants 5"),
         (("--participants", 0, "--enrol", 1), 2, "--participants 0 with --enrol 1 are too few"),
@@ -211,6 +216,11 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
         (("--sampling", "lottery"), 2, "say how many with --cohort"),
         (("--sampling", "lottery", "--cohort", 200), 2, "--cohort 200 from --population 100"),
         (("--sampling", "lottery", "--cohort", 3), 3, "Use --cohort"),
+        (
+            ("--participants", 0, "--enrol", 40, "--sampling", "lottery", "--cohort", 20),
+            2,
+            "With --participants 0 say --population: the smallest roster with which rounds run, from 20 to 40.",
+        ),
         (("--quorum", 3), 2, "--quorum 3 is below --min-survivors 56"),
         (("--mechanism", "binomial"), 2, "binomial can be planned, not served"),
         (("--clip-rate", 0.2), 2, "add --clip-update"),
