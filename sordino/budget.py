@@ -236,9 +236,11 @@ def _study(contents: Contents, study: StudyTotals, participant: int | str | None
                 "charges": study.spent[who].charges if who in study.spent else 0,
                 "renyi": study.renyi(who),
                 "epsilon": study.epsilon_of(who),
+                **({"data": study.spent[who].data} if first.identity else {}),
             }
             for who in chosen
         ],
+        **({"data": _data(study, chosen)} if first.identity else {}),
         "charges": [
             _charge(row)
             for row in contents.rows
@@ -246,6 +248,20 @@ def _study(contents: Contents, study: StudyTotals, participant: int | str | None
             and (participant is None or participant in (row.entry.participants or (row.entry.identity,)))
         ],
     }
+
+
+def _data(study: StudyTotals, chosen: Sequence[int | str]) -> list[dict[str, Any]]:
+    """What was spent from the data of the chosen identities, by all identities over it."""
+    return [
+        {
+            "data": name,
+            "identities": sorted(str(who) for who, one in study.spent.items() if one.data == name),
+            "charges": study.of_data(name).charges,
+            "renyi": study.of_data(name).renyi,
+            "epsilon": study.epsilon_of_data(name),
+        }
+        for name in sorted({study.spent[who].data for who in chosen})
+    ]
 
 
 def _charge(row: Row) -> dict[str, Any]:
@@ -334,13 +350,24 @@ def _ending(contents: Contents) -> list[str]:
     return [f"{count}, nothing changed; held against {held}.", f"Head {contents.head.hash.hex()}"]
 
 
+def _shared_data_lines(study: dict[str, Any]) -> list[str]:
+    """What identities over the same data cost it together, where there are such."""
+    said = []
+    for one in study.get("data", []):
+        if len(one["identities"]) > 1:
+            who = ", ".join(identity[:_DIGITS] for identity in one["identities"])
+            said.append(f"  together    {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}")
+            said[-1] += f"  one data: {who}"
+    return said
+
+
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
-    whose = "all" if coordinator else "this ledger's"
+    whose = "participants" if coordinator else "data here, all its identities together"
     holds = condition(study["mechanism"], study["A"])
     renyi = f"Renyi({study['order']:.4g})"  # the order stands where its figures stand
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
-        f"{study['delta']:g}, the largest of {whose} participants",
+        f"{study['delta']:g}, the largest of all {whose}",
         f"  {study['mechanism']}, {holds}; Renyi filter at order {study['order']:.4g}",
         *textwrap.wrap(f"adjacency {study['adjacency']}", 98, initial_indent="  ", subsequent_indent="    "),
         "",
@@ -349,6 +376,7 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     for one in study["participants"]:
         who = str(one["participant"])[:_DIGITS]
         said.append(f"  {who:<11} {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}")
+    said += _shared_data_lines(study)
     # A participant's ledger holds the rows of all participants of its host.
     head = "" if coordinator else f"{'participant':<{_DIGITS}}  "
     said += ["", f"  row  {head}round  attempt  kind       |u3|     h {renyi:>12}  at"]

@@ -19,7 +19,7 @@ def limits(totals: Totals, policy: Policy | None, who: int | str | None = None) 
 
     Args:
         policy: the host's; None where only a ledger is at hand.
-        who: only this identity's studies.
+        who: only this identity's studies, with all that was spent from her data there.
     """
     studies = [study for study in totals.studies.values() if who is None or who in study.spent]
     pace, now = totals.pace, time.time()
@@ -36,12 +36,14 @@ def limits(totals: Totals, policy: Policy | None, who: int | str | None = None) 
 def _study(study: StudyTotals, policy: Policy | None, who: int | str | None) -> dict[str, Any]:
     first = study.first
     chosen = list(study.spent) if who is None else [who]
-    spent = max(study.epsilon_of(one) for one in chosen)
+    # What other identities spent from the same data counts: it is held against the same limits.
+    names = {study.spent[one].data for one in chosen}
     return {
         "study": first.study,
         "participants": len(chosen),
-        "attempts": max(study.spent[one].charges for one in chosen),
-        "epsilon": spent,
+        "data": len(names),
+        "attempts": max(study.of_data(name).charges for name in names),
+        "epsilon": max(study.epsilon_of_data(name) for name in names),
         "delta": first.delta,
         "allowed": None if policy is None else policy.max_epsilon,
         "planned": first.epsilon,
@@ -90,7 +92,8 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
     said += [
         "",
         "epsilon bounds what those who see a study's sums can tell about one participant's updates: less is better.",
-        "Of several participants here the one who spent most counts. A study's figure holds under its condition:",
+        "It is that of the data here from which most was spent, by all identities over it together.",
+        "A study's figure holds under its condition:",
         *(f"  {one['study']}: {one['holds']}" for one in found["studies"]),
     ]
     if several:

@@ -124,7 +124,7 @@ def test_show_of_a_participant(study: RunningStudy) -> None:
     assert together["adjacency"] == told["adjacency"]
     text = budget("show", host).stdout
     assert "nothing changed" in text
-    assert "the largest of this ledger's participants" in text
+    assert "the largest of all data here, all its identities together" in text
     # Every row says whose it is, by as many digits as --participant takes.
     rows = [line.split() for line in text.partition("  row  participant  round")[2].splitlines()[1:] if "Z" in line]
     assert [row[1] for row in rows] == [row["participants"][:11] for row in told["charges"]]

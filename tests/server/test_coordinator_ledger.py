@@ -259,7 +259,7 @@ def other_survivors(state: Path) -> None:
 
 def newer(state: Path) -> None:
     with sqlite3.connect(ledger_of(state)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def older_state(state: Path) -> None:
@@ -296,7 +296,7 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     emptied: "row 1 is missing: state.sqlite knows of row 1",
     added: "row 3 was added: state.sqlite knows nothing of it",
     other_survivors: "row 2 isn't the one that state.sqlite knows",
-    newer: "ledger.sqlite: has format 2, this release reads 1: a newer one wrote it",
+    newer: "ledger.sqlite: has format 3, this release reads 2: a newer one wrote it",
     older_state: "state.sqlite has format 0, this release reads 3: an older one wrote it and keeps its charges there",
     state_gone: "has 2 charges of which state.sqlite knows nothing: restore that file",
     participants: "is a participant's ledger, not that of state.sqlite",

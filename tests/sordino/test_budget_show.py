@@ -163,6 +163,31 @@ def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: R
     assert body["all_studies"][0]["epsilon"] == pytest.approx(asked, rel=1e-9)
 
 
+def test_identities_over_the_same_data(home: Path, run: Run) -> None:
+    """She joined again with a new code: what both of her identities spent is one figure, not the larger of two."""
+    before = json.loads(run("budget", "show", home, "--json")[1])
+    spend(home, "clinic", 2, bytes(32), data=ME)
+    body = json.loads(run("budget", "show", home, "--json")[1])
+    [was, now] = [one["studies"][0] for one in (before, body)]
+    assert [one["charges"] for one in now["data"]] == [4, 1]
+    assert now["data"][0]["identities"] == sorted((bytes(32).hex(), ME.hex()))
+    assert now["data"][0]["renyi"] == pytest.approx(2 * was["data"][0]["renyi"])
+    assert now["epsilon_coordinator"] == now["data"][0]["epsilon"] > was["epsilon_coordinator"]
+    clinic, asked = body["limits"]["studies"][0], json.loads(
+        run("budget", "show", home, "--participant", ME.hex()[:8], "--json")[1]
+    )["limits"]["studies"][0]
+    assert (clinic["participants"], clinic["data"], clinic["attempts"]) == (3, 2, 4)
+    assert clinic["epsilon"] == asked["epsilon"] == now["epsilon_coordinator"]
+    assert asked["attempts"] == 4
+    assert body["all_studies"][0]["epsilon"] > before["all_studies"][0]["epsilon"]
+    told = run("budget", "show", home)[1]
+    [together] = [line for line in told.splitlines() if line.startswith("  together ")]
+    assert together.split()[1] == "4"
+    assert f"one data: {bytes(32).hex()[:11]}, {ME.hex()[:11]}" in together
+    rows = [line.split() for line in run("budget", "show", home, "--participant")[1].splitlines()]
+    assert ["clinic", "4"] in [row[:2] for row in rows]
+
+
 def test_guarantees_of_two_kinds_stand_apart(home: Path, run: Run) -> None:
     spend(home, "trusted", 1, mechanism="gaussian")
     _, out, _ = run("budget", "show", home, "--participant")
