@@ -27,11 +27,13 @@ from learning.task import TaskUnavailable, make_task
 from mechanisms.plan import InfeasiblePlan
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
-from server import process_memory, service
+from server import open_files, process_memory, service
 from server.configuration import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.enrolment import Enrolment, make_server
 from server.journal import Journal
 from server.membership import SignedRoster
+from server.open_calls import OpenCalls
+from server.peer_certificate import CertificateHolders
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.transcripts import open_transcripts
@@ -190,10 +192,10 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
         await study.restore()
     except (ValueError, StorageError, OSError) as error:
         raise StartError(str(error), BAD_INPUT) from error
-    server = grpc.aio.server(
-        options=[*SERVER_OPTIONS, *study.limits()], maximum_concurrent_rpcs=study.most_calls()
-    )
-    server.add_generic_rpc_handlers((service.handlers(study),))
+    enrols = bool(configuration.coordinator.enrolment_listen)
+    files = open_files.raise_limit(study.most_participants())
+    connections = open_files.share_out(study.most_participants(), files, enrolment=enrols)
+    server = make_session_server(study, connections.sessions)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
@@ -203,7 +205,7 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
     log.info("listening", address=address)
-    enrolment, enrolment_server = await _open_enrolment(configuration, study)
+    enrolment, enrolment_server = await _open_enrolment(configuration, study, connections.enrolment)
 
     run = asyncio.create_task(study.run(address))
     loop = asyncio.get_running_loop()
@@ -241,8 +243,20 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
             enrolment.close()
 
 
+def make_session_server(study: Study, connections: int) -> grpc.aio.Server:
+    """The server of the session port. ``connections``: at the same time."""
+    calls = OpenCalls(CertificateHolders(lambda: study.roster), study.refused_calls.note)
+    server = grpc.aio.server(
+        options=[*SERVER_OPTIONS, *study.limits(), *open_files.connection_options(connections)],
+        maximum_concurrent_rpcs=study.most_calls(),
+        interceptors=(calls,),
+    )
+    server.add_generic_rpc_handlers((service.handlers(study),))
+    return server
+
+
 async def _open_enrolment(
-    configuration: StudyConfiguration, study: Study
+    configuration: StudyConfiguration, study: Study, connections: int
 ) -> tuple[Enrolment | None, grpc.aio.Server | None]:
     """The port on which places are asked for, where study.toml names one."""
     table = configuration.coordinator
@@ -253,7 +267,7 @@ async def _open_enrolment(
         enrolment = Enrolment(configuration, study, study.roster_files)
     except (ConfigurationError, StorageError) as error:
         raise StartError(str(error), BAD_INPUT) from error
-    server = make_server(enrolment)
+    server = make_server(enrolment, connections)
     credentials = server_credentials(table, with_client=False)
     address = await _listen(server, table.enrolment_listen, credentials, "enrolment_listen")
     log.info("listening for enrolment", address=address)

@@ -25,6 +25,8 @@ from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.configuration import ConfigurationError, StudyConfiguration
 from server.enrolment_requests import EnrolmentRequests, QueueFull
+from server.open_calls import FIRST_MESSAGE_S, Caller, OpenCalls
+from server.open_files import ENROLMENT_CONNECTIONS, connection_options
 from server.peer_rates import PeerRates, address_of
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from wire import coordinator_pb2 as pb
@@ -61,17 +63,21 @@ TIME_METADATA: Final = "sordino-time"
 CALLS_PER_S, CALLS_AT_ONCE = 20.0, 200.0  # of one address
 NEW_PER_S, NEW_AT_ONCE = 2.0, 60.0  # requests that weren't here before
 NONCE_VALID_S: Final = 60.0
-MOST_CALLS: Final = 256
+OPEN_CALLS: Final = 32  # of one address at the same time: each takes milliseconds
+MOST_CALLS: Final = 2048  # of all: one address, or a few, can't hold them
 PUBLISH_S: Final = 600.0
 CLOCK_AHEAD_S: Final = 3600.0
 _PENDING_BYTES: Final = 3 << 20  # of one answer to the authority, within what gRPC takes by default
 _NONCE_TIME, _NONCE_RANDOM, _NONCE_MAC = 8, 8, 16
+_OF_AUTHORITY: Final = frozenset(f"/{SERVICE}/{name}" for name in ("Challenge", "Pending", "Publish"))
 
 OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_FRAME + 1024),
     ("grpc.max_concurrent_streams", 8),
-    ("grpc.max_connection_idle_ms", 120_000),
-    ("grpc.max_connection_age_ms", 3_600_000),
+    ("grpc.max_connection_idle_ms", 30_000),
+    # Whatever a caller does not take is let go of then; a package may be on its way until the grace is over.
+    ("grpc.max_connection_age_ms", 600_000),
+    ("grpc.max_connection_age_grace_ms", 660_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.so_reuseport", 0),
 ]
@@ -400,8 +406,24 @@ def handlers(enrolment: Enrolment) -> grpc.GenericRpcHandler:
     )
 
 
-def make_server(enrolment: Enrolment) -> grpc.aio.Server:
-    """A gRPC server of its own: its limits are those of strangers."""
-    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
+def _admit(context: Any, method: str) -> Caller:
+    # Of its own for the authority: joiners at its address, behind one NAT, don't keep it out.
+    return Caller((address_of(context.peer()), method in _OF_AUTHORITY), OPEN_CALLS)
+
+
+def make_server(
+    enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS, *, first_message_s: float = FIRST_MESSAGE_S
+) -> grpc.aio.Server:
+    """A gRPC server of its own: its limits are those of strangers.
+
+    Args:
+        connections: at the same time.
+        first_message_s: longest wait for the message of a call.
+    """
+    server = grpc.aio.server(
+        options=[*OPTIONS, *connection_options(connections)],
+        maximum_concurrent_rpcs=MOST_CALLS,
+        interceptors=(OpenCalls(_admit, first_message_s=first_message_s),),
+    )
     server.add_generic_rpc_handlers((handlers(enrolment),))
     return server

@@ -7,13 +7,19 @@ whatever it can prove about itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
+import grpc
+
+from secagg.roster import Roster
+from server.open_calls import Caller, CallRefused
 from server.sessions import SessionRefused
 
 IDENTITY_URI: Final = "urn:sordino:identity:"
 HOST_URI: Final = "urn:sordino:host:"
+CALLS_BESIDE: Final = 8  # health checks, and calls of a connection that just broke off
 _NAMES: Final = "x509_subject_alternative_name"  # as gRPC hands them over
 
 
@@ -31,3 +37,37 @@ def check_certificate(auth_context: Mapping[str, Iterable[bytes]], identity: byt
     allowed = {f"{IDENTITY_URI}{identity.hex()}".encode(), f"{HOST_URI}{host}".encode()}
     if allowed.isdisjoint(auth_context.get(_NAMES, ())):
         raise SessionRefused("the certificate is that of another identity")
+
+
+class CertificateHolders:
+    """Who may call at all: certificates of those on the roster in use, each with as many calls as it can need."""
+
+    def __init__(self, roster: Callable[[], Roster]) -> None:
+        self._roster = roster
+        self._counted: Roster | None = None
+        self._hosts: Counter[str] = Counter()
+
+    def __call__(self, context: Any, method: str) -> Caller:
+        """Of `server.open_calls.Admit`; raises `CallRefused` where the certificate names nobody on the roster."""
+        roster = self._roster()
+        if roster is not self._counted:
+            self._counted, self._hosts = roster, Counter(entry.host for entry in roster.entries)
+        for raw in context.auth_context().get(_NAMES, ()):
+            name = raw.decode("utf-8", "replace")
+            participants = self._hosts[name.removeprefix(HOST_URI)] if name.startswith(HOST_URI) else 0
+            if name.startswith(IDENTITY_URI):
+                participants = int(_identity(name) in roster.positions)
+            if participants:  # each has a session, an upload and a download
+                return Caller(name, 3 * participants + CALLS_BESIDE)
+        raise CallRefused(
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"the certificate names nobody on version {roster.version} of the study's roster: it was revoked or never "
+            "enrolled; ask the study's authority",
+        )
+
+
+def _identity(name: str) -> bytes:
+    try:
+        return bytes.fromhex(name.removeprefix(IDENTITY_URI))
+    except ValueError:
+        return b""

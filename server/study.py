@@ -27,6 +27,7 @@ from secagg.messages import (
     UNMASKING,
 )
 from secagg.parallel import Parallel
+from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
@@ -35,6 +36,7 @@ from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.outgoing import Outgoing
+from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
 from server.rounds import Attempt, AttemptAborted
@@ -159,15 +161,25 @@ class Study:
 
         The largest honest control message grows with the roster (sealed shares: 112 + 64 bytes a participant).
         """
-        largest = max(LARGEST_FRAME, 256 * self._most_participants()) + 1024
+        largest = max(LARGEST_FRAME, 256 * self.most_participants()) + 1024
         streams = 3 * self._membership.roster.largest_host() + 8  # session, upload and download of each participant
         return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
 
     def most_calls(self) -> int:
-        """Calls at the same time; more are turned away unread."""
-        return 3 * self._most_participants() + 64
+        """Calls at the same time; more are turned away unread.
 
-    def _most_participants(self) -> int:
+        As many as all certificates together may have open (server/peer_certificate.py), so that those of one never
+        keep out another.
+        """
+        # Each participant has its own certificate and may have its host's.
+        return (3 + 2 * CALLS_BESIDE) * self.most_participants() + 64
+
+    @property
+    def roster(self) -> Roster:
+        """In use."""
+        return self._membership.roster
+
+    def most_participants(self) -> int:
         """On the roster in use or on a later one, as far as the plan knows."""
         return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
 

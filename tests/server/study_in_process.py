@@ -29,9 +29,8 @@ from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.roster import verify_roster
-from server.coordinator import SERVER_OPTIONS, open_study, server_credentials
+from server.coordinator import make_session_server, open_study, server_credentials
 from server.journal import Journal
-from server.service import handlers
 from server.study import Study
 from sordino.local_study import StudyOptions, make_local_study
 from wire import codec
@@ -118,7 +117,9 @@ class Coordinator:
 
 
 @contextlib.asynccontextmanager
-async def coordinator(folder: Path, state: Path, **tables: dict[str, Any]) -> AsyncIterator[Coordinator]:
+async def coordinator(
+    folder: Path, state: Path, *, connections: int = 64, **tables: dict[str, Any]
+) -> AsyncIterator[Coordinator]:
     """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml."""
     configuration = server.configuration.load(folder)
     overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": state}, "deadlines": dict(QUICK)}
@@ -141,10 +142,7 @@ async def coordinator(folder: Path, state: Path, **tables: dict[str, Any]) -> As
         study.close()
         journal.close()
         raise
-    grpc_server = grpc.aio.server(
-        options=[*SERVER_OPTIONS, *study.limits()], maximum_concurrent_rpcs=study.most_calls()
-    )
-    grpc_server.add_generic_rpc_handlers((handlers(study),))
+    grpc_server = make_session_server(study, connections)
     port = grpc_server.add_secure_port("127.0.0.1:0", server_credentials(configuration.coordinator))
     await grpc_server.start()
     one = Coordinator(folder, study, journal, f"localhost:{port}", events, changed)

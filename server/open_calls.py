@@ -1,0 +1,150 @@
+"""Bounds on calls that are open at the same time, before anything of them is believed.
+
+gRPC counts a call against `maximum_concurrent_rpcs` from its headers on, and hands a unary call to its handler once
+its message is there: whoever sends headers and no message would hold a place for as long as she likes. So every unary
+method is served as a stream of one message, which is the same on the wire: the handler begins at once, knows who
+calls, and waits for the message for a few seconds only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+log = structlog.get_logger()
+
+FIRST_MESSAGE_S: Final = 5.0  # for the one message of a unary call
+WRITE_S: Final = 60.0  # for one message of an answer to be taken
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whom a call is counted for, and how many at the same time."""
+
+    name: Hashable
+    most: int
+
+
+class CallRefused(Exception):
+    """A call that isn't begun: the status and one sentence, which is safe to send."""
+
+    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+Admit = Callable[[Any, str], Caller]
+"""Given a call's context and method, says whose it is; raises `CallRefused`."""
+
+
+class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
+    """Stands before all methods of a server."""
+
+    def __init__(
+        self,
+        admit: Admit,
+        on_refused: Callable[[], None] = lambda: None,
+        *,
+        first_message_s: float = FIRST_MESSAGE_S,
+        write_s: float = WRITE_S,
+    ) -> None:
+        """
+        Args:
+            on_refused: is told of every call that wasn't begun.
+            first_message_s: longest wait for the message of a unary call.
+            write_s: longest wait until the caller takes one message of a streamed answer.
+        """
+        self._admit, self._on_refused = admit, on_refused
+        self._first_message_s, self._write_s = first_message_s, write_s
+        self._open: Counter[Hashable] = Counter()
+        self._guarded: dict[str, Any] = {}
+
+    @property
+    def total(self) -> int:
+        """Calls that are open now, of all callers."""  # no __len__: gRPC skips an interceptor that is false
+        return self._open.total()
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """Of `grpc.aio.ServerInterceptor`."""
+        handler = await continuation(details)
+        if handler is None:  # no such method: gRPC says so itself
+            return None
+        if details.method not in self._guarded:
+            self._guarded[details.method] = self._guard(handler, details.method)
+        return self._guarded[details.method]
+
+    async def _begin(self, context: Any, method: str) -> None:
+        try:
+            caller = self._admit(context, method)
+            if self._open[caller.name] >= caller.most:
+                raise CallRefused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of yours are open: end some first"
+                )
+        except CallRefused as error:
+            log.debug("call refused", peer=context.peer(), method=method, reason=str(error))
+            self._on_refused()
+            await context.abort(error.status, str(error))
+        self._open[caller.name] += 1
+
+        def ended(_: Any) -> None:
+            self._open[caller.name] -= 1
+            if not self._open[caller.name]:
+                del self._open[caller.name]
+
+        context.add_done_callback(ended)
+
+    async def _only_message(self, requests: AsyncIterator[bytes], context: Any, read: Callable[[bytes], Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._first_message_s):
+                raw = await anext(aiter(requests))
+            return read(raw)
+        except TimeoutError:
+            self._on_refused()
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's message didn't come in time")
+        except (StopAsyncIteration, DecodeError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
+
+    async def _answer(self, context: Any, answers: AsyncIterator[Any]) -> None:
+        async with contextlib.aclosing(answers):  # type: ignore[type-var]  # a generator
+            async for answer in answers:
+                try:
+                    async with asyncio.timeout(self._write_s):
+                        await context.write(answer)
+                except TimeoutError:
+                    await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the answer wasn't taken in time")
+
+    def _guard(self, handler: Any, method: str) -> Any:
+        behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        read = handler.request_deserializer or bytes
+        yields = inspect.isasyncgenfunction(behaviour)
+
+        async def request_of(requests: Any, context: Any) -> Any:
+            await self._begin(context, method)
+            return requests if handler.request_streaming else await self._only_message(requests, context, read)
+
+        async def single(requests: Any, context: Any) -> Any:
+            return await behaviour(await request_of(requests, context), context)
+
+        async def streamed(requests: Any, context: Any) -> None:
+            request = await request_of(requests, context)
+            if yields:
+                await self._answer(context, behaviour(request, context))
+            else:
+                await behaviour(request, context)
+
+        as_before = handler.request_deserializer if handler.request_streaming else None
+        make, call = (
+            (grpc.stream_stream_rpc_method_handler, streamed)
+            if handler.response_streaming
+            else (grpc.stream_unary_rpc_method_handler, single)
+        )
+        return make(call, request_deserializer=as_before, response_serializer=handler.response_serializer)

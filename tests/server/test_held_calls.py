@@ -1,0 +1,297 @@
+"""Calls that are begun and never go on, and connections that never say anything, keep nobody out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import functools
+import os
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from client.configuration import load
+from client.connection import SERVICE, open_session
+from client.keystore import load_identity
+from secagg.keys import IdentityKey
+from server import enrolment, open_files
+from server.open_calls import Caller, OpenCalls
+from server.study import ROUNDS_DONE
+from sordino.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
+from tests.server import enrolment_port
+from tests.server.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
+from wire import coordinator_pb2 as pb
+
+DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
+ALONE = ("grpc.use_local_subchannel_pool", 1)
+
+
+def in_a_loop(scenario: Callable[..., Any]) -> Callable[..., None]:
+    """A test that is a coroutine function."""
+
+    @functools.wraps(scenario)
+    def test(**given: Any) -> None:
+        asyncio.run(scenario(**given))
+
+    return test
+
+
+@contextlib.asynccontextmanager
+async def held(
+    address: str, credentials: grpc.ChannelCredentials, method: str, connections: int, each: int
+) -> AsyncIterator[list[Any]]:
+    """Calls whose headers are sent and whose message never is."""
+    channels = [grpc.aio.secure_channel(address, credentials, options=[ALONE]) for _ in range(connections)]
+    calls = [
+        channel.stream_stream(method, request_serializer=None, response_deserializer=None)()
+        for channel in channels
+        for _ in range(each)
+    ]
+    try:
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        yield calls
+    finally:
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            await channel.close()
+
+
+async def codes(calls: list[Any]) -> set[grpc.StatusCode]:
+    async with asyncio.timeout(30):
+        return set(await asyncio.gather(*(call.code() for call in calls)))
+
+
+# ---------------------------------------------------------------- enrolment
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port for enrolment that waits half a second for a message."""
+    make = enrolment.make_server
+    monkeypatch.setattr(enrolment_port, "make_server", lambda one: make(one, first_message_s=0.5))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("method", ["Describe", "Enrol", "Challenge", "Pending"])
+@in_a_loop
+async def test_a_call_to_enrol_without_its_message_ends(tmp_path: Path, method: str) -> None:
+    async with enrolment_port.port(tmp_path) as where:
+        credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
+        async with held(where.address, credentials, f"/sordino.v1.Enrolment/{method}", 5, 8) as calls:
+            # Served by the message, as gRPC does it for a unary method, they would stay.
+            assert await codes(calls) <= {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+            assert await where.nonce()
+
+
+@in_a_loop
+async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More calls than the port ever takes; without a bound for each address nobody else would be answered."""
+    monkeypatch.setattr(enrolment, "MOST_CALLS", 100)
+    seen: list[str] = []
+
+    def address_of(peer: str) -> str:
+        seen.append(peer)
+        return "honest" if peer == seen[0] else "attacker"
+
+    monkeypatch.setattr(enrolment, "address_of", address_of)
+    async with enrolment_port.port(tmp_path) as where:
+        await where.nonce()
+        credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
+        method = "/sordino.v1.Enrolment/Enrol"
+        async with held(where.address, credentials, method, 14, 8) as calls:
+            while sum(call.done() for call in calls) < len(calls) - enrolment.OPEN_CALLS:
+                await asyncio.sleep(0.01)
+            assert sum(call.done() for call in calls) == len(calls) - enrolment.OPEN_CALLS
+            assert (await where.method("Describe", pb.Description)(DESCRIBE, timeout=5)).roster_version == 1
+            assert await where.pending() == []
+
+
+@in_a_loop
+async def test_joiners_at_its_own_address_do_not_keep_out_the_authority(tmp_path: Path) -> None:
+    async with enrolment_port.port(tmp_path) as where:
+        credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
+        async with held(where.address, credentials, "/sordino.v1.Enrolment/Enrol", 10, 8) as calls:
+            while not any(call.done() for call in calls):  # the bound is reached
+                await asyncio.sleep(0.01)
+            assert await where.pending() == []
+
+
+# ---------------------------------------------------------------- sessions
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("held") / "study", hosts=2)
+
+
+def credentials_of(folder: Path, uri: str) -> grpc.ChannelCredentials:
+    tls = CertificateAuthority.load(
+        (folder / "authority/tls-ca.pem").read_bytes(), (folder / "authority/tls-ca.key").read_bytes()
+    )
+    key = new_key()
+    chain = tls.issue_client(key.public_key(), uri, datetime.datetime.now(datetime.UTC), 90)
+    return grpc.ssl_channel_credentials((folder / "tls/ca.pem").read_bytes(), private_pem(key), chain)
+
+
+async def can_open(where: Coordinator, folder: Path) -> bool:
+    """The first participant of the first host, with that host's own certificate."""
+    home = folder / "hosts/host-01"
+    async with where.channel() as channel:
+        session = await open_session(channel, load_identity(load(home).participants[0].key), "seven")
+        session.close()
+    return True
+
+
+@pytest.mark.parametrize("uri", [identity_uri(IdentityKey.generate(bytes).public), host_uri("host-99")])
+@pytest.mark.parametrize("method", ["Session", "Upload", "Download", "Nothing"])
+@in_a_loop
+async def test_a_certificate_of_nobody_on_the_roster_opens_no_call(
+    folder: Path, tmp_path: Path, uri: str, method: str
+) -> None:
+    async with (
+        coordinator(folder, tmp_path / "state.sqlite") as where,
+        held(where.address, credentials_of(folder, uri), SERVICE + method, 4, 8) as calls,
+    ):
+        # At once: waiting for the handshake's or the message's time would be DEADLINE_EXCEEDED.
+        wanted = grpc.StatusCode.UNIMPLEMENTED if method == "Nothing" else grpc.StatusCode.PERMISSION_DENIED
+        assert await codes(calls) == {wanted}
+        assert await can_open(where, folder)
+
+
+@in_a_loop
+async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Path, tmp_path: Path) -> None:
+    async with coordinator(folder, tmp_path / "state.sqlite") as where:
+        many = where.study.most_calls() // 8 + 1
+        async with held(
+            where.address, credentials_of(folder, host_uri("host-02")), SERVICE + "Download", many, 8
+        ) as on:
+            bound = 3 * sum(entry.host == "host-02" for entry in where.study.roster.entries) + 8
+            while sum(call.done() for call in on) < len(on) - bound:
+                await asyncio.sleep(0.01)
+            assert sum(call.done() for call in on) == len(on) - bound
+            assert await can_open(where, folder)
+
+
+@in_a_loop
+async def test_a_host_of_all_participants_has_the_calls_it_needs(folder: Path, tmp_path: Path) -> None:
+    """Each with a session, an upload and a download at the same time."""
+    async with coordinator(folder, tmp_path / "state.sqlite") as where:
+        uri = host_uri("host-01")
+        needed = 3 * sum(entry.host == "host-01" for entry in where.study.roster.entries)
+        async with held(where.address, credentials_of(folder, uri), SERVICE + "Session", 1, needed) as calls:
+            assert await can_open(where, folder)
+            assert not any(call.done() for call in calls)
+
+
+class _Context:
+    """A call whose caller takes no answers."""
+
+    def __init__(self) -> None:
+        self.aborted: Any = None
+        self.ended: list[Any] = []
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.ended.append(callback)
+
+    async def write(self, _: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def abort(self, code: grpc.StatusCode, reason: str) -> None:
+        self.aborted = code
+        raise grpc.aio.AbortError(reason)
+
+
+@in_a_loop
+async def test_an_answer_that_nobody_takes_ends() -> None:
+    async def documents(request: bytes, _: Any) -> AsyncIterator[bytes]:
+        yield request
+
+    async def found(_: Any) -> Any:
+        return grpc.unary_stream_rpc_method_handler(documents)
+
+    async def only() -> AsyncIterator[bytes]:
+        yield b"which"
+
+    class Details:
+        method = "/any/Download"
+
+    calls, context = OpenCalls(lambda *_: Caller("one", 1), write_s=0.05), _Context()
+    handler = await calls.intercept_service(found, Details())
+    with pytest.raises(grpc.aio.AbortError):
+        await handler.stream_stream(only(), context)
+    assert context.aborted == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert calls.total == 1
+    for callback in context.ended:
+        callback(context)
+    assert calls.total == 0
+
+
+# ---------------------------------------------------------------- connections
+
+
+_STRANGERS = """
+import socket, sys, time
+held = []
+for _ in range(400):
+    try:
+        held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5))
+    except OSError:
+        pass
+print(len(held), flush=True)
+time.sleep(120)
+"""
+
+
+@contextlib.contextmanager
+def may_open_only(more: int) -> Iterator[None]:
+    """For this process: files beside those that are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@in_a_loop
+async def test_strangers_connections_do_not_end_a_study(tmp_path: Path) -> None:
+    """More TCP connections than the process may open files; without a bound the ledger can't be opened any more."""
+    study = make_folder(tmp_path / "long", rounds=8)
+    async with (
+        coordinator(study, tmp_path / "state.sqlite", connections=32) as where,
+        playing([Peer(where, key) for key in identities(study)]),
+    ):
+        where.start()
+        await where.wait_for("round_completed", round=1)
+        with may_open_only(150):
+            strangers = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _STRANGERS, where.address.rpartition(":")[2], stdout=asyncio.subprocess.PIPE
+            )
+            assert strangers.stdout is not None
+            try:
+                assert int(await strangers.stdout.readline()) > 150
+                assert (await where.finish()).reason == ROUNDS_DONE
+            finally:
+                strangers.kill()
+                await strangers.wait()
+        assert len(where.of("round_completed")) == 8
+
+
+@pytest.mark.parametrize(
+    ("participants", "files", "enrolment_too"), [(7, 1024, True), (7, 256, True), (1000, 1024, True), (50, 300, False)]
+)
+def test_ports_leave_the_process_its_own_files(participants: int, files: int, enrolment_too: bool) -> None:
+    found = open_files.share_out(participants, files, enrolment=enrolment_too)
+    assert found.sessions + found.enrolment <= files - open_files.OWN_FILES
+    assert found.sessions > 0
+    assert (found.enrolment > 0) == enrolment_too
