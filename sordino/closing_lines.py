@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sordino.guarantee import guarantee
 from sordino.progress import StudyView
+
+REFUSED_BY_POLICY: Final = "refused: the round breaks its policy or budget"
+"""The reason of a dropout that `server.rounds` gives for that code."""
+_NAMED: Final = 5
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -65,6 +69,58 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         newest = max(models, key=lambda path: (len(path.name), path.name))
         lines.append(f"model               {_shown(newest)}")
     return [*lines, f"report              sordino report {home}"]
+
+
+class WhyStopped:
+    """What made the attempts of the last round fail, by the events of this start of the coordinator."""
+
+    def __init__(self) -> None:
+        self._round = 0
+        self._attempts = 0
+        self._last = ""
+        self._refused: dict[int, tuple[str, set[int]]] = {}  # participant -> host, attempts
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """Take in one event."""
+        kind = event.get("kind")
+        if kind not in ("attempt_aborted", "participant_dropped"):
+            return
+        if event.get("round") != self._round:
+            self._round, self._attempts, self._refused = int(event.get("round") or 0), 0, {}
+        if kind == "attempt_aborted":
+            self._attempts += 1
+            self._last = f"round {self._round}, {event.get('phase')}: {event.get('reason')}"
+        elif event.get("reason") == REFUSED_BY_POLICY:
+            beginning = (str(event.get("host", "")), set[int]())
+            attempts = self._refused.setdefault(int(event["participant"]), beginning)[1]
+            attempts.add(int(event.get("attempt", 1)))
+
+    def sentence(self) -> str:
+        """What stopped the study, and what to do about it."""
+        reason = self._last or "a round failed as often as it may"
+        return f"the study stopped: {reason}. {self._remedy()}"
+
+    def _remedy(self) -> str:
+        if not self._refused or not self._attempts:
+            return (
+                "Start what is missing, or raise [deadlines] in study.toml, then run the same command again; it goes "
+                "on there."
+            )
+        named = [f"{number} ({host})" for number, (host, _) in sorted(self._refused.items())]
+        shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+        always = all(len(attempts) >= self._attempts for _, attempts in self._refused.values())
+        often = f"all {self._attempts} attempts" if always else f"some of {self._attempts} attempts"
+        if self._attempts == 1:
+            often = "the attempt"
+        if len(named) == 1:
+            return (
+                f"Participant {shown} refused by its policy or budget in {often}: ask its owner, the reason is in its "
+                "own log; let more join, or serve again later."
+            )
+        return (
+            f"Participants {shown} refused by their policy or budget in {often}: ask their owners, the reason is in "
+            "their own logs; let more join, or serve again later."
+        )
 
 
 def median(values: Sequence[float]) -> float:

@@ -26,25 +26,38 @@ _structlog_without_rich()
 import structlog  # noqa: E402  # loaded above
 
 
-def configure_logs(*, lowest: int = logging.INFO) -> None:
+def _plain_line(logger: object, name: str, message: structlog.types.EventDict) -> str:
+    """``14:52:07  warning: what happened (path: roster.json)``, as the verbs' own plain lines begin."""
+    at, level, said = message.pop("timestamp"), message.pop("level"), message.pop("event")
+    if message.pop("exc_info", None) and (error := sys.exc_info()[1]) is not None:
+        message["error"] = f"{type(error).__name__}: {error}"
+    more = ", ".join(f"{key}: {value}" for key, value in message.items())
+    line = f"{level}: {said}" + (f" ({more})" if more else "")
+    # Some of it comes from the other side: nothing in it begins a line or steers a terminal.
+    return f"{at}  " + "".join(one if one.isprintable() else " " for one in line)
+
+
+def configure_logs(*, lowest: int = logging.INFO, plain: bool = False) -> None:
     """One line a message: for people on a terminal, as JSON elsewhere.
 
     Args:
         lowest: the least severe level that is written; where a panel is on the terminal, warnings.
+        plain: lines for people elsewhere too, between those of a verb that tells plain lines there.
     """
     # gRPC writes lines of its own from C, in a format of its own; what they say comes back as an error anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     terminal = sys.stderr.isatty()
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-        if terminal
-        else structlog.processors.JSONRenderer()
-    )
+    people = terminal or plain
+    renderer: structlog.types.Processor = structlog.processors.JSONRenderer()
+    if terminal:
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    elif plain:
+        renderer = _plain_line
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S" if terminal else "iso", utc=not terminal),
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if people else "iso", utc=not people),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),

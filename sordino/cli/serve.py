@@ -9,11 +9,15 @@ import sqlite3
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.exit_codes import ExitCode, Failure, listing
+
+if TYPE_CHECKING:
+    from server.configuration import StudyConfiguration
+    from sordino.closing_lines import WhyStopped
 
 NAME = "serve"
 HELP = (
@@ -55,18 +59,15 @@ def run(
     from sordino.logs import configure_logs
 
     configure_logs()
+    check_client_ca(configuration)
     from server.coordinator import serve
+    from sordino.closing_lines import WhyStopped, closing_lines
 
-    why: list[str] = []
-
-    def note(event: Mapping[str, Any]) -> None:
-        if event.get("kind") == "attempt_aborted":
-            why[:] = [f"round {event.get('round')}, {event.get('phase')}: {event.get('reason')}"]
-
+    why = WhyStopped()
     if as_json or quiet:
 
         def tell(event: Mapping[str, Any]) -> None:
-            note(event)
+            why.note(event)
             if as_json:
                 _print_event(event)
 
@@ -74,17 +75,17 @@ def run(
         _explain(code, why)
         return code
     from server.journal import read_events
-    from sordino.closing_lines import closing_lines
     from sordino.panel import Display, StudyPanel
 
     panel = StudyPanel()
     with contextlib.suppress(sqlite3.Error):  # the coordinator itself says what is wrong with its journal
         panel.view.apply_all(read_events(configuration.coordinator.state))
     display = Display(panel)
-    configure_logs(lowest=logging.WARNING)  # what matters is in the panel, or told as a plain line
+    # What matters is in the panel, or told as a plain line; warnings stand between those as plain lines too.
+    configure_logs(lowest=logging.WARNING, plain=True)
 
     def show(event: Mapping[str, Any]) -> None:
-        note(event)
+        why.note(event)
         display.show(event)
 
     with display:
@@ -97,17 +98,40 @@ def run(
     return code
 
 
-def _explain(code: int, why: list[str]) -> None:
+def check_client_ca(configuration: StudyConfiguration) -> None:
+    """Whether participants' certificates are checked against the TLS authority that they have theirs from.
+
+    Where there is no card, or one that can't be read, there is nothing to compare with: what needs it says so.
+
+    Raises:
+        Failure: the study's card names another.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509 import load_pem_x509_certificates
+
+    from wire.enrolment import InvalidCard, fingerprint, verify_card
+    from wire.settings_file import ConfigurationError
+
+    table = configuration.coordinator
+    try:
+        card = verify_card(table.card.read_bytes(), fingerprint(configuration.read_authority_public_key()))
+        known = load_pem_x509_certificates(table.client_ca.read_bytes())
+    except (OSError, ValueError, InvalidCard, ConfigurationError):
+        return
+    if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{table.client_ca} isn't the TLS authority that {table.card} names: copy tls/ca.pem of the authority's "
+            "folder there",
+        )
+
+
+def _explain(code: int, why: WhyStopped) -> None:
     """One line for an ending that isn't the one hoped for."""
     if code == ExitCode.BUDGET:
         print("sordino serve: budget reached; no further round is run.", file=sys.stderr)
     elif code == ExitCode.STUDY:
-        reason = why[0] if why else "a round failed as often as it may"
-        print(
-            f"sordino serve: the study stopped: {reason}. Start what is missing, or raise [deadlines] in study.toml, "
-            "then run the same command again; it goes on there.",
-            file=sys.stderr,
-        )
+        print(f"sordino serve: {why.sentence()}", file=sys.stderr)
 
 
 def _print_event(event: Mapping[str, Any]) -> None:

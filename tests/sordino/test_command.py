@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import typer
 
 import sordino
+from server.configuration import load as load_study
+from sordino.certificates import CertificateAuthority
 from sordino.cli import app, explain
+from sordino.cli.serve import check_client_ca
 from sordino.exit_codes import REMEDY, ExitCode
+from sordino.logs import configure_logs
 
 Run = Callable[..., tuple[int, str, str]]
 VERBS = ("demo", "init", "plan", "serve", "join", "report")
@@ -250,3 +257,40 @@ def test_public_names_resolve() -> None:
     assert set(sordino.__all__) <= set(dir(sordino))
     with pytest.raises(AttributeError):
         sordino.nothing  # noqa: B018
+
+
+def test_serve_wants_the_tls_authority_of_its_card(run: Run, small_study: Path) -> None:
+    """With another one every participant would be refused, and the study would wait for them in vain."""
+    configuration = load_study(small_study)
+    another = CertificateAuthority.make("another", datetime.now(UTC))
+    check_client_ca(configuration)
+    ca = configuration.coordinator.client_ca
+    right = ca.read_bytes()
+    ca.write_bytes(another.pem + right)
+    check_client_ca(configuration)  # several authorities, its own among them
+    ca.write_bytes(another.pem)
+    code, out, err = run("serve", small_study, "--quiet")
+    assert (code, out) == (2, "")
+    card = configuration.coordinator.card
+    assert f"{ca} isn't the TLS authority that {card} names: copy tls/ca.pem of the authority's folder there" in err
+    card.unlink()
+    check_client_ca(configuration)  # nothing to compare with
+
+
+def test_warnings_between_plain_lines_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(plain: bool) -> list[str]:
+        configure_logs(lowest=logging.WARNING, plain=plain)
+        log = structlog.get_logger()
+        log.info("small")
+        log.warning("the roster file can't be used", reason="line\n2\x1b[2J", version=3)
+        return capsys.readouterr().err.splitlines()
+
+    try:
+        [line] = said(plain=True)
+        assert re.fullmatch(
+            r"\d\d:\d\d:\d\d  warning: the roster file can't be used \(reason: line 2 \[2J, version: 3\)", line
+        )
+        [line] = said(plain=False)
+        assert json.loads(line)["version"] == 3
+    finally:
+        structlog.reset_defaults()

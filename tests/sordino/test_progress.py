@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from sordino.closing_lines import closing_lines
+from server.rounds import REFUSALS
+from sordino.closing_lines import REFUSED_BY_POLICY, WhyStopped, closing_lines
 from sordino.guarantee import guarantee
 from sordino.progress import StudyView, log_lines
+from wire import coordinator_pb2 as pb
 
 Events = list[dict[str, Any]]
 
@@ -149,7 +151,7 @@ def test_the_last_model_is_told_by_its_round_not_by_the_files_times(events: Even
     assert [line for line in lines if line.startswith("model ")] == [f"model               {newest}"]
 
 
-REFUSED = "refused: the round breaks its policy or budget"
+REFUSED = REFUSALS[pb.REFUSAL_CODE_POLICY]
 
 
 def refused_attempts(attempts: int = 3) -> Events:
@@ -183,6 +185,27 @@ def test_a_refusal_is_told_once_in_each_attempt_and_counts_once_in_a_round() -> 
     view.apply(completed)
     [line] = [one for one in closing_lines(view, Path("s"), Path("s.sqlite")) if one.startswith("dropouts ")]
     assert line == "dropouts            1 participant in 1 round, 3 attempts aborted"
+
+
+def test_who_refused_by_policy_is_named_when_the_study_stops() -> None:
+    assert REFUSED_BY_POLICY == REFUSED
+    why = WhyStopped()
+    assert why.sentence().startswith("the study stopped: a round failed as often as it may. Start what is missing")
+    for event in refused_attempts():
+        why.note(event)
+    assert why.sentence() == (
+        "the study stopped: round 3, AdvertiseKeys: 1 participants, 2 needed. Participant 4 (host-04) refused by its "
+        "policy or budget in all 3 attempts: ask its owner, the reason is in its own log; let more join, or serve "
+        "again later."
+    )
+    about = {"round": 3, "attempt": 3, "phase": "AdvertiseKeys"}
+    why.note({"kind": "participant_dropped", **about, "participant": 9, "host": "host-09", "reason": REFUSED})
+    assert "Participants 4 (host-04), 9 (host-09) refused by their policy or budget in some of 3 attempts" in (
+        why.sentence()
+    )
+    # What was refused in an earlier round isn't why a later one failed.
+    why.note({"kind": "attempt_aborted", "round": 4, "attempt": 1, "phase": "ShareKeys", "reason": "too few"})
+    assert why.sentence().startswith("the study stopped: round 4, ShareKeys: too few. Start what is missing")
 
 
 def test_no_colluders_are_named_where_they_make_no_difference() -> None:
