@@ -17,7 +17,8 @@ from typing import Any, Final
 from client.settings import HostSettings, Policy
 from mechanisms.plan import Plan
 from secagg.roster import Roster
-from wire.ledger_rows import Totals, epsilon, price
+from wire.ledger_rows import epsilon, price
+from wire.ledger_totals import Totals
 from wire.study import StudyDocument
 
 REASONS: Final = (

@@ -12,7 +12,8 @@ from client.hours import within
 from client.policy import PolicyRefusal, check_guarantee, kind_of_guarantee
 from client.settings import Policy
 from mechanisms.plan import Plan
-from wire.ledger_rows import Price, Totals, epsilon, price, renyi_at, stated_order
+from wire.ledger_rows import Price, epsilon, price
+from wire.ledger_totals import Totals, renyi_at, stated_order
 
 
 def check_round(

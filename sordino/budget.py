@@ -14,7 +14,8 @@ from sordino.budget_limits import limit_lines, limits
 from sordino.exit_codes import ExitCode, Failure
 from sordino.guarantee import condition, counts_colluders
 from wire.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
-from wire.ledger_rows import EXACT, StudyTotals, Totals, epsilon
+from wire.ledger_rows import EXACT, epsilon
+from wire.ledger_totals import StudyTotals, Totals
 
 if TYPE_CHECKING:
     from client.settings import Policy

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sordino.guarantee import adjacency_word, condition
-from wire.ledger_rows import StudyTotals, Together, Totals, epsilon
+from wire.ledger_rows import epsilon
+from wire.ledger_totals import StudyTotals, Together, Totals
 
 if TYPE_CHECKING:
     from client.settings import Policy

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from secagg.context import digest, number
 from wire.durable import DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
-from wire.ledger_rows import InvalidRow, LedgerEntry, Totals
+from wire.ledger_rows import InvalidRow, LedgerEntry
+from wire.ledger_totals import Totals
 
 LEDGER_FILE: Final = "ledger.sqlite"
 FORMAT: Final = 2

@@ -34,7 +34,8 @@ from wire.ledger import (
     read_ledger,
     row_hash,
 )
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, Spent, Totals, epsilon
+from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, epsilon
+from wire.ledger_totals import Spent, Totals
 
 STUDY, OTHER = "aa" * 32, "bb" * 32
 ABOUT = About(COORDINATOR, "seven", STUDY)

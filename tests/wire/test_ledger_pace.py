@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from wire.ledger import PARTICIPANT, About, Ledger, read_ledger
 from wire.ledger_pace import DAY_S, Pace
-from wire.ledger_rows import CHARGE, EXACT, LedgerEntry, Totals
+from wire.ledger_rows import CHARGE, EXACT, LedgerEntry
+from wire.ledger_totals import Totals
 
 NOON = 1_800_000_000.0
 STUDY, OTHER = "ab" * 32, "cd" * 32
