@@ -149,7 +149,7 @@ class RosterFile:
                 `read`.
         """
         with self._writing:
-            self._under_way.parent.mkdir(parents=True, exist_ok=True)
+            self._under_way.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_durably(self._under_way, write_package(roster_file, lottery_file, []))
             self._write(Package(roster_file, lottery_file, ()))
             self._seen, self._newest = self._stamps(), roster

@@ -60,6 +60,8 @@ class CarriedAuthority:
 
     def copy(self, study: Path) -> None:
         """Into a study's folder, each file where study.toml looks for it."""
+        from wire.durable import replace_durably
+
         for name in (*_PUBLIC, *_SECRET):
             target = study / "coordinator" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +71,6 @@ class CarriedAuthority:
                 file.write((self.folder / name).read_bytes())
         (study / "tls").mkdir(exist_ok=True)
         shutil.copyfile(self.folder / "tls" / "ca.pem", study / "tls" / "ca.pem")
-        for name in (_ROSTER, _LOTTERY):
-            if (self.folder / name).exists():
-                shutil.copyfile(self.folder / name, study / name)
+        shutil.copyfile(self.folder / _ROSTER, study / _ROSTER)
+        if (self.folder / _LOTTERY).exists():
+            replace_durably(study / _LOTTERY, (self.folder / _LOTTERY).read_bytes())

@@ -72,7 +72,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def replace_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
-    """Give a small file new content that is whole after any crash, the old or the new.
+    """Give a small file new content that is whole after any crash, the old or the new; its mode is then 0600.
 
     Args:
         at_once: the new content is there after a crash that comes later; else the old may be back.
@@ -83,6 +83,7 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
     temporary = path.with_name(path.name + ".new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
+        os.fchmod(descriptor, 0o600)  # one that a crash left here may have another mode
         rest = memoryview(data)
         while rest:  # a disk that fills takes a part first, and says so only when it is asked again
             rest = rest[os.write(descriptor, rest) :]
@@ -102,18 +103,36 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
         os.close(folder)
 
 
+def _make_private(path: Path) -> None:
+    """SQLite would make the file as the umask says; its log and index take the mode of the file."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _tighten(path: Path) -> None:
+    """Files of an earlier release, or restored from a copy, may be open to others: nobody else has business there."""
+    for name in ("", "-wal", "-shm", ".lock"):
+        file = path.with_name(path.name + name)
+        with contextlib.suppress(FileNotFoundError):
+            about = file.stat()
+            if about.st_mode & 0o077 and about.st_uid == os.geteuid():
+                file.chmod(about.st_mode & 0o700)
+
+
 def _open(path: Path, schema: str, application: int, version: int) -> sqlite3.Connection:
     connection: sqlite3.Connection | None = None
     try:
+        _make_private(path)
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         filled = check_kind(connection, path, application, version)
+        _tighten(path)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         if not filled:
             # The version comes with the tables: a crash leaves both or neither.
             connection.execute(f"PRAGMA application_id={application}")
             connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
-    except (sqlite3.Error, StorageError) as error:
+    except (sqlite3.Error, OSError, StorageError) as error:
         if connection is not None:
             connection.close()
         if isinstance(error, StorageError):
@@ -139,7 +158,8 @@ class DurableStore:
     ) -> None:
         """
         Args:
-            path: the file; its folder is made if need be.
+            path: the file; its folder is made if need be. Both are the owner's alone (0600, 0700); a folder that is
+                there stays as it is, a file is tightened.
             schema: SQL statements that make the tables of a new file.
             application: SQLite application_id that tells this kind of file from others.
             version: of the tables; a file with another one is refused and left as it is.
@@ -153,7 +173,7 @@ class DurableStore:
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = _lock(path)
         except OSError as error:
             raise StorageError(f"{path} can't be used as a database: {error}") from error

@@ -104,8 +104,8 @@ def write_roster(version: Version, folder: Path) -> list[Path]:
         written.append(folder / LOTTERY_FILE)
     replace_durably(folder / ROSTER_FILE, version.roster)
     written.append(folder / ROSTER_FILE)
-    for path in written:
-        path.chmod(0o644)
+    # The seeds say who is drawn for the rounds to come: they stay 0600, for the coordinator alone.
+    written[-1].chmod(0o644)
     return written
 
 

@@ -185,6 +185,7 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     assert (study.study.participants, privacy.population, privacy.largest_roster) == (20, 30, 40)
     roster = verify_roster((folder / "roster.json").read_bytes(), study.read_authority_public_key())
     draws = json.loads((folder / "lottery.json").read_bytes())
+    assert (folder / "lottery.json").stat().st_mode & 0o777 == 0o600  # who is drawn for the rounds to come
     assert roster.lottery is not None
     assert (roster.lottery.draws, len(draws["seeds"]), draws["version"]) == (3, 3, 1)
     _, out, _ = run("init", tmp_path / "another", *options[:-1])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from wire.durable import DurableStore, StorageError
+from wire.durable import DurableStore, StorageError, replace_durably
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL);"
 APPLICATION = 0x536F7254
@@ -180,3 +183,57 @@ def test_an_empty_file_may_become_a_store(tmp_path: Path) -> None:
     store.submit((INSERT, ("a", 1))).result(SOON_S)
     assert names(store) == ["a"]
     store.close()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_are_their_owners_alone_from_the_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the umask: SQLite by itself makes files that everybody can read."""
+    seen: list[int] = []
+    connect = sqlite3.connect
+
+    def watched(path: Path, **options: Any) -> Any:
+        seen.append(mode(Path(path)))
+        return connect(path, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", watched)
+    before = os.umask(0)
+    try:
+        store = DurableStore(tmp_path / "folder" / "facts.sqlite", SCHEMA, APPLICATION)
+        store.submit((INSERT, ("a", 1))).result(SOON_S)
+        files = {path.name: mode(path) for path in store.path.parent.iterdir()}
+        store.close()
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+    assert files == {f"facts.sqlite{end}": 0o600 for end in ("", "-wal", "-shm", ".lock")}
+    assert mode(tmp_path / "folder") == 0o700
+
+
+def test_files_of_an_earlier_release_are_tightened(tmp_path: Path) -> None:
+    path = tmp_path / "facts.sqlite"
+    DurableStore(path, SCHEMA, APPLICATION).close()
+    for file in tmp_path.iterdir():
+        file.chmod(0o644)
+    store = DurableStore(path, SCHEMA, APPLICATION)
+    store.submit((INSERT, ("a", 1))).result(SOON_S)
+    assert {mode(file) for file in tmp_path.iterdir()} == {0o600}
+    store.close()
+
+
+def test_a_file_that_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "facts.sqlite"
+    DurableStore(path, SCHEMA, APPLICATION).close()
+    path.chmod(0o644)
+    with pytest.raises(StorageError, match="another kind"):
+        DurableStore(path, SCHEMA, APPLICATION + 1)
+    assert mode(path) == 0o644
+
+
+def test_a_replaced_file_is_private(tmp_path: Path) -> None:
+    (tmp_path / "head.new").write_bytes(b"of a crash")
+    (tmp_path / "head.new").chmod(0o644)
+    replace_durably(tmp_path / "head", b"content")
+    assert mode(tmp_path / "head") == 0o600
