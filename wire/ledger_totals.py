@@ -194,11 +194,11 @@ class Totals:
             return
         charged = (entry.study_sha256, entry.round, entry.attempt) if entry.kind == CHARGE else None
         self.pace.note(entry.at, charged)
-        who = entry.identity or ""
-        if who not in study.spent:
-            study.spent[who] = Spent(data=entry.data)
-            study.over.setdefault(entry.data, []).append(study.spent[who])
-        one = study.spent[who]
+        identity = entry.identity or ""
+        if identity not in study.spent:
+            study.spent[identity] = Spent(data=entry.data)
+            study.over.setdefault(entry.data, []).append(study.spent[identity])
+        one = study.spent[identity]
         if entry.kind == CHARGE:
             one.settle()
             one.charges += 1
