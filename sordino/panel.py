@@ -17,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.guarantee import guarantee
-from sordino.progress import PHASES, StudyView, log_lines, people
+from sordino.progress import PHASES, Dropout, StudyView, log_lines, people
 
+_ENROLLED: Final = "participant-"
+"""How hosts are named that enrolled without a name of their own."""
 _HOST_ROWS: Final = 10
 _LOW_ROWS: Final = 5
 _CELLS: Final = 24
@@ -151,14 +153,18 @@ class StudyPanel:
         unseen = max(0, view.participants - len(states))
         counts = {name: sum(1 for state in states.values() if state == name) for name in _STYLE}
         counts["unseen"] = unseen
-        summary = Text()
-        words = {"connected": "connected", "dropped": "dropped", "lost": "lost", "unseen": "not seen yet"}
-        for state, style in _STYLE.items():
-            if counts[state] or state == "connected":
-                summary.append("   " if summary else "")
-                summary.append(f"{counts[state]}", style=style)
-                summary.append(f" {words[state]}")
-        lines: list[RenderableType] = [Text("Participants", style="bold"), summary]
+        # One line whatever it says; those who never came stand beside the heading, where there is room.
+        summary = Text(no_wrap=True, overflow="ellipsis")
+        shown = [state for state in _GLYPH if counts[state] or state == "connected"]
+        gap = " " * (3 if sum(len(f"{counts[state]} {state}   ") for state in shown) <= 39 else 1)
+        for state in shown:
+            summary.append(gap if summary else "")
+            summary.append(f"{counts[state]}", style=_STYLE[state])
+            summary.append(f" {state}")
+        heading = Text("Participants", style="bold", no_wrap=True)
+        if unseen:
+            heading = Text.assemble(heading, (f"   {unseen} not seen yet", _STYLE["unseen"]))
+        lines: list[RenderableType] = [heading, summary]
         hosts = view.hosts_in_order()
         if not hosts:
             return lines
@@ -167,7 +173,9 @@ class StudyPanel:
         rows = _LOW_ROWS if low else _HOST_ROWS
         # On a low terminal the hosts stand in two columns where they fit.
         columns = 2 if low and len(hosts) > rows else 1
-        labels = {host: host[:12] if columns == 1 else host.removeprefix("host-")[: 16 - largest] for host in hosts}
+        labels = {host: _label(host, 12) for host in hosts}
+        if columns == 2:
+            labels = {host: _label(host.removeprefix("host-"), 16 - largest) for host in hosts}
         width = max(len(label) for label in labels.values())
         if len(hosts) <= rows * columns and largest <= (_CELLS if columns == 1 else 14):
             height = rows if columns == 2 else len(hosts)
@@ -231,7 +239,8 @@ class StudyPanel:
     def _dropouts(self, narrow: bool, low: bool) -> list[RenderableType]:
         view = self.view
         entries: list[tuple[int, str, str, str]] = [
-            (number, phase, people(members), reason) for number, phase, reason, members in view.dropout_groups()
+            (number, phase, _who(members, narrow), _said(reason, narrow))
+            for number, phase, reason, members in view.dropout_groups()
         ]
         entries += [(end.round, end.phase, f"attempt {end.attempt} aborted", end.reason) for end in view.aborted]
         entries.sort(key=lambda entry: entry[0])
@@ -248,8 +257,11 @@ class StudyPanel:
         grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
         longest = max(len(str(number)) for number, *_ in entries[-rows:])
         grid.add_column(width=6 + longest, no_wrap=True)
-        grid.add_column(width=12 if narrow else 21)
-        grid.add_column(width=28 if narrow else 34, no_wrap=True, overflow="ellipsis")
+        # On a narrow screen only as wide as what stands there: the rest is the reason's.
+        phases = max(len(_SHORT.get(phase, phase)) for _, phase, _, _ in entries[-rows:])
+        grid.add_column(width=phases if narrow else 21)
+        widest = max(len(who) for _, _, who, _ in entries[-rows:])
+        grid.add_column(width=min(28, widest) if narrow else 34, no_wrap=True, overflow="ellipsis")
         grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         for number, phase, who, reason in entries[-rows:]:
             grid.add_row(
@@ -259,6 +271,23 @@ class StudyPanel:
                 Text(reason, style=_DIM),
             )
         return [*lines, grid, *blank]
+
+
+def _label(host: str, width: int) -> str:
+    """A host's name in so many characters. Those that an authority gives begin alike: the end tells them apart."""
+    name = host.removeprefix(_ENROLLED)
+    return name if len(name) <= width else "…" + name[max(1, len(name) - width + 1) :]
+
+
+def _who(members: Sequence[Dropout], narrow: bool) -> str:
+    """As `people`; on a narrow screen without hosts that are named after the participant."""
+    if narrow and all(member.host.startswith(_ENROLLED) for member in members):
+        return f"participant {members[0].participant}" if len(members) == 1 else f"{len(members)} participants"
+    return people(members)
+
+
+def _said(reason: str, narrow: bool) -> str:
+    return reason.replace("refused: the round breaks its", "refused by its") if narrow else reason
 
 
 def _bar(share: float, width: int, style: str) -> Text:

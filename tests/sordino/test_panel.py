@@ -79,7 +79,44 @@ def test_the_dropouts_are_seen_on_80_by_24(events: Events, without_noise: list[f
     assert heights.pop() <= 24
     text = "\n".join(lines)
     assert "Dropouts" in text
-    assert "round 13  Shares        participant" in text
+    assert "round 13  Shares        " in text
+
+
+def enrolled(participants: int = 13) -> StudyView:
+    """A study of people who enrolled: each host is named after its identity, and one of them refuses."""
+    view = StudyView()
+    about = {"study": "clinic", "task": "softmax-regression", "participants": participants, "rounds": 8}
+    view.apply({"at": 0.0, "kind": "study_started", **about, "epsilon_target": 8.0, "delta": 1e-5})
+    hosts = {number: f"participant-{number * 2654435761 % 2**32:08x}" for number in range(participants)}
+    for number in range(participants - 1):
+        view.apply({"at": 1.0, "kind": "participant_connected", "participant": number, "host": hosts[number]})
+    view.apply({"at": 2.0, "kind": "participant_lost", "participant": 2, "host": hosts[2], "reason": "closed"})
+    attempt = {"at": 3.0, "round": 1, "attempt": 1, "phase": "AdvertiseKeys"}
+    view.apply({**attempt, "kind": "attempt_started"})
+    refused = {"participant": 4, "host": hosts[4], "reason": "refused: the round breaks its policy or budget"}
+    view.apply({**attempt, "kind": "participant_dropped", **refused})
+    return view
+
+
+def test_people_who_enrolled_are_told_apart_on_80_columns() -> None:
+    text = "\n".join(drawn(enrolled(9), [], width=80, height=30))
+    for number in range(8):
+        assert f"{number * 2654435761 % 2**32:08x}  " in text
+    long = StudyView().apply_all([{"kind": "participant_connected", "participant": 1, "host": "a-hospital-north"}])
+    assert "…pital-north  ■" in "\n".join(drawn(long, [], width=80, height=30))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 30), (100, 30)])
+def test_counts_stay_on_one_line(size: tuple[int, int]) -> None:
+    lines = drawn(enrolled(), [], *size)
+    assert any("Participants   1 not seen yet" in line for line in lines)
+    assert any("10 connected   1 dropped   1 lost" in line for line in lines)
+    assert max(map(len, lines)) <= size[0]
+
+
+def test_a_reason_is_read_whole_on_80_columns() -> None:
+    text = "\n".join(drawn(enrolled(), [], width=80, height=24))
+    assert "round 1  Keys  participant 4  refused by its policy or budget" in text
 
 
 def test_who_is_lost_has_another_sign(stream: Callable[..., Events]) -> None:
