@@ -16,13 +16,23 @@ _LABEL = 14
 
 
 def describe_study(
-    look: Look, *, fingerprint: str, home: Path, host: str, data: DataChoice, ledger: Path | None, width: int
+    look: Look,
+    *,
+    fingerprint: str,
+    home: Path,
+    host: str,
+    host_chosen: bool,
+    data: DataChoice,
+    part_chosen: bool,
+    ledger: Path | None,
+    width: int,
 ) -> list[str]:
     """Lines for the terminal.
 
     Args:
         fingerprint: of the authority, as it is shown.
         host: the name that this process will ask for.
+        host_chosen, part_chosen: by her, and not for her.
         ledger: of earlier studies over this data, where she named one.
     """
     from mechanisms.mechanism import DESCRIPTIONS
@@ -32,7 +42,7 @@ def describe_study(
     described = DESCRIPTIONS[plan.mechanism]
     cohort = f"all participants, at most {plan.clients}"
     if plan.sampling != "none":
-        cohort = f"{plan.clients} drawn by the authority's lottery"
+        cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
     lines = [f"The study {document.study}", ""]
 
     def line(label: str, text: str) -> None:
@@ -60,14 +70,20 @@ def describe_study(
         )
     else:
         ledger_line = f"{ledger}: what it says was spent from this data counts on"
-    line("your data", f"part {data.part + 1} of {data.parts} of {data.dataset} ({data.partition}), on this machine")
+    drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
+    part = f"part {data.part + 1} of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
+    line("your data", part)
     line("your folder", str(home))
     line("your ledger", ledger_line)
+    when = "in each round"
+    if plan.sampling != "none":
+        when = "in each round for which you are drawn (the coordinator knows in advance for which)"
     lines.append("")
     lines.append("What will be sent")
     for text in (
-        f"now: a request with the public key of a new identity, one for TLS, and the name {host} for this process",
-        "in each round: a vector of integers, masked so that only the sum of all opens, with noise added here; and "
+        f"now: a request with the public key of a new identity, one for TLS, and the name {host} for this process "
+        f"(the authority may list you under another name{'' if host_chosen else '; --name asks for one'})",
+        f"{when}: a vector of integers, masked so that only the sum of all opens, with noise added here; and "
         "keys, shares and signatures of the protocol",
         "by being connected: when, and from which address; that your identity takes part is on the roster, which all "
         "participants and the coordinator read",

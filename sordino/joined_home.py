@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +204,53 @@ class JoinedHome:
         """The private key that the certificate is for."""
         return self.path / TLS_KEY_FILE
 
+    def settings(self) -> dict[str, Any]:
+        """host.toml, as TOML gives it.
+
+        Raises:
+            Failure: it can't be read, or lacks a table.
+        """
+        file = self.path / HOST_FILE
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            str(content["host"]["name"]), str(content["coordinator"]["enrolment"])
+            bytes.fromhex(content["study"]["authority_public_key"])
+            int(content["participants"][0]["part"]), dict(content["data"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise Failure(
+                ExitCode.INPUT, f"{file} can't be used ({type(error).__name__}): restore it, or join into a new folder."
+            ) from None
+        return content
+
+    def keep_policy(self, policy: bytes) -> bool:
+        """Put a policy in the place of the one that the folder holds; returns whether it was another.
+
+        Whenever this ends, host.toml and policy.toml say either the old policy or the new one, whole: policy.toml
+        counts for nothing until host.toml names it.
+
+        Args:
+            policy: content of policy.toml, which has been checked.
+
+        Raises:
+            Failure: it can't be written.
+        """
+        from wire.durable import replace_durably
+
+        file, wanted = self.path / HOST_FILE, {"file": POLICY_FILE}
+        named = self.settings().get("policy") == wanted
+        try:
+            if named and (self.path / POLICY_FILE).read_bytes() == policy:
+                return False
+            text = None if named else _with_policy(file, file.read_text(encoding="utf-8"), wanted)
+            replace_durably(self.path / POLICY_FILE, policy)
+            if text is not None:
+                replace_durably(file, text.encode())
+        except OSError as error:
+            raise Failure(
+                ExitCode.INPUT, f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
+            ) from error
+        return True
+
     def finish(self, certificate: bytes, host: str, wished: str) -> None:
         """Keep what the authority gave her: from now on the folder is complete.
 
@@ -282,6 +330,22 @@ def only_process(home: JoinedHome) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _with_policy(file: Path, text: str, policy: Mapping[str, str]) -> str:
+    """host.toml with another table [policy], and all else as it was."""
+    lines = [f"{key} = {_toml(value)}\n" for key, value in policy.items()]
+    changed = re.sub(
+        r"^(\[policy\][^\n]*\n).*?(?=^\[|\Z)", lambda found: "".join([found[1], *lines, "\n"]), text, flags=re.M | re.S
+    )
+    with contextlib.suppress(ValueError):
+        if tomllib.loads(changed) == tomllib.loads(text) | {"policy": dict(policy)}:
+            return changed
+    raise Failure(
+        ExitCode.INPUT,
+        f"{file}: its table [policy] can't be replaced. Write file = \"{POLICY_FILE}\" into it, and your policy into "
+        "that file.",
+    )
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -28,6 +28,8 @@ from sordino.joined_home import (
     only_process,
     open_home,
 )
+from sordino.joining_again import check_accepts, read_policy, take_again
+from wire.peer_text import peer_text, printable
 
 if TYPE_CHECKING:
     from client.enrolment import Look
@@ -36,8 +38,18 @@ if TYPE_CHECKING:
 
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
+_NOTHING: Final = "Nothing was sent, and no folder was made."
 
 Say = Callable[[str], None]
+
+
+USUAL_DATA: Final[dict[str, Any]] = {
+    "dataset": "fashion-mnist-subset",
+    "partition": "dirichlet",
+    "alpha": 1.0,
+    "seed": 1,
+}
+"""What a participant's data are unless she chooses."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,9 @@ class JoinOptions:
 
     Attributes:
         home: her folder; None for one named after the study.
-        name: of her process on the roster; None for one made of her identity.
-        part, parts: her part of the data, from 1; None for one made of her identity, of as many as the plan has.
+        name: of her process on the roster; None for one made of the code.
+        dataset, partition, alpha, seed: of her data; None takes those of `USUAL_DATA`.
+        part, parts: her part of the data, from 1; None for one made of the code, of as many as the plan has.
         policy_file: None: the plan that she is shown, once accepted, becomes her policy.
         agreed: don't ask.
         ledger: None for one in the folder.
@@ -59,10 +72,10 @@ class JoinOptions:
     policy_file: Path | None = None
     agreed: bool = False
     name: str | None = None
-    dataset: str = "fashion-mnist-subset"
-    partition: str = "dirichlet"
-    alpha: float = 1.0
-    seed: int = 1
+    dataset: str | None = None
+    partition: str | None = None
+    alpha: float | None = None
+    seed: int | None = None
     part: int | None = None
     parts: int | None = None
     ledger: Path | None = None
@@ -77,11 +90,14 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
     """
     from wire.enrolment import InvalidCode, JoinCode
 
+    say = _safely(say)
     try:
         code = JoinCode.from_text(options.code)
     except InvalidCode as error:
         raise Failure(ExitCode.INPUT, _sentence(error)) from None
     home = find_home(code.code_id) if options.home is None else _matching(open_home(options.home), code)
+    if home is not None:
+        asyncio.run(take_again(options, code, home, say))
     if home is not None and home.complete:
         say(f"{home.path} has joined {home.study} already.")
         return home.path
@@ -102,7 +118,7 @@ def finish_joining(home: Path, say: Say) -> None:
         return
     found = open_home(home)
     if found is not None and not found.complete:
-        asyncio.run(_wait(found, say))
+        asyncio.run(_wait(found, _safely(say)))
 
 
 def _matching(home: JoinedHome | None, code: JoinCode) -> JoinedHome | None:
@@ -138,13 +154,15 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     place = options.home if options.home is not None else default_home(study)
     found = _matching(open_home(place), code)
     if found is not None:
+        await take_again(options, code, found, say)
         return found
     if seen.clock_difference_s is not None and abs(seen.clock_difference_s) > CLOCK_NOTED_S:
         say(f"Note: {clock_sentence(seen.clock_difference_s)}.\n")
     private, identity = _new_identity()
-    host = options.name if options.name is not None else f"participant-{identity.public.hex()[:8]}"
-    data = _data(options, seen, identity.public)
-    policy, policy_file = _policy(options)
+    # Made of the code where she doesn't choose: what is shown before she agrees is what she gets when she does.
+    host = options.name if options.name is not None else f"participant-{_made_of(code, b'name')[:4].hex()}"
+    data = _data(options, seen, code)
+    policy, policy_file = (None, None) if options.policy_file is None else read_policy(options.policy_file)
     text = host_text(
         host=host,
         study=study,
@@ -158,7 +176,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         policy=None if policy_file is not None else _accepted(seen),
         ledger=None if options.ledger is None else options.ledger.absolute(),
     )
-    _check_policy(text, policy, seen)
+    _check_policy(text, options.policy_file, policy, seen)
     from sordino.join_text import describe_study
     from wire.enrolment import show_fingerprint
 
@@ -167,7 +185,9 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         fingerprint=show_fingerprint(code.fingerprint),
         home=place,
         host=host,
+        host_chosen=options.name is not None,
         data=data,
+        part_chosen=options.part is not None,
         ledger=options.ledger,
         width=terminal_width() - 2,
     ):
@@ -227,26 +247,20 @@ def _request(study: str, host: str, identity: Any, code: JoinCode) -> tuple[byte
     return private_pem(key), make_request(request, identity, code)
 
 
-def _data(options: JoinOptions, seen: Look, identity: bytes) -> DataChoice:
+def _made_of(code: JoinCode, what: bytes) -> bytes:
+    """32 bytes that look random, the same for the same code; of its id, which her request names too."""
+    return hashlib.sha256(b"sordino/v1/join\x00" + what + b"\x00" + code.code_id).digest()
+
+
+def _data(options: JoinOptions, seen: Look, code: JoinCode) -> DataChoice:
     plan = seen.document.plan
     parts = options.parts if options.parts is not None else max(plan.clients, plan.population)
-    if options.part is None:
-        part = int.from_bytes(hashlib.sha256(b"part" + identity).digest()[:8], "little") % parts
-    else:
-        part = options.part - 1
+    drawn = int.from_bytes(_made_of(code, b"part")[:8], "little") % parts
+    part = drawn if options.part is None else options.part - 1
     if not 0 <= part < parts:
         raise Failure(ExitCode.INPUT, f"--part {options.part} is none of {parts} parts of the data: use 1 to {parts}.")
-    return DataChoice(options.dataset, options.partition, options.alpha, options.seed, parts, part)
-
-
-def _policy(options: JoinOptions) -> tuple[PolicyTable | None, bytes | None]:
-    """Hers, checked, with the bytes of its file."""
-    if options.policy_file is None:
-        return None, None
-    from client.policy_file import POLICY_FILE, load_policy
-
-    file = options.policy_file / POLICY_FILE if options.policy_file.is_dir() else options.policy_file
-    return load_policy(file), file.read_bytes()
+    chosen = {name: getattr(options, name) for name in USUAL_DATA if getattr(options, name) is not None}
+    return DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part)
 
 
 def _accepted(seen: Look) -> dict[str, Any]:
@@ -264,7 +278,7 @@ def _accepted(seen: Look) -> dict[str, Any]:
     }
 
 
-def _check_policy(text: str, policy: PolicyTable | None, seen: Look) -> None:
+def _check_policy(text: str, file: Path | None, policy: PolicyTable | None, seen: Look) -> None:
     """Hold the study against host.toml as it will be, before anything is sent or written."""
     import tomllib
 
@@ -274,20 +288,20 @@ def _check_policy(text: str, policy: PolicyTable | None, seen: Look) -> None:
     from client.policy import PolicyRefusal, check_study
 
     content = tomllib.loads(text)
-    if policy is not None:
+    if policy is not None and file is not None:
+        check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING)
         content["policy"] = policy.model_dump(exclude_none=True)
     try:
         settings = HostConfiguration(**content).settings()
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Failure(ExitCode.INPUT, f"{where}: {first['msg']}. Change the option that it comes from.") from None
+        where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise Failure(ExitCode.INPUT, f"{where}{message}. Change the option that it comes from.") from None
     try:
         check_study(settings, seen.document, seen.study_sha256)
     except PolicyRefusal as error:
-        raise Failure(
-            ExitCode.INPUT, f"your policy refuses this study ({error}). Nothing was sent, and no folder was made."
-        ) from None
+        raise Failure(ExitCode.INPUT, f"your policy refuses this study ({error}). {_NOTHING}") from None
 
 
 def _card_note(seen: Look) -> bytes:
@@ -349,10 +363,7 @@ async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
             if answer.status == pb.ENROL_STATUS_ACCEPTED:
                 break
             if answer.status == pb.ENROL_STATUS_REFUSED:
-                raise Failure(
-                    ExitCode.INPUT,
-                    f"not joined: {answer.reason}. The folder {home.path} is of no use any more and can be deleted.",
-                )
+                break
             if trouble:
                 now_told = f"{trouble}; trying again. Ctrl-C is safe: the same command goes on"
             else:
@@ -365,6 +376,8 @@ async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
                 told, told_at = now_told, time.monotonic()
             await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that many don't ask at once
             poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
+    if answer.status == pb.ENROL_STATUS_REFUSED and not answer.answer:
+        raise Failure(ExitCode.INPUT, _only_said(home, answer.reason))
     try:
         accepted = check_answer(
             answer.answer,
@@ -375,25 +388,38 @@ async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
             names=names_of(home.identity),
         )
     except EnrolmentRefused as error:
+        if answer.status == pb.ENROL_STATUS_REFUSED:
+            raise Failure(ExitCode.INPUT, _only_said(home, answer.reason)) from error
         raise Failure(ExitCode.INPUT, f"{address}: {error}; it isn't kept.") from error
     if not accepted.accepted:
-        raise Failure(ExitCode.INPUT, f"not joined: {accepted.reason}.")
+        raise Failure(
+            ExitCode.INPUT,
+            f"not joined: the study's authority refuses ({peer_text(accepted.reason).rstrip('.')}). The folder "
+            f"{home.path} is of no use any more and can be deleted.",
+        )
+    if answer.status == pb.ENROL_STATUS_REFUSED:  # with the authority's word that it accepts
+        raise Failure(ExitCode.INPUT, _only_said(home, answer.reason))
     home.finish(accepted.certificate, accepted.host, wished)
     say(f"Joined {home.study} as {accepted.host}; from now on `sordino join --home {home.path}` is enough.")
 
 
+def _only_said(home: JoinedHome, reason: str) -> str:
+    said = peer_text(reason).rstrip(".") or "it refuses"
+    return (
+        f"not joined: the coordinator says, without the authority's signature: {said}. Your request and "
+        f"identity are kept in {home.path}: ask the study's owner, and run the same command again."
+    )
+
+
 def _whom_to_ask(home: JoinedHome) -> tuple[str, bytes]:
     """The port for enrolment and the authority's key, from host.toml."""
-    import tomllib
+    content = home.settings()
+    return content["coordinator"]["enrolment"], bytes.fromhex(content["study"]["authority_public_key"])
 
-    file = home.path / "host.toml"
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-        return content["coordinator"]["enrolment"], bytes.fromhex(content["study"]["authority_public_key"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Failure(
-            ExitCode.INPUT, f"{file} can't be used ({type(error).__name__}): restore it, or join into a new folder."
-        ) from None
+
+def _safely(say: Say) -> Say:
+    """Some of what is said was written elsewhere."""
+    return lambda line: say(printable(line))
 
 
 def _sentence(error: Exception) -> str:

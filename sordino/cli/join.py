@@ -75,7 +75,7 @@ def run(
             metavar="HOST",
             help="Name of this process on the roster, which all participants read.",
             rich_help_panel=_CODE,
-            show_default="made of the identity",
+            show_default="drawn at random",
         ),
     ] = None,
     ledger: Annotated[
@@ -88,17 +88,26 @@ def run(
         ),
     ] = None,
     dataset: Annotated[
-        str, typer.Option(help="fashion-mnist-subset or fashion-mnist.", rich_help_panel=_DATA)
-    ] = "fashion-mnist-subset",
+        str | None,
+        typer.Option(
+            help="fashion-mnist-subset or fashion-mnist.", rich_help_panel=_DATA, show_default="fashion-mnist-subset"
+        ),
+    ] = None,
     partition: Annotated[
-        str, typer.Option(help="dirichlet (uneven classes) or iid.", rich_help_panel=_DATA)
-    ] = "dirichlet",
-    alpha: Annotated[float, typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA)] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA)] = 1,
+        str | None,
+        typer.Option(help="dirichlet (uneven classes) or iid.", rich_help_panel=_DATA, show_default="dirichlet"),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA, show_default="1.0"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA, show_default="1")
+    ] = None,
     part: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="K", help="Your part, from 1.", rich_help_panel=_DATA, show_default="made of the identity"
+            min=1, metavar="K", help="Your part, from 1.", rich_help_panel=_DATA, show_default="drawn at random"
         ),
     ] = None,
     parts: Annotated[
@@ -147,8 +156,11 @@ def run(
             say,
         )
         address, policy = None, None  # both are in the folder now
-    elif yes or name is not None or ledger is not None or part is not None or parts is not None:
-        raise Failure(ExitCode.INPUT, "--yes, --name, --ledger, --part and --parts go with --code; else see host.toml.")
+    elif yes or any(one is not None for one in (name, ledger, dataset, partition, alpha, seed, part, parts)):
+        raise Failure(
+            ExitCode.INPUT,
+            "--yes, --name, --ledger and the options of the data go with --code; else see host.toml.",
+        )
     _take_part(home if home is not None else Path(), address, policy, as_json=as_json)
 
 

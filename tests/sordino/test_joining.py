@@ -19,17 +19,20 @@ import pytest
 import client.enrolment
 import sordino.joined_home
 import sordino.joining
+import wire.durable
 from client.certificate import load_certificate
 from client.configuration import load
-from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, Look
 from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
 from sordino.exit_codes import ExitCode, Failure
+from sordino.joined_home import DataChoice
 from sordino.joining import JoinOptions, finish_joining, join_by_code
 from sordino.processes import free_port
-from tests.server.enrolment_port import STUDY, Authority, identity, port_in_thread
-from wire.enrolment import read_request, verify_answer, write_package
+from tests.server.enrolment_port import STUDY, Authority, document, identity, port_in_thread
+from wire.enrolment import JoinCode, read_request, verify_answer, write_package
 from wire.key_files import KeyFileError
+from wire.settings_file import ConfigurationError
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 
@@ -214,6 +217,10 @@ def test_a_policy_that_refuses_the_study(unsigned: Joining) -> None:
     told = unsigned.refused(policy_file=file)
     assert "your policy refuses this study (epsilon-in-study" in told
     assert "Nothing was sent" in told
+    file.write_text(LOOSE + 'tasks = ["mlp"]\n')
+    told = unsigned.refused(policy_file=file)
+    assert told.startswith(f"{file}: your policy refuses this study (task: ")
+    assert "'synthetic'" in told
 
 
 def test_options_that_can_t_be(unsigned: Joining) -> None:
@@ -316,6 +323,110 @@ def test_the_same_command_goes_on_with_the_same_identity(unsigned: Joining, monk
     assert load(unsigned.home).study.name == STUDY
     assert load_identity(unsigned.home / "keys" / "participant.key").public == who.public
     finish_joining(unsigned.home, unsigned.said.append)
+
+
+def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is passed over in silence: it says what the folder says, or it is refused, or a policy is taken up."""
+    first = interrupt(unsigned, monkeypatch, name="laptop", part=3)
+    before = {path: path.read_bytes() for path in unsigned.home.rglob("*") if path.is_file()}
+    file = unsigned.work / "mine.toml"
+    for text, told in (
+        (None, "no such file"),
+        ("max_epsilon = 1", r"put \[policy\]"),
+        (LOOSE.replace("60", "1"), r"mine.toml: your policy refuses this study \(epsilon-in-study.*Nothing was chang"),
+    ):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises((Failure, ConfigurationError), match=told):
+            unsigned.join(policy_file=file)
+    for changes, told in (
+        ({"part": 4}, "--part 3, not --part 4"),
+        ({"name": "desk", "dataset": "fashion-mnist"}, "--name laptop, .*subset, not --name desk, --dataset"),
+        ({"ledger": unsigned.work / "spent.sqlite"}, "--ledger .*ledger.sqlite, not --ledger"),
+        ({"address": "localhost:1"}, f"{unsigned.where.address}, not localhost:1"),
+    ):
+        with pytest.raises(Failure, match=told):
+            unsigned.join(**changes)
+    assert before == {path: path.read_bytes() for path in unsigned.home.rglob("*") if path.is_file()}
+    file.write_text(LOOSE)
+    again = interrupt(unsigned, monkeypatch, name="laptop", part=3, dataset="fashion-mnist-subset", policy_file=file)
+    assert again == first
+    assert any("is now that of" in line for line in unsigned.said)
+    file.write_text(LOOSE.replace("60", "55"))
+    assert interrupt(unsigned, monkeypatch, policy_file=file) == first
+    accept_later(unsigned)
+    unsigned.join(policy_file=file)
+    read = load(unsigned.home)
+    assert (read.policy.max_epsilon, read.host.name, read.participants[0].part) == (55, "laptop", 2)
+
+
+def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two files the old policy counts, whole."""
+    interrupt(unsigned, monkeypatch)
+    home = sordino.joined_home.open_home(unsigned.home)
+    assert home is not None
+    old = (unsigned.home / "host.toml").read_bytes()
+    honest, done = wire.durable.replace_durably, []
+
+    def full(path: Path, data: bytes, **changes: Any) -> None:
+        if done:
+            raise OSError(28, "No space left on device")
+        done.append(path)
+        honest(path, data, **changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire.durable, "replace_durably", full)
+        with pytest.raises(Failure, match="the policy isn't kept"):
+            home.keep_policy(LOOSE.encode())
+    assert [path.name for path in done] == ["policy.toml"]
+    assert (unsigned.home / "host.toml").read_bytes() == old
+    assert home.keep_policy(LOOSE.encode())
+    assert not home.keep_policy(LOOSE.encode())
+    assert home.settings()["policy"] == {"file": "policy.toml"}
+
+
+def test_what_is_shown_is_what_comes(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name and part are the code's: the same when it is only looked at and when she agrees."""
+
+    def shown() -> list[str]:
+        said = [line for line in unsigned.said if "part " in line or "participant-" in line]
+        unsigned.said.clear()
+        return said
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    code = unsigned.authority.code().to_text()
+    unsigned.refused(code=code, agreed=False)
+    text = " ".join(" ".join(unsigned.said).split())
+    assert "the part was drawn at random, and is set with --part" in text
+    assert "the authority may list you under another name" in text
+    looked = shown()
+    interrupt(unsigned, monkeypatch, code=code)
+    assert shown() == looked
+    assert len(looked) >= 2
+
+
+def test_what_a_lottery_means_for_her(authority: Authority) -> None:
+    from sordino.join_text import describe_study
+    from wire.enrolment import verify_card
+
+    drawn = document(sampling="lottery", population=9, largest_roster=9)
+    for study, expected in ((drawn, True), (document(), False)):
+        card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
+        lines = describe_study(
+            Look(card, study, bytes(32), None),
+            fingerprint="",
+            home=Path("home"),
+            host="laptop",
+            host_chosen=True,
+            data=DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3),
+            part_chosen=True,
+            ledger=None,
+            width=80,
+        )
+        text = " ".join(" ".join(lines).split())
+        assert ("in each round for which you are drawn (the coordinator knows in advance" in text) == expected
+        assert ("7 of 9 or more, drawn by the authority's lottery" in text) == expected
+        assert "drawn at random" not in text
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdtemp"])

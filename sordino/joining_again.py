@@ -1,0 +1,115 @@
+"""What is given to ``sordino join --code`` for a folder that holds the join already, because it was interrupted.
+
+The folder goes on as it was begun. Another policy takes the place of the one it holds, if it can be used and accepts
+the study; any other option must say what the folder says, since the request or the data were chosen with it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.exit_codes import ExitCode, Failure
+from sordino.joined_home import JoinedHome, only_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from client.policy_file import PolicyTable
+    from sordino.joining import JoinOptions
+    from wire.enrolment import JoinCode
+    from wire.study import StudyDocument
+
+
+def read_policy(given: Path) -> tuple[PolicyTable, bytes]:
+    """A policy, checked, with the bytes of its file.
+
+    Args:
+        given: the file, or a folder with a policy.toml.
+
+    Raises:
+        wire.settings_file.ConfigurationError: it can't be used.
+    """
+    from client.policy_file import POLICY_FILE, load_policy
+
+    file = given / POLICY_FILE if given.is_dir() else given
+    return load_policy(file), file.read_bytes()
+
+
+def check_accepts(
+    given: Path, policy: PolicyTable, document: StudyDocument, study_sha256: bytes, *, nothing: str
+) -> None:
+    """Hold a study against a policy that was given as a file.
+
+    Args:
+        nothing: what was not done, as a sentence.
+
+    Raises:
+        Failure: the policy refuses it.
+    """
+    from client.policy import PolicyRefusal, check_terms
+
+    try:
+        check_terms(policy.to_policy(), document, study_sha256)
+    except PolicyRefusal as error:
+        raise Failure(ExitCode.INPUT, f"{given}: your policy refuses this study ({error}). {nothing}") from None
+
+
+async def take_again(options: JoinOptions, code: JoinCode, home: JoinedHome, say: Callable[[str], None]) -> None:
+    """Hold the options against the folder, and keep the policy, before an answer is asked for or used.
+
+    Raises:
+        Failure: an option says something else than the folder, or the policy refuses the study; nothing is changed.
+        wire.settings_file.ConfigurationError: the policy file can't be used; nothing is changed.
+        client.enrolment.EnrolmentUnavailable, client.enrolment.EnrolmentRefused: the study can't be looked at.
+    """
+    held = home.settings()
+    _compare(options, home, held)
+    if options.policy_file is None:
+        return
+    from client.enrolment import look
+
+    policy, data = read_policy(options.policy_file)
+    seen = await look(options.address, code.fingerprint)
+    if held["study"].get("sha256", seen.study_sha256.hex()) != seen.study_sha256.hex():
+        raise Failure(
+            ExitCode.INPUT,
+            f"{home.path}: the coordinator now shows another study than the one that you agreed to. Ask the study's "
+            "owner why; nothing was changed.",
+        )
+    check_accepts(options.policy_file, policy, seen.document, seen.study_sha256, nothing="Nothing was changed.")
+    with only_process(home):
+        if home.keep_policy(data):
+            say(f"Your policy in {home.path} is now that of {options.policy_file}.")
+
+
+def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> None:
+    from wire.enrolment import read_request
+
+    data, host, first = held["data"], held["host"], held["participants"][0]
+    wished = read_request(home.request).request.host
+    ledger = os.path.abspath(home.path / host.get("ledger", "ledger.sqlite"))
+    # The authority may have given another name since.
+    name = host["name"] if options.name != wished else wished
+    pairs: dict[str, tuple[Any, Any]] = {
+        "": (options.address, held["coordinator"].get("enrolment")),
+        "--name": (options.name, name),
+        "--ledger": (None if options.ledger is None else os.path.abspath(options.ledger), ledger),
+        "--dataset": (options.dataset, data.get("dataset")),
+        "--partition": (options.partition, data.get("partition")),
+        "--alpha": (options.alpha, data.get("alpha")),
+        "--seed": (options.seed, data.get("seed")),
+        "--part": (options.part, first["part"] + 1),
+        "--parts": (options.parts, data.get("parts")),
+    }
+    other = {option: pair for option, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
+    if not other:
+        return
+    holds = ", ".join(f"{option} {there}".strip() for option, (_, there) in other.items())
+    given = ", ".join(f"{option} {here}".strip() for option, (here, _) in other.items())
+    raise Failure(
+        ExitCode.INPUT,
+        f"{home.path} already holds a join by this code with {holds}, not {given}. Give what it holds to go on with "
+        "it, or ask for another code and name a new folder with --home.",
+    )
