@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from client.configuration import ConfigurationError, load
 from client.connection import Channels, Session
+from client.data_name import data_name
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
@@ -149,6 +150,7 @@ class LoadHost(ParticipantHost):
                 load_identity(entry.key),
                 self._task,
                 _NO_DATA,
+                data_name(self._configuration.data, entry.part),
                 self._journal,
                 self._executor,
                 self._documents.fetch,
