@@ -176,7 +176,7 @@ def _header(view: StudyView) -> str:
 def _tiles(view: StudyView, extras: Extras) -> str:
     reached = view.accuracy
     beside = f"{extras.without_noise[-1]:.3f} without noise" if extras.without_noise else "on held-out data"
-    lost = len(view.dropouts)
+    lost = len(view.left_by_round())
     last = view.rounds[-1] if view.rounds else None
     holds = guarantee(view.plan)
     tiles = [
