@@ -32,6 +32,7 @@ from wire import coordinator_pb2 as pb
 from wire.address import split_address
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
+from wire.peer_text import peer_text
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
@@ -130,6 +131,7 @@ async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.Enr
         pb.EnrolRequest(request=request).SerializeToString(), timeout=CALL_S
     )
     answer: pb.EnrolAnswer = await _answer(call, address)
+    answer.reason = peer_text(answer.reason)
     return answer
 
 
@@ -213,7 +215,7 @@ async def _answer(call: Any, address: str) -> Any:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        code, details = error.code(), error.details() or error.code().name
+        code, details = error.code(), peer_text(error.details() or error.code().name)
         if code == grpc.StatusCode.UNIMPLEMENTED:
             raise EnrolmentRefused(f"{address} is not a port for enrolment: ask for the right one") from error
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):

@@ -202,9 +202,10 @@ class Enrolment:
         request = signed.request
         if request.study != self._study.terms.study:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
-        if self._requests.waits(signed.id):
-            return pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING)
         try:
+            if self._requests.waits(signed.id):
+                await self._requests.written(signed.id)
+                return pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING)
             answer = await self._requests.answer(signed.id)
             if answer is not None:
                 return self._told(request.kind, request.identity, answer)

@@ -57,6 +57,7 @@ class EnrolmentRequests:
         self._waiting = {bytes(id_): _Waiting(bytes(who), where, bytes(data)) for id_, who, where, data in rows}
         [(last,)] = self._store.read("SELECT coalesce(max(number), 0) FROM requests")
         self._number = int(last)
+        self._writes: dict[bytes, asyncio.Task[None]] = {}  # under way
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -64,6 +65,16 @@ class EnrolmentRequests:
     def waits(self, request_id: bytes) -> bool:
         """Whether this very request is here and unanswered."""
         return request_id in self._waiting
+
+    async def written(self, request_id: bytes) -> None:
+        """Return once a request that waits is durable: the same one may come again while its first call writes it.
+
+        Raises:
+            wire.durable.StorageError: it can't be written down; it isn't taken.
+        """
+        write = self._writes.get(request_id)
+        if write is not None:
+            await asyncio.shield(write)
 
     def waiting(self, most_bytes: int) -> list[bytes]:
         """The oldest ones, as many as fit."""
@@ -95,6 +106,7 @@ class EnrolmentRequests:
         """
         identity, id_ = signed.request.identity, signed.id
         if id_ in self._waiting:
+            await self.written(id_)
             return
         older = [other for other, one in self._waiting.items() if one.identity == identity]
         if not older:
@@ -115,12 +127,15 @@ class EnrolmentRequests:
         )
 
         def settle(write: asyncio.Task[None]) -> None:
+            if self._writes.get(id_) is write:
+                del self._writes[id_]
             if write.cancelled() or write.exception() is not None:
                 self._waiting.pop(id_, None)
                 self._waiting.update(replaced)
 
         # A caller who hangs up takes nothing back: what is said to wait must be what is on disk.
         write = asyncio.create_task(self._store.write(*statements))
+        self._writes[id_] = write
         write.add_done_callback(settle)
         await asyncio.shield(write)
 

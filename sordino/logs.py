@@ -25,6 +25,8 @@ _structlog_without_rich()
 
 import structlog  # noqa: E402  # loaded above
 
+from wire.peer_text import peer_text  # noqa: E402  # after structlog
+
 
 def _plain_line(logger: object, name: str, message: structlog.types.EventDict) -> str:
     """``14:52:07  warning: what happened (path: roster.json)``, as the verbs' own plain lines begin."""
@@ -35,6 +37,11 @@ def _plain_line(logger: object, name: str, message: structlog.types.EventDict) -
     line = f"{level}: {said}" + (f" ({more})" if more else "")
     # Some of it comes from the other side: nothing in it begins a line or steers a terminal.
     return f"{at}  " + "".join(one if one.isprintable() else " " for one in line)
+
+
+def _shown_safely(logger: object, name: str, message: structlog.types.EventDict) -> structlog.types.EventDict:
+    """A reason that a coordinator or a participant gave is quoted as it came; on a terminal it must stay text."""
+    return {key: peer_text(value) if isinstance(value, str) else value for key, value in message.items()}
 
 
 def configure_logs(*, lowest: int = logging.INFO, plain: bool = False) -> None:
@@ -58,6 +65,7 @@ def configure_logs(*, lowest: int = logging.INFO, plain: bool = False) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if people else "iso", utc=not people),
+            *([_shown_safely] if people else []),  # JSON escapes all of it
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),

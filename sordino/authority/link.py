@@ -17,6 +17,7 @@ from sordino.authority.folder import AuthorityFolder
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
 from wire.enrolment import pending_statement
+from wire.peer_text import peer_text
 from wire.settings_file import split_address
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
@@ -121,7 +122,7 @@ def _explained(address: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         code = error.code() if isinstance(error, grpc.Call) else None
-        detail = " ".join(str(error.details() if isinstance(error, grpc.Call) else error).split())[:300]
+        detail = peer_text(str(error.details() if isinstance(error, grpc.Call) else error))
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, None):
             wrong = "certificate" in detail.lower() or "ssl" in detail.lower()
             hint = (

@@ -32,6 +32,7 @@ from sordino.cli import (
 )
 from sordino.exit_codes import ExitCode, Failure
 from sordino.processes import leave_no_core
+from wire.peer_text import printable
 
 app = typer.Typer(
     name="sordino",
@@ -195,9 +196,11 @@ def _spoken(arguments: Sequence[str]) -> str:
 def _tell(failure: Failure, arguments: Sequence[str]) -> None:
     """One plain sentence on stderr; with --json also one object on stdout."""
     if failure.code is not ExitCode.INTERRUPTED:
-        print(f"{_spoken(arguments)}: {failure.message}", file=sys.stderr)
+        # Whatever room it came from: some errors quote another machine, or a file that somebody else wrote.
+        print(printable(f"{_spoken(arguments)}: {failure.message}"), file=sys.stderr)
         if failure.suggestion:
-            print(failure.suggestion[:1].upper() + failure.suggestion[1:].rstrip(".") + ".", file=sys.stderr)
+            suggestion = failure.suggestion[:1].upper() + failure.suggestion[1:].rstrip(".") + "."
+            print(printable(suggestion), file=sys.stderr)
     if "--json" in arguments:
         body = {"error": failure.message, "suggestion": failure.suggestion, "exit_code": int(failure.code)}
         print(json.dumps(body), flush=True)

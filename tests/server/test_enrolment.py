@@ -181,6 +181,35 @@ def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_the_same_request_again_waits_for_the_first_ones_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it is told that its request waits, and a full disk then takes that back."""
+
+    async def scenario(where: Port) -> None:
+        store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))
+        full = asyncio.Event()
+
+        async def write(*_: Any) -> None:
+            await full.wait()
+            raise StorageError("no room")
+
+        monkeypatch.setattr(store._store, "write", write)
+        first = asyncio.create_task(status(where.enrol(data)))
+        while not store.waits(read_request(data).id):
+            await asyncio.sleep(0.01)
+        again = asyncio.create_task(status(where.enrol(data)))
+        added = asyncio.create_task(store.add(read_request(data), "192.0.2.1"))
+        done, _ = await asyncio.wait({again, added}, timeout=0.3)
+        assert not done
+        full.set()
+        assert [(await one)[0] for one in (first, again)] == ["RESOURCE_EXHAUSTED"] * 2
+        with pytest.raises(StorageError):
+            await added
+        assert not store.waits(read_request(data).id)
+        assert not store._writes
+
+    run(tmp_path, scenario)
+
+
 def test_one_address_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.enrolment, "CALLS_PER_S", 1e-6)
     monkeypatch.setattr(server.enrolment, "CALLS_AT_ONCE", 3.0)
