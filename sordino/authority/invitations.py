@@ -67,6 +67,14 @@ def invite(
     return code
 
 
+def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
+    """How many of the open codes would find no place if all were used; 0 where any number may take part."""
+    if not folder.settings.places:
+        return 0
+    left = folder.settings.places - sum(member.revoked is None for member in store.members())
+    return max(0, sum(one.is_open(now) for one in store.invitations()) - max(left, 0))
+
+
 def taken_names(store: AuthorityStore, now: float) -> set[str]:
     """Names, in lower case, that no new host may have: every member's that ever was, and what is promised.
 

@@ -146,6 +146,7 @@ def invite(
 
     from sordino.authority.folder import open_folder
     from sordino.authority.invitations import invite as make
+    from sordino.authority.invitations import without_place
     from sordino.authority.store import locked
     from wire.enrolment import show_fingerprint
 
@@ -158,6 +159,13 @@ def invite(
             make(folder, store, name=name, valid_s=seconds, now=time.time(), random_bytes=os.urandom)
             for _ in range(count)
         ]
+        unplaced = without_place(folder, store, time.time())
+    if unplaced:
+        note = (
+            f"Note: {unplaced} of the open codes will be refused if all are used: the study has "
+            f"{folder.settings.places} places. Take codes back, or revoke a member."
+        )
+        typer.echo(note, err=True)
     address = folder.settings.coordinator or "HOST:PORT"
     commands = [f"sordino join {address} --code {code.to_text()}" for code in codes]
     if as_json:
@@ -177,13 +185,14 @@ def invite(
     typer.echo(f"study        {folder.settings.study}")
     typer.echo(f"fingerprint  {show_fingerprint(folder.keys.fingerprint)}")
     typer.echo(f"expires      {_when(codes[0].expires)}\n")
-    for code in codes:
-        typer.echo(f"code         {code.to_text()}")
-    typer.echo("\nShe types:" if count == 1 else "\nEach types one of these:")
+    if count == 1:
+        typer.echo(f"code         {codes[0].to_text()}\n")
+    typer.echo("She types:" if count == 1 else "Each types one of these:")
     for command in commands:
         typer.echo(f"  {command}")
     if not folder.settings.coordinator:
         typer.echo("\nauthority.toml names no coordinator: put its address in for HOST:PORT.")
+    typer.echo(f"\nLet in:  sordino authority run {directory}  (or approve --sign)")
     return int(ExitCode.OK)
 
 

@@ -203,7 +203,10 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
         assert "clinic-7" in shown[1]
         assert text not in shown[1]
         assert code.secret.hex() not in shown[1]
+    assert f"Let in:  sordino authority run {home}  (or approve --sign)" in out
     assert len({one.secret for one in codes(run, home, "--count", 5)}) == 5
+    code, out, err = run("authority", "invite", home, "--count", 3)
+    assert (code, out.count("SORD1-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
 
 
 @pytest.mark.parametrize(
