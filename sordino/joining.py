@@ -394,7 +394,7 @@ async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
     if not accepted.accepted:
         raise Failure(
             ExitCode.INPUT,
-            f"not joined: the study's authority refuses ({peer_text(accepted.reason).rstrip('.')}). The folder "
+            f"not joined: {peer_text(accepted.reason).rstrip('.')}. So the study's authority has signed; the folder "
             f"{home.path} is of no use any more and can be deleted.",
         )
     if answer.status == pb.ENROL_STATUS_REFUSED:  # with the authority's word that it accepts

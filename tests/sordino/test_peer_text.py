@@ -132,5 +132,5 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
         answers.append(lambda data: authority.answer(read_request(data), accepted=False, reason="enough of them"))
         monkeypatch.setattr(client.enrolment, "ask", refuses)
         told = ends(authority.code().to_text(), tmp_path / "another")
-        assert "the study's authority refuses (enough of them)" in told
+        assert "not joined: enough of them. So the study's authority has signed" in told
         assert "no use" in told
