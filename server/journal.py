@@ -270,6 +270,16 @@ def read_study(state: Path) -> bytes | None:
     return bytes(rows[0][0]) if rows else None
 
 
+def read_members(state: Path) -> dict[int, bytes]:
+    """Number -> identity, of everybody who was ever on a roster of the study of a state file."""
+    try:
+        with contextlib.closing(open_to_read(state)) as connection:
+            rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
+    except sqlite3.Error as error:
+        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    return {number: bytes(identity) for number, identity in rows}
+
+
 def check_ledger(state: Path) -> list[Row]:
     """Check the ledger beside a state file against what the journal there noted; writes nothing.
 

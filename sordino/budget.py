@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +20,13 @@ from wire.ledger_totals import StudyTotals, Totals
 if TYPE_CHECKING:
     from client.settings import Policy
     from mechanisms.plan import Plan
+    from secagg.roster import Roster
+    from server.configuration import StudyConfiguration
 
 _DIGITS: Final = 11  # of an identity that are shown, as wide as the column's head; enough for --participant
+
+
+_IDENTITY: Final = 8  # of an identity beside its number
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Place:
     state: Path | None = None
     journal: Path | None = None
     policy: Policy | None = None  # of the host that the ledger was found by
+    roster: Roster | None = None  # of the study that the ledger was found by, where it can be read
 
     def check(self) -> None:
         """Hold the ledger against its journal. Raises as `read`."""
@@ -75,8 +81,9 @@ def find(path: Path) -> Place:
     if settings is not None and settings.name == "study.toml":
         from server.configuration import load
 
-        state = load(settings).coordinator.state
-        return Place(state.with_name(LEDGER_FILE), state=state)
+        study = load(settings)
+        state = study.coordinator.state
+        return Place(state.with_name(LEDGER_FILE), state=state, roster=_roster(study))
     if settings is not None and settings.name == "host.toml":
         from client.configuration import load as load_host
 
@@ -92,6 +99,17 @@ def find(path: Path) -> Place:
     if ledger.name == LEDGER_FILE and state.exists():
         return Place(ledger, state=state)
     return Place(ledger, journal=journal if journal.exists() else None)
+
+
+def _roster(study: StudyConfiguration) -> Roster | None:
+    """For the hosts' names alone: without one that the authority signed they are left out."""
+    from secagg.roster import InvalidRoster, verify_roster
+    from wire.settings_file import ConfigurationError
+
+    try:
+        return verify_roster(study.coordinator.roster.read_bytes(), study.read_authority_public_key())
+    except (OSError, InvalidRoster, ConfigurationError):
+        return None
 
 
 def read(place: Place) -> Contents:
@@ -138,7 +156,7 @@ def row_of_head(contents: Contents, text: str) -> int:
 
 
 def choose(contents: Contents, participant: str | None) -> int | str | None:
-    """Whom ``--participant`` means: a roster position, or the identity that begins so.
+    """Whom ``--participant`` means: a number of the coordinator's journal, or the identity that begins so.
 
     Raises:
         Failure: nobody in this ledger.
@@ -147,10 +165,20 @@ def choose(contents: Contents, participant: str | None) -> int | str | None:
         return None
     known = {who for study in contents.totals.studies.values() for who in study.spent}
     if contents.about.side == COORDINATOR:
-        last = _last_position(contents, known)
-        if participant.isascii() and participant.isdigit() and int(participant) <= last:
-            return int(participant)  # also one who was in no sum yet
-        raise Failure(ExitCode.INPUT, f"--participant {participant}: name a position in the roster, from 0 to {last}.")
+        members = _members(contents)
+        last = max(members, default=_last_number(contents, known))
+        if participant.isascii() and participant.isdigit() and len(participant) < _IDENTITY:
+            numbers = [int(participant)] if int(participant) <= last else []  # also one who was in no sum yet
+        else:
+            numbers = [one for one, identity in members.items() if identity.startswith(participant.lower())]
+        if len(numbers) == 1:
+            return numbers[0]
+        many = f"{len(numbers)} identities begin so: " if numbers else ""
+        raise Failure(
+            ExitCode.INPUT,
+            f"--participant {participant}: {many}name its number in this ledger, from 0 to {last} (kept when the "
+            "roster changes), or how its identity begins.",
+        )
     found = [who for who in known if str(who).startswith(participant.lower())]
     if len(found) != 1:
         some = "no identity" if not found else f"{len(found)} identities"
@@ -158,8 +186,16 @@ def choose(contents: Contents, participant: str | None) -> int | str | None:
     return found[0]
 
 
-def _last_position(contents: Contents, known: set[int | str]) -> int:
-    """Of the roster; without the study document, of those who were in a sum."""
+def _members(contents: Contents) -> dict[int, str]:
+    """Number -> identity, by the coordinator's journal beside a ledger; empty where it isn't at hand."""
+    from server.journal import read_members
+
+    state = contents.place.state
+    return {} if state is None else {number: identity.hex() for number, identity in read_members(state).items()}
+
+
+def _last_number(contents: Contents, known: set[int | str]) -> int:
+    """Without the journal: by the plan, or else of those who were in a sum."""
     plan = _plan(contents)
     return plan.population - 1 if plan is not None else max((int(who) for who in known), default=0)
 
@@ -176,7 +212,8 @@ def _plan(contents: Contents) -> Plan | None:
 def figures(contents: Contents, participant: int | str | None = None) -> dict[str, Any]:
     """The ledger under stable JSON names."""
     about, head = contents.about, contents.head
-    studies = [_study(contents, study, participant) for study in contents.totals.studies.values()]
+    named = _named(contents) if about.side == COORDINATOR else {}
+    studies = [_study(contents, study, participant, named) for study in contents.totals.studies.values()]
     body: dict[str, Any] = {
         "ledger": str(contents.place.ledger.resolve()),
         "side": about.side,
@@ -213,7 +250,21 @@ def _released(contents: Contents) -> float | None:
     return account.epsilon_coordinator() if told else account.epsilon_released()
 
 
-def _study(contents: Contents, study: StudyTotals, participant: int | str | None) -> dict[str, Any]:
+def _named(contents: Contents) -> dict[int | str, dict[str, str | None]]:
+    """Number -> identity, and host while the roster lists it: whom a coordinator's rows are about."""
+    roster = contents.place.roster
+    hosts = {} if roster is None else {entry.identity.hex(): entry.host for entry in roster.entries}
+    return {
+        number: {"identity": identity, "host": hosts.get(identity)} for number, identity in _members(contents).items()
+    }
+
+
+def _study(
+    contents: Contents,
+    study: StudyTotals,
+    participant: int | str | None,
+    named: Mapping[int | str, dict[str, str | None]],
+) -> dict[str, Any]:
     first = study.first
     chosen = sorted(study.spent, key=str if first.identity else int) if participant is None else [participant]
     if first.identity is not None:
@@ -234,6 +285,7 @@ def _study(contents: Contents, study: StudyTotals, participant: int | str | None
         "participants": [
             {
                 "participant": who,
+                **named.get(who, {}),
                 "charges": study.spent[who].charges if who in study.spent else 0,
                 "renyi": study.renyi(who),
                 "epsilon": study.epsilon_of(who),
@@ -335,11 +387,11 @@ def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     if contents.about.side == COORDINATOR:
         hosts = contents.place.ledger.parent.parent / "hosts"
         near = min((one for one in hosts.glob("*/host.toml")), default=None)
-        where = near.parent if near is not None else "a host's folder"
+        where = near.parent if near is not None else "my-study/hosts/host-01"
         raise Failure(
             ExitCode.INPUT,
             f"{contents.place.ledger} is a coordinator's ledger: --participant without a name asks for a host's own.",
-            f"sordino budget show {where} --participant",
+            f"Run it on a host's folder: `sordino budget show {where} --participant`",
         )
     said = [f"What was spent from the data here, by the ledger {contents.place.ledger}:", ""]
     return [*said, *limit_lines(body["limits"]), "", *_ending(contents)]
@@ -362,9 +414,14 @@ def _shared_data_lines(study: dict[str, Any]) -> list[str]:
     return said
 
 
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     whose = "participants" if coordinator else "data here, all its identities together"
     holds = condition(study["mechanism"], study["A"])
+    with_names = any("identity" in one for one in study["participants"])
     renyi = f"Renyi({study['order']:.4g})"  # the order stands where its figures stand
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
@@ -372,11 +429,14 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
         f"  {study['mechanism']}, {holds}; Renyi filter at order {study['order']:.4g}",
         *textwrap.wrap(f"adjacency {study['adjacency']}", 98, initial_indent="  ", subsequent_indent="    "),
         "",
-        f"  participant   charges {renyi:>12}    epsilon",
+        f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),
     ]
     for one in study["participants"]:
         who = str(one["participant"])[:_DIGITS]
-        said.append(f"  {who:<11} {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}")
+        line = f"  {who:<11} {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}"
+        if "identity" in one:
+            line += f"  {one['identity'][:_IDENTITY]}  {_printable(one['host'] or '-')}"
+        said.append(line)
     said += _shared_data_lines(study)
     # A participant's ledger holds the rows of all participants of its host.
     head = "" if coordinator else f"{'participant':<{_DIGITS}}  "

@@ -97,9 +97,16 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
         "A study's figure holds under its condition:",
         *(f"  {one['study']}: {one['holds']}" for one in found["studies"]),
     ]
+    if any(_below_a_part(kind, found["studies"]) for kind in found["together"]):
+        said += ["The total is stated at another order than a study's figure and can be a little lower."]
     if several:
         said += ["Guarantees of different kinds are never added up: see docs/policy.md on max_epsilon_total."]
     return [*said, *_when(found)]
+
+
+def _below_a_part(kind: dict[str, Any], studies: list[dict[str, Any]]) -> bool:
+    parts = [one["epsilon"] for one in studies if one["study"] in kind["studies"]]
+    return kind["epsilon"] is not None and kind["epsilon"] < max(parts, default=0.0)
 
 
 def _allowed(limit: float | None, known: bool) -> str:

@@ -82,8 +82,8 @@ def show(
         str | None,
         typer.Option(
             metavar="[WHO]",
-            help="Only this one: a roster position, or how an identity begins in a participant's ledger. Without a "
-            "name: this host's own, held against its policy.",
+            help="Only this one: its number in this ledger (kept when the roster changes), or how an identity begins. "
+            "Without a name: this host's own, held against its policy.",
             show_default="all",
         ),
     ] = None,

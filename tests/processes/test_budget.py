@@ -97,7 +97,19 @@ def test_show(study: RunningStudy) -> None:
     assert f"Renyi({plan.order:.4g})" in text.stdout
     nobody = budget("show", study.folder, "--participant", 7)
     assert nobody.returncode == BAD_INPUT
-    assert "--participant 7: name a position in the roster, from 0 to 6." in nobody.stderr
+    assert "--participant 7: name its number in this ledger, from 0 to 6 (kept when" in nobody.stderr
+    # Whom a row is about: identity and host beside the number, and either finds it.
+    entries = {one["participant"]: one for one in told["participants"]}
+    identity, host = entries[3]["identity"], entries[3]["host"]
+    assert host == study.study.hosts[0].name
+    row = next(words for words in map(str.split, text.stdout.splitlines()) if words[:1] == ["3"])
+    assert row[-2:] == [identity[:8], host]
+    assert json.loads(budget("show", study.folder, "--participant", identity[:8], "--json").stdout) == one
+    # Without the study's settings nobody knows the hosts; the journal still knows the identities.
+    bare = json.loads(budget("show", study.folder / "coordinator", "--json").stdout)
+    assert [(p["identity"], p["host"]) for p in bare["studies"][0]["participants"] if p["participant"] == 3] == [
+        (identity, None)
+    ]
     # The log of events has the head of every charge that was acted upon.
     heads = {event["ledger_head"] for event in study.events("survivors_frozen")}
     assert heads == {row["hash"] for row in told["charges"]}

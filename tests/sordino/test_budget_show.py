@@ -16,6 +16,7 @@ import pytest
 
 from client.configuration import load
 from client.journal import ClientJournal
+from sordino.budget_limits import limit_lines
 from sordino.local_study import StudyOptions, make_local_study
 from wire.ledger_rows import make_entry
 from wire.study import plan_study
@@ -198,6 +199,16 @@ def test_guarantees_of_two_kinds_stand_apart(home: Path, run: Run) -> None:
     assert "trusted: zero-out, if the coordinator is trusted" in out
 
 
+def test_a_total_below_its_part_is_explained() -> None:
+    said = "The total is stated at another order than a study's figure and can be a little lower."
+    part = {"study": "clinic", "attempts": 2, "epsilon": 3.0, "delta": 1e-5, "allowed": 9, "holds": "zero-out"}
+    kind = {"studies": ["clinic"], "adjacency": "zero-out", "coordinator_trusted": False, "delta": 1e-5, "allowed": 12}
+    found = {"policy": {}, "studies": [part], "attempts_in_24_hours": 2, "max_rounds_per_day": None, "hours": None}
+    for epsilon, told in ((2.9, True), (3.1, False), (None, False)):
+        lines = limit_lines({**found, "together": [{**kind, "epsilon": epsilon}]})
+        assert (said in lines) is told
+
+
 def test_a_ledger_without_its_host(home: Path, run: Run) -> None:
     code, out, _ = run("budget", "show", home / "ledger.sqlite", "--participant")
     assert code == 0
@@ -236,4 +247,5 @@ def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path
     code, _, err = run("budget", "show", path, "--participant")
     assert code == 2
     assert "is a coordinator's ledger: --participant without a name asks for a host's own." in err
-    assert f"budget show {tmp_path / 'study' / 'hosts' / 'host-01'} --participant" in err
+    host = tmp_path / "study" / "hosts" / "host-01"
+    assert f"Run it on a host's folder: `sordino budget show {host} --participant`." in err
