@@ -88,9 +88,11 @@ def lines(found: dict[str, Any]) -> list[str]:
             state = f"expired {_minute(one['expires'])}"
         result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {_minute(one['made'])}  {state}")
     result += ["", "versions"]
+    # A later one that the coordinator has takes the place of all before.
+    has = max((version["version"] for version in found["versions"] if version["published"]), default=0)
     for version in found["versions"][-10:]:
-        published = "" if version["published"] else "not confirmed by the coordinator yet"
-        participants = f"{version['participants']} participants"
+        published = "" if version["version"] <= has else "not confirmed by the coordinator yet"
+        participants = f"{version['participants']} participant{'' if version['participants'] == 1 else 's'}"
         result.append(f"  {version['version']:>4}  {_minute(version['signed'])}  {participants}  {published}".rstrip())
     return result
 

@@ -198,6 +198,7 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     assert f"sordino join localhost:9444 --code {text}" in out
     assert " ".join(out.split("fingerprint")[1].split()[:8]) in " ".join(run("authority", "show", home)[1].split())
     assert 7100 < code.expires - time.time() < 7300
+    assert "0 participants  not confirmed by the coordinator yet" in run("authority", "show", home)[1]
     for shown in (run("authority", "show", home), run("authority", "show", home, "--json")):
         assert shown[0] == 0
         assert "clinic-7" in shown[1]
@@ -287,6 +288,7 @@ def test_from_invitation_to_certificate_and_back(run: Run, home: Path, coordinat
     out = run("authority", "show", home)[1]
     assert "members (2, 1 of them revoked)" in out
     assert out.count("revoked 20") == 1
+    assert "not confirmed" not in out
     for who in (ann, bob):
         name = "ann" if who is ann else "bob"
         assert f"used by {name}, identity {who.public.hex()[:16]}" in out
