@@ -16,6 +16,7 @@ from sordino.guarantee import condition, counts_colluders
 from wire.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
 from wire.ledger_rows import EXACT, epsilon
 from wire.ledger_totals import StudyTotals, Totals
+from wire.peer_text import peer_text
 
 if TYPE_CHECKING:
     from client.settings import Policy
@@ -414,10 +415,6 @@ def _shared_data_lines(study: dict[str, Any]) -> list[str]:
     return said
 
 
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
-
-
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     whose = "participants" if coordinator else "data here, all its identities together"
     holds = condition(study["mechanism"], study["A"])
@@ -435,7 +432,7 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
         who = str(one["participant"])[:_DIGITS]
         line = f"  {who:<11} {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}"
         if "identity" in one:
-            line += f"  {one['identity'][:_IDENTITY]}  {_printable(one['host'] or '-')}"
+            line += f"  {one['identity'][:_IDENTITY]}  {peer_text(one['host'] or '-')}"
         said.append(line)
     said += _shared_data_lines(study)
     # A participant's ledger holds the rows of all participants of its host.
