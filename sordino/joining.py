@@ -28,17 +28,16 @@ from sordino.joined_home import (
     only_process,
     open_home,
 )
-from sordino.joining_again import check_accepts, read_policy, take_again
+from sordino.joining_again import take_again
+from sordino.joining_policy import accepted_plan, check_host, read_policy
 from wire.peer_text import peer_text, printable
 
 if TYPE_CHECKING:
     from client.enrolment import Look
-    from client.policy_file import PolicyTable
     from wire.enrolment import JoinCode
 
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
-_NOTHING: Final = "Nothing was sent, and no folder was made."
 
 Say = Callable[[str], None]
 
@@ -173,10 +172,10 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         address=seen.card.address,
         enrolment=options.address,
         data=data,
-        policy=None if policy_file is not None else _accepted(seen),
+        policy=None if policy_file is not None else accepted_plan(seen),
         ledger=None if options.ledger is None else options.ledger.absolute(),
     )
-    _check_policy(text, options.policy_file, policy, seen)
+    check_host(text, options.policy_file, policy, seen)
     from sordino.join_text import describe_study
     from wire.enrolment import show_fingerprint
 
@@ -261,47 +260,6 @@ def _data(options: JoinOptions, seen: Look, code: JoinCode) -> DataChoice:
         raise Failure(ExitCode.INPUT, f"--part {options.part} is none of {parts} parts of the data: use 1 to {parts}.")
     chosen = {name: getattr(options, name) for name in USUAL_DATA if getattr(options, name) is not None}
     return DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part)
-
-
-def _accepted(seen: Look) -> dict[str, Any]:
-    """The plan that she accepts as her policy: this very study document, and no worse terms."""
-    plan = seen.document.plan
-    return {
-        "max_epsilon": plan.budget_coordinator,
-        "max_delta": plan.delta,
-        "mechanisms": [plan.mechanism],
-        "min_cohort": plan.quorum,
-        "min_survivors": plan.min_survivors,
-        "min_honest_survivors": plan.h_min,
-        "min_colluders": plan.colluders,
-        "study_digests": [seen.study_sha256.hex()],
-    }
-
-
-def _check_policy(text: str, file: Path | None, policy: PolicyTable | None, seen: Look) -> None:
-    """Hold the study against host.toml as it will be, before anything is sent or written."""
-    import tomllib
-
-    from pydantic import ValidationError
-
-    from client.configuration import HostConfiguration
-    from client.policy import PolicyRefusal, check_study
-
-    content = tomllib.loads(text)
-    if policy is not None and file is not None:
-        check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING)
-        content["policy"] = policy.model_dump(exclude_none=True)
-    try:
-        settings = HostConfiguration(**content).settings()
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise Failure(ExitCode.INPUT, f"{where}{message}. Change the option that it comes from.") from None
-    try:
-        check_study(settings, seen.document, seen.study_sha256)
-    except PolicyRefusal as error:
-        raise Failure(ExitCode.INPUT, f"your policy refuses this study ({error}). {_NOTHING}") from None
 
 
 def _card_note(seen: Look) -> bytes:

@@ -7,53 +7,17 @@ the study; any other option must say what the folder says, since the request or 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import JoinedHome, only_process
+from sordino.joining_policy import check_accepts, read_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from client.policy_file import PolicyTable
     from sordino.joining import JoinOptions
     from wire.enrolment import JoinCode
-    from wire.study import StudyDocument
-
-
-def read_policy(given: Path) -> tuple[PolicyTable, bytes]:
-    """A policy, checked, with the bytes of its file.
-
-    Args:
-        given: the file, or a folder with a policy.toml.
-
-    Raises:
-        wire.settings_file.ConfigurationError: it can't be used.
-    """
-    from client.policy_file import POLICY_FILE, load_policy
-
-    file = given / POLICY_FILE if given.is_dir() else given
-    return load_policy(file), file.read_bytes()
-
-
-def check_accepts(
-    given: Path, policy: PolicyTable, document: StudyDocument, study_sha256: bytes, *, nothing: str
-) -> None:
-    """Hold a study against a policy that was given as a file.
-
-    Args:
-        nothing: what was not done, as a sentence.
-
-    Raises:
-        Failure: the policy refuses it.
-    """
-    from client.policy import PolicyRefusal, check_terms
-
-    try:
-        check_terms(policy.to_policy(), document, study_sha256)
-    except PolicyRefusal as error:
-        raise Failure(ExitCode.INPUT, f"{given}: your policy refuses this study ({error}). {nothing}") from None
 
 
 async def take_again(options: JoinOptions, code: JoinCode, home: JoinedHome, say: Callable[[str], None]) -> None:
