@@ -56,6 +56,7 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 SHUTDOWN_S = 5.0
+LINGER_S = 0.5
 SWITCH_S = 0.001
 
 # Documented with the others in sordino/exit_codes.py, which the shells can't import.
@@ -222,6 +223,8 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
     try:
         outcome = await run
+        # Whoever still writes when the connection closes loses what it hasn't read, and with it that this is the end.
+        await asyncio.sleep(LINGER_S)
         return EXIT_CODES.get(outcome.reason, FAILED)
     except asyncio.CancelledError:
         log.info("stopped on request; the journal and the last model are kept")
