@@ -112,7 +112,7 @@ class JoinCode:
             raise ExpiredCode("the join code was made long after what this machine's clock shows: set the clock")
 
     def to_text(self) -> str:
-        """``SORD1-XXXXX-...``: 13 groups of 5."""
+        """The text as it is typed: ``SORD1-`` and 13 groups of 5, with dashes between them."""
         payload = self.fingerprint + self.secret + (self.expires // 60).to_bytes(4, "big")
         value = int.from_bytes(payload, "big") << _CHECKSUM_BITS | _checksum(payload)
         letters = "".join(_ALPHABET[value >> 5 * place & 31] for place in reversed(range(_LETTERS)))
