@@ -27,15 +27,27 @@ def refusals(module: ModuleType, *errors: str) -> list[str]:
     ]
 
 
-@cache
 def without(module: ModuleType, fragment: str) -> ModuleType:
     """The module without the one ``if`` that only refuses and whose source, with what it raises, holds `fragment`."""
-    tree = ast.parse(inspect.getsource(module))
-    remover = _Remover(fragment)
-    tree = ast.fix_missing_locations(remover.visit(tree))
-    assert remover.removed == 1, f"{fragment!r} fits {remover.removed} checks of {module.__name__}"
+    return variant(module, (fragment,), ())
+
+
+@cache
+def variant(module: ModuleType, removed: tuple[str, ...], exchanged: tuple[tuple[str, str], ...]) -> ModuleType:
+    """The module without some ``if`` as in `without`, and with pieces of its source exchanged as in `changed`."""
+    source = inspect.getsource(module)
+    for old, new in exchanged:
+        assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module.__name__}"
+        source = source.replace(old, new)
+    tree: ast.AST = ast.parse(source)
+    for fragment in removed:
+        remover = _Remover(fragment)
+        tree = remover.visit(tree)
+        assert remover.removed == 1, f"{fragment!r} fits {remover.removed} checks of {module.__name__}"
+    tree = ast.fix_missing_locations(tree)
     naive = ModuleType(module.__name__)
-    exec(compile(tree, f"{module.__name__} without {fragment!r}", "exec"), naive.__dict__)
+    naive.__dict__.update({name: vars(module)[name] for name in ("__file__", "__package__") if name in vars(module)})
+    exec(compile(tree, f"{module.__name__} without {removed} with {exchanged}", "exec"), naive.__dict__)
     return naive
 
 
@@ -71,14 +83,9 @@ def _checks(module: ModuleType) -> list[str]:
     return [ast.unparse(node) for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.If)]
 
 
-@cache
 def changed(module: ModuleType, old: str, new: str) -> ModuleType:
     """The module with one piece of its source exchanged."""
-    source = inspect.getsource(module)
-    assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module.__name__}"
-    naive = ModuleType(module.__name__)
-    exec(compile(source.replace(old, new), f"{module.__name__} with {new!r}", "exec"), naive.__dict__)
-    return naive
+    return variant(module, (), ((old, new),))
 
 
 @cache

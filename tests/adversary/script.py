@@ -1,0 +1,207 @@
+"""What a script of the adversary suite is, where all of them are found, and how a check is switched off for one.
+
+A script lets one side cheat, with everything else real: gRPC with mutual TLS, the client as `sordino join` runs it, the
+coordinator as `sordino serve` does. It says what has to happen and which checks see to it. With one of those checks
+switched off (a `Naive` client or coordinator) it must come out differently: what a check is worth is what happens
+without it.
+
+    @scripted(name="both-kinds-of-share", cheat="coordinator", does="...", must="...", outcome="refused",
+              check=(Naive("secagg.client_phases", without=("fewer than min_survivors",)),))
+    async def both_kinds(places: Places) -> Seen:
+        ...
+
+Modules named ``*_scripts*.py`` in this folder register theirs when they are imported; `scripts` imports them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.secagg import naive_variants
+
+TESTS = Path(__file__).parent.parent
+for _room in ("client", "server", "secagg"):  # their helper modules import one another by bare names
+    if str(TESTS / _room) not in sys.path:
+        sys.path.append(str(TESTS / _room))
+
+COORDINATOR, PARTICIPANT = "coordinator", "participant"
+ROOMS = ("client", "server", "secagg", "wire", "mechanisms")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a script came out.
+
+    Attributes:
+        outcome: a few words from a small set, as "refused", "aborts", "sum", "sum of the others", "completes".
+        detail: one sentence for whoever reads the table: what was said, or what was lost.
+        broken: promises that did not hold, each a short clause as "the input of participant 3 is exposed".
+    """
+
+    outcome: str
+    detail: str = ""
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Naive:
+    """A module with some of its checks switched off.
+
+    Attributes:
+        module: dotted name, as ``secagg.client_phases``.
+        without: fragments of source, each of which fits exactly one ``if`` of the module that only refuses
+            (`tests.secagg.naive_variants.without`); all of them are taken out.
+        changed: pieces of source and what stands in their place (`tests.secagg.naive_variants.changed`), for checks
+            that are no such ``if``.
+        shows: what the naive side must come out as, a piece of its outcome, detail or broken promises; empty: anything
+            but what the script states.
+    """
+
+    module: str
+    without: tuple[str, ...] = ()
+    changed: tuple[tuple[str, str], ...] = ()
+    shows: str = ""
+
+    def load(self) -> ModuleType:
+        """The module as this side runs it."""
+        return naive_variants.variant(importlib.import_module(self.module), self.without, self.changed)
+
+    @contextlib.contextmanager
+    def switched_off(self) -> Iterator[ModuleType]:
+        """Put the naive module's functions and classes wherever the package uses the real ones, for a while."""
+        real, naive = importlib.import_module(self.module), self.load()
+        swapped = {
+            name: (value, getattr(naive, name))
+            for name, value in vars(real).items()
+            if getattr(value, "__module__", None) == real.__name__ and hasattr(naive, name)
+        }
+        undo: list[tuple[ModuleType, str, Any]] = []
+        try:
+            for where in [module for name, module in sys.modules.items() if name.partition(".")[0] in ROOMS]:
+                for name, value in list(vars(where).items()):
+                    for old, new in swapped.values():
+                        if value is old:
+                            undo.append((where, name, value))
+                            setattr(where, name, new)
+            yield naive
+        finally:
+            for where, name, value in undo:
+                setattr(where, name, value)
+
+
+class Places:
+    """Study folders, each made once with its keys and certificates, and fresh folders for the files of one run."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._studies: dict[str, Path] = {}
+        self._runs = 0
+
+    def study(self, name: str = "seven", **options: Any) -> Path:
+        """A study folder (`tests/server/study_in_process.make_folder`); the name stands for its options."""
+        from study_in_process import make_folder
+
+        if name not in self._studies:
+            self._studies[name] = make_folder(self._root / "studies" / name, **{"name": name, **options})
+        return self._studies[name]
+
+    def work(self) -> Path:
+        """An empty folder: journals, ledgers and databases of one run."""
+        self._runs += 1
+        folder = self._root / "runs" / str(self._runs)
+        folder.mkdir(parents=True)
+        return folder
+
+
+Run = Callable[[Places], Awaitable[Seen]]
+
+
+@dataclass(frozen=True)
+class Script:
+    """One way to cheat.
+
+    Attributes:
+        name: words joined by hyphens.
+        cheat: who cheats: "coordinator" or "participant".
+        does: one sentence: what the cheat does.
+        must: one sentence: what has to happen.
+        outcome: `Seen.outcome` on the real code.
+        check: each a naive side on which the script has to come out otherwise; none for what no single check stops, as
+            for what is documented as possible.
+        documented_as_possible: the cheat succeeds, and docs/threat_model.md says so.
+        heavy: too slow for `make test`; runs in `make adversary`.
+    """
+
+    name: str
+    cheat: str
+    does: str
+    must: str
+    outcome: str
+    check: tuple[Naive, ...]
+    run: Run = field(repr=False)
+    documented_as_possible: bool = False
+    heavy: bool = False
+
+    async def perform(self, places: Places, naive: Naive | None = None) -> Seen:
+        """Run it once, on the real code or on a naive side."""
+        with contextlib.nullcontext() if naive is None else naive.switched_off():
+            return await self.run(places)
+
+    def wrong(self, seen: Seen) -> str | None:
+        """What is wrong with a run on the real code; None when all is as stated."""
+        if seen.broken:
+            return f"{self.name}: {'; '.join(seen.broken)} ({seen.outcome}: {seen.detail})"
+        if seen.outcome != self.outcome:
+            return f"{self.name}: {seen.outcome!r}, not {self.outcome!r}: {seen.detail}"
+        return None
+
+    def undetected(self, naive: Naive, seen: Seen) -> str | None:
+        """What is wrong with a run on a naive side; None when it came out otherwise, as it must."""
+        what = f"{self.name} without {naive.without or naive.changed} of {naive.module}"
+        if not seen.broken and seen.outcome == self.outcome:
+            return f"{what} comes out the same: {seen.outcome}: {seen.detail}"
+        if naive.shows not in " ".join((seen.outcome, seen.detail, *seen.broken)):
+            return f"{what} doesn't show {naive.shows!r}: {seen}"
+        return None
+
+
+_scripts: dict[str, Script] = {}
+
+
+def register(script: Script) -> Script:
+    """Add a script to the suite."""
+    assert script.name not in _scripts, f"two scripts are called {script.name}"
+    assert script.cheat in (COORDINATOR, PARTICIPANT)
+    _scripts[script.name] = script
+    return script
+
+
+def scripted(**fields: Any) -> Callable[[Run], Run]:
+    """Register the function below as a script with these fields."""
+
+    def decorate(run: Run) -> Run:
+        register(Script(run=run, **fields))
+        return run
+
+    return decorate
+
+
+@cache
+def _load_all() -> None:
+    for path in sorted(Path(__file__).parent.glob("*_scripts*.py")):
+        if not path.name.startswith("test_"):
+            importlib.import_module(f"tests.adversary.{path.stem}")
+
+
+def scripts(cheat: str | None = None) -> list[Script]:
+    """All scripts, or one side's, in the order of the modules and within them."""
+    _load_all()
+    return [script for script in _scripts.values() if cheat in (None, script.cheat)]
