@@ -37,11 +37,13 @@ from secagg.client_phases import (
     Masking,
     ShareKeys,
     Unmasking,
+    UnsignedUnmasking,
     excluding_survivors,
 )
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import IdentityKey
+from secagg.messages import SurvivorSets, UnmaskingRequest
 from secagg.roster import InvalidRoster, Roster
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -194,12 +196,15 @@ class Participant:
             case "upload_credit":
                 await self._upload(session, attempt)
             case "survivor_sets":
+                if not round_parameters(terms.document.plan).signed:
+                    await self._unmask(session, terms, attempt, codec.read_survivor_sets(message))
+                    return
                 check = _expect(attempt.phase, ConsistencyCheck, kind)
                 attempt.phase, signature = await self._compute(check.receive, codec.read_survivor_sets(message))
                 await self._journal.sign(*self._key(terms, attempt), attempt.phase.statement)
                 await self._send(session, attempt, consistency=codec.write_consistency(signature))
             case "unmasking_request":
-                await self._unmask(session, terms, attempt, message)
+                await self._unmask(session, terms, attempt, codec.read_unmasking_request(message))
             case "round_end":
                 if not message.completed:
                     self._log.info("left out of the round", round=message.round, reason=message.reason)
@@ -327,13 +332,13 @@ class Participant:
         await session.upload(packed)
 
     async def _unmask(
-        self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.UnmaskingRequest
+        self, session: Session, terms: StudyTerms, attempt: _Attempt, request: UnmaskingRequest | SurvivorSets
     ) -> None:
-        request = codec.read_unmasking_request(message)
         if isinstance(attempt.phase, Answered):
             reply = attempt.phase.receive(request)
         else:
-            phase = _expect(attempt.phase, Unmasking, "unmasking_request")
+            wanted = Unmasking if isinstance(request, UnmaskingRequest) else UnsignedUnmasking
+            phase = _expect(attempt.phase, wanted, "what asks for shares")
             attempt.phase, reply = await self._compute(phase.receive, request)
             exact = self._entry(
                 terms, attempt.round, attempt.attempt, kind=EXACT, survivors=len(phase.survivors)

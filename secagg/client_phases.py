@@ -2,6 +2,8 @@
 
     AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Answered
 
+Against a coordinator that is curious at most, `UnsignedUnmasking` takes the place of the last two phases.
+
 Each phase holds what is known by then and no more; its method takes the coordinator's next message, checks it, and
 returns the next phase with the message to send. A phase can be left only once: every message of an attempt is produced
 once, and a second, different question has no one to answer it. What must be durable before a message is sent
@@ -15,25 +17,24 @@ Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comme
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secagg import shamir
+from secagg.cohort import Cohort, HeldShare, set_of, survivor_statement
 from secagg.commitments import MerkleTree, pair_node, share_leaf, verify_path
-from secagg.context import RoundConfig, cohort_context, digest
+from secagg.context import RoundConfig, cohort_context, digest, number
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
-from secagg.graph import CompleteGraph
+from secagg.graph import graph_of
 from secagg.keys import (
     KEY_BYTES,
     AgreementKey,
     IdentityKey,
     RandomBytes,
-    ShareChannel,
     advertisement_statement,
-    consistency_statement,
     dealing_statement,
     mask_private_key,
     pairwise_mask_key,
@@ -41,7 +42,6 @@ from secagg.keys import (
     seed_commitment,
     self_mask_key,
     self_mask_seed,
-    set_digest,
     upload_statement,
 )
 from secagg.lottery import InvalidTicket
@@ -73,39 +73,6 @@ from secagg.messages import (
     from_bitmap,
 )
 from secagg.packing import pack
-
-
-@dataclass(frozen=True)
-class HeldShare:
-    """One dealer's pair of shares, as its holder keeps it until it reveals exactly one of them."""
-
-    mask_key: MaskKeyShare
-    self_mask_seed: SelfMaskSeedShare
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """What a participant knows of u1 once it has checked it."""
-
-    config: RoundConfig
-    context: bytes  # cohort_context
-    graph: CompleteGraph
-    me: int
-    advertisements: dict[int, Advertisement] = field(repr=False)  # neighbours and oneself
-
-    @property
-    def u1(self) -> tuple[int, ...]:
-        """Members of u1, ascending."""
-        return self.graph.u1
-
-    def identity(self, participant: int) -> bytes:
-        """Ed25519 public key of a member."""
-        return self.config.roster.identity(participant)
-
-    def channel(self, shared: bytes, sender: int, receiver: int) -> ShareChannel:
-        """The sealed channel of one direction."""
-        ends = [(self.identity(who), self.advertisements[who].channel_key) for who in (sender, receiver)]
-        return ShareChannel(shared, ends[0], ends[1], self.context)
 
 
 class _Phase:
@@ -248,20 +215,22 @@ class ShareKeys(_Phase):
             raise CoordinatorMisbehaved(
                 SHARE_KEYS, f"u1 has {len(u1)} members, outside {parameters.quorum}..{parameters.cohort}"
             )
-        graph = CompleteGraph(u1, parameters)
-        wanted = set(graph.neighbours(self._me)) | {self._me}
-        advertisements: dict[int, Advertisement] = {}
+        shown: dict[int, Advertisement] = {}
         listed: list[tuple[bytes, bytes]] = []
         for participant, entry in message.members:
             if isinstance(entry, Advertisement):
-                advertisements[participant] = entry
+                shown[participant] = entry
                 listed.append((roster.identity(participant), entry.digest()))
             else:
                 listed.append((roster.identity(participant), entry))
-        if self._me not in u1 or advertisements.get(self._me) != self._advertisement:
+        if shown.get(self._me) != self._advertisement:
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 doesn't hold this participant's own keys unaltered")
-        if not wanted <= advertisements.keys():
+        context = cohort_context(self._keys.round_context, listed)
+        graph = graph_of(u1, parameters, context)
+        wanted = (*graph.neighbours(self._me), self._me)
+        if not shown.keys() >= set(wanted):
             raise CoordinatorMisbehaved(SHARE_KEYS, "an advertisement of a neighbour is missing")
+        advertisements = {participant: shown[participant] for participant in wanted}
         seen: set[bytes] = set()
         for participant, advertisement in advertisements.items():
             for key in (advertisement.mask_key, advertisement.channel_key):
@@ -278,7 +247,6 @@ class ShareKeys(_Phase):
             )
             if participant != self._me and not roster.verify(participant, advertisement.signature, statement):
                 raise CoordinatorMisbehaved(SHARE_KEYS, f"the keys of {participant} are not signed by it")
-        context = cohort_context(self._keys.round_context, listed)
         return Cohort(config, context, graph, self._me, advertisements)
 
 
@@ -328,25 +296,34 @@ class MaskedInputCollection(_Phase):
         sum would then hold fewer inputs than its u3 says.
 
         Raises:
-            CoordinatorMisbehaved: dealers that are no neighbours, repeated, too few, or that didn't deal.
+            CoordinatorMisbehaved: u2 is malformed, too small or without this participant, or the dealings aren't those
+                of exactly its neighbours in u2, signed by them.
         """
         self._leave(message, NeighbourShares)
         cohort, graph = self._cohort, self._cohort.graph
-        neighbours = set(graph.neighbours(cohort.me))
-        dealers = tuple(dealt.dealer for dealt in message.shares)
-        if any(a >= b for a, b in pairwise(dealers)) or not neighbours.issuperset(dealers):
-            raise CoordinatorMisbehaved(MASKED_INPUT, "u2 is not an ascending list of neighbours")
-        # On the complete graph u2 is the dealers and oneself, so the quorum of the whole set can be checked here.
-        if len(dealers) + 1 < max(graph.threshold, cohort.config.parameters.quorum):
+        quorum = cohort.config.parameters.quorum
+        try:
+            u2 = from_bitmap(message.u2, cohort.u1)
+        except ValueError as error:
+            raise CoordinatorMisbehaved(MASKED_INPUT, str(error)) from error
+        if cohort.me not in u2:
+            raise CoordinatorMisbehaved(MASKED_INPUT, "this participant's dealing was left out of u2")
+        if len(u2) < quorum:
+            raise CoordinatorMisbehaved(MASKED_INPUT, f"u2 has {len(u2)} members, {quorum} needed")
+        neighbours = tuple(one for one in graph.neighbours(cohort.me) if one in u2)
+        if tuple(dealt.dealer for dealt in message.shares) != neighbours:
+            raise CoordinatorMisbehaved(MASKED_INPUT, "the dealings are not those of the neighbours in u2")
+        if len(neighbours) + graph.complete < graph.threshold:
             raise CoordinatorMisbehaved(
-                MASKED_INPUT, f"u2 has {len(dealers) + 1} members, {cohort.config.parameters.quorum} needed"
+                MASKED_INPUT, f"{len(neighbours)} neighbours in u2, {graph.threshold} needed"
             )
         held = dict(self._held)
+        places = graph.places(cohort.me)
         for dealt in message.shares:
-            held[dealt.dealer] = self._open(dealt)
+            held[dealt.dealer] = self._open(dealt, places[dealt.dealer])
         try:
             masks = [
-                (self._pairwise_key(dealer), 1 if cohort.me < dealer else -1) for dealer in dealers
+                (self._pairwise_key(dealer), 1 if cohort.me < dealer else -1) for dealer in neighbours
             ]
         except InvalidKey as error:
             raise CoordinatorMisbehaved(MASKED_INPUT, f"a mask key of u2: {error}") from error
@@ -354,7 +331,7 @@ class MaskedInputCollection(_Phase):
         own = self_mask_key(
             self._seed, self._identity.public, parameters.bits, parameters.dim, cohort.context
         )
-        return Masking(cohort, self._identity, frozenset(dealers), [(own, 1), *masks], held)
+        return Masking(cohort, self._identity, u2, [(own, 1), *masks], held)
 
     def _pairwise_key(self, dealer: int) -> bytes:
         cohort, parameters = self._cohort, self._cohort.config.parameters
@@ -368,9 +345,8 @@ class MaskedInputCollection(_Phase):
             cohort.context,
         )
 
-    def _open(self, dealt: DealtShare) -> HeldShare | None:
-        cohort, me = self._cohort, self._cohort.me
-        holders = cohort.graph.holders(dealt.dealer)
+    def _open(self, dealt: DealtShare, place: int) -> HeldShare | None:
+        cohort, me, graph = self._cohort, self._cohort.me, self._cohort.graph
         statement = dealing_statement(
             cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
         )
@@ -387,10 +363,9 @@ class MaskedInputCollection(_Phase):
         shares = halves[:, SALT_BYTES // 2 :].astype(np.uint16)
         if (shares >= shamir.PRIME).any():
             return None
-        leaves = _pair_of_leaves(cohort, dealt.dealer, me, cohort.graph.x(me), salts, shares)
-        if not verify_path(
-            dealt.root, pair_node(*leaves), holders.index(me), len(holders), dealt.path
-        ):
+        leaves = _pair_of_leaves(cohort, dealt.dealer, me, graph.x(me), salts, shares)
+        holders = len(graph.u1) if graph.complete else graph.degree
+        if not verify_path(dealt.root, pair_node(*leaves), place, holders, dealt.path):
             return None
         return HeldShare(
             MaskKeyShare(shares[MASK_KEY], salts[MASK_KEY]),
@@ -407,11 +382,11 @@ class Masking(_Phase):
         self,
         cohort: Cohort,
         identity: IdentityKey,
-        masked_with: frozenset[int],
+        u2: frozenset[int],
         masks: list[tuple[bytes, int]],
         held: dict[int, HeldShare | None],
     ) -> None:
-        self._cohort, self._identity, self._masked_with = cohort, identity, masked_with
+        self._cohort, self._identity, self._u2 = cohort, identity, u2
         self._masks, self._held = masks, held
 
     @property
@@ -419,7 +394,9 @@ class Masking(_Phase):
         """For the encoder, whose rotation is seeded by `Cohort.context`."""
         return self._cohort
 
-    def mask(self, vector: NDArray[np.unsignedinteger]) -> tuple[ConsistencyCheck, MaskedInput]:
+    def mask(
+        self, vector: NDArray[np.unsignedinteger]
+    ) -> tuple[ConsistencyCheck | UnsignedUnmasking, MaskedInput]:
         """Mask and pack one vector; the mask keys are gone afterwards.
 
         Durable before the first byte is sent: that this participant is charged for the attempt.
@@ -442,53 +419,72 @@ class Masking(_Phase):
         self._masks.clear()
         packed = pack(masked, parameters.bits)
         sha256 = hashlib.sha256(packed).digest()
-        signature = self._identity.sign(upload_statement(self._cohort.context, self._identity.public, sha256))
-        following = ConsistencyCheck(self._cohort, self._identity, self._masked_with, self._held)
-        return following, MaskedInput(packed, sha256, signature)
+        u2 = set_of(self._cohort.config, self._cohort.context, "u2", self._u2)
+        signature = self._identity.sign(upload_statement(self._cohort.context, self._identity.public, sha256, u2))
+        following = ConsistencyCheck if parameters.signed else UnsignedUnmasking
+        return following(self._cohort, self._identity, self._u2, self._held), MaskedInput(packed, sha256, signature)
 
 
-class ConsistencyCheck(_Phase):
+class _AfterUpload(_Phase):
+    """An upload is out; the coordinator says whose inputs the sum holds."""
+
+    def __init__(
+        self, cohort: Cohort, identity: IdentityKey, u2: frozenset[int], held: dict[int, HeldShare | None]
+    ) -> None:
+        self._cohort, self._identity, self._u2, self._held = cohort, identity, u2, held
+
+    def _survivors(self, message: SurvivorSets) -> frozenset[int]:
+        """u3, once both sets hold against what this participant did."""
+        cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
+        try:
+            u2, u3 = from_bitmap(message.u2, cohort.u1), from_bitmap(message.u3, cohort.u1)
+        except ValueError as error:
+            raise CoordinatorMisbehaved(self._name, str(error)) from error
+        if u2 != self._u2:
+            raise CoordinatorMisbehaved(self._name, "u2 is not the set this participant masked in")
+        if not u3 <= u2:
+            raise CoordinatorMisbehaved(self._name, "u3 is not a subset of u2")
+        if me not in u3:
+            raise CoordinatorMisbehaved(self._name, "this participant's upload was left out of u3")
+        if len(u3) < parameters.min_survivors:
+            raise CoordinatorMisbehaved(self._name, f"u3 has {len(u3)}, {parameters.min_survivors} needed")
+        return u3
+
+
+class ConsistencyCheck(_AfterUpload):
     """Hold the survivor sets against what this participant did, and sign them."""
 
     _name = CONSISTENCY_CHECK
-
-    def __init__(
-        self,
-        cohort: Cohort,
-        identity: IdentityKey,
-        masked_with: frozenset[int],
-        held: dict[int, HeldShare | None],
-    ) -> None:
-        self._cohort, self._identity, self._masked_with, self._held = cohort, identity, masked_with, held
 
     def receive(self, message: SurvivorSets) -> tuple[Unmasking, ConsistencySignature]:
         """Durable before the signature is sent: the statement that was signed (`Unmasking.statement`).
 
         Raises:
             CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
-                set it masked with (else a few could be told that the others missed u2, and the sum of those few opens).
+                set it masked in (else a few could be told that the others missed u2, and the sum of those few opens).
         """
         self._leave(message, SurvivorSets)
-        cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
-        try:
-            u2, u3 = from_bitmap(message.u2, cohort.u1), from_bitmap(message.u3, cohort.u1)
-        except ValueError as error:
-            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
-        if not u3 <= u2:
-            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 is not a subset of u2")
-        if me not in u3:
-            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "this participant's upload was left out of u3")
-        if len(u2) < parameters.quorum:
-            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, f"u2 has {len(u2)}, {parameters.quorum} needed")
-        if len(u3) < parameters.min_survivors:
-            raise CoordinatorMisbehaved(
-                CONSISTENCY_CHECK, f"u3 has {len(u3)}, {parameters.min_survivors} needed"
-            )
-        if u2 & frozenset(cohort.graph.neighbours(me)) != self._masked_with:
-            raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u2 is not the set this participant masked with")
-        statement = survivor_statement(cohort.config, cohort.context, u2, u3)
-        following = Unmasking(cohort, statement, u2, u3, self._held)
+        u3 = self._survivors(message)
+        statement = survivor_statement(self._cohort.config, self._cohort.context, self._u2, u3)
+        following = Unmasking(self._cohort, statement, self._u2, u3, self._held)
         return following, ConsistencySignature(self._identity.sign(statement))
+
+
+class UnsignedUnmasking(_AfterUpload):
+    """Reveal one kind of share of each dealer as the coordinator says: it is trusted to tell everybody the same."""
+
+    _name = UNMASKING
+
+    def receive(self, message: SurvivorSets) -> tuple[Answered, UnmaskingReply]:
+        """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
+
+        Raises:
+            CoordinatorMisbehaved: as in `ConsistencyCheck.receive`.
+        """
+        self._leave(message, SurvivorSets)
+        self.survivors = self._survivors(message)
+        reply = _reveal(self._cohort, self._u2, self.survivors, self._held)
+        return Answered(message, reply), reply
 
 
 def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRequest) -> frozenset[int]:
@@ -509,6 +505,8 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
     if cohort.me in u3:
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 was said to be without this participant, and holds it")
+    if not cohort.config.parameters.signed:
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "survivors that nobody signs prove nothing")
     _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3))
     return u3
 
@@ -526,17 +524,6 @@ def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: frozenset[i
     for signer, signature in request.signatures:
         if not cohort.config.roster.verify(signer, signature, statement):
             raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
-
-
-def survivor_statement(
-    config: RoundConfig, context: bytes, u2: frozenset[int], u3: frozenset[int]
-) -> bytes:
-    """The bytes every member of u3 signs in ConsistencyCheck."""
-    digests = [
-        set_digest(name, context, [config.roster.identity(member) for member in sorted(members)])
-        for name, members in (("u2", u2), ("u3", u3))
-    ]
-    return consistency_statement(context, *digests)
 
 
 class Unmasking(_Phase):
@@ -566,33 +553,56 @@ class Unmasking(_Phase):
             CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
         """
         self._leave(message, UnmaskingRequest)
-        _check_signatures(self._cohort, message, self._u3, self.statement)
-        shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
-        for dealer in sorted(self._u2):
-            pair = self._held.get(dealer)
-            if pair is None:
-                shares.append(None)
-            else:
-                shares.append(pair.self_mask_seed if dealer in self._u3 else pair.mask_key)
-        reply = UnmaskingReply(tuple(shares))
-        self._held.clear()
+        cohort = self._cohort
+        _check_signatures(cohort, message, self._u3, self.statement)
+        # Who has signed the sets masked in this u2. Of everybody else whose seed is asked for here, its upload must say
+        # so: one that was told another u2 would not sign, but its mask may open with the seed alone (docs/graph.md).
+        # On the complete graph nobody can be told so: u2 must have the quorum, and all of it are neighbours.
+        signers = {signer for signer, _ in message.signatures}
+        others = [one for one in cohort.graph.neighbours(cohort.me) if one in self._u3 and one not in signers]
+        if len(message.uploads) != (0 if cohort.graph.complete else len(others)):
+            raise CoordinatorMisbehaved(UNMASKING, "there must be one upload for each neighbour that isn't a signer")
+        u2 = set_of(cohort.config, cohort.context, "u2", self._u2)
+        for one, (sha256, signature) in zip(others, message.uploads, strict=False):
+            statement = upload_statement(cohort.context, cohort.identity(one), sha256, u2)
+            if not cohort.config.roster.verify(one, signature, statement):
+                raise CoordinatorMisbehaved(UNMASKING, f"{one} did not upload what was masked in this u2")
+        reply = _reveal(cohort, self._u2, self._u3, self._held)
         return Answered(message, reply), reply
 
 
-def request_digest(message: UnmaskingRequest) -> bytes:
-    """SHA-256 of an unmasking request: 32 bytes."""
+def _reveal(
+    cohort: Cohort, u2: frozenset[int], u3: frozenset[int], held: dict[int, HeldShare | None]
+) -> UnmaskingReply:
+    """One kind of share of each dealer of u2 it holds from; what was held is gone afterwards."""
+    shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
+    for dealer in cohort.graph.dealers(cohort.me, u2):
+        pair = held.get(dealer)
+        if pair is None:
+            shares.append(None)
+        else:
+            shares.append(pair.self_mask_seed if dealer in u3 else pair.mask_key)
+    held.clear()
+    return UnmaskingReply(tuple(shares))
+
+
+def request_digest(message: UnmaskingRequest | SurvivorSets) -> bytes:
+    """SHA-256 of what asked for shares: 32 bytes."""
+    if isinstance(message, SurvivorSets):
+        return digest("sordino/v1/unsigned-unmasking-request", message.u2, message.u3)
     fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
-    return digest("sordino/v1/unmasking-request", *fields)
+    uploads = [part for upload in message.uploads for part in upload]
+    return digest("sordino/v1/unmasking-request", number(len(message.signatures)), *fields, *uploads)
 
 
 class Answered:
     """The request was answered; only its exact repetition gets the reply again."""
 
-    def __init__(self, request: UnmaskingRequest, reply: UnmaskingReply) -> None:
+    def __init__(self, request: UnmaskingRequest | SurvivorSets, reply: UnmaskingReply) -> None:
         self._request, self._reply = request, reply
         self.request_digest = request_digest(request)
 
-    def receive(self, message: UnmaskingRequest) -> UnmaskingReply:
+    def receive(self, message: UnmaskingRequest | SurvivorSets) -> UnmaskingReply:
         """The same bytes for the same question.
 
         Raises:

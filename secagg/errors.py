@@ -7,6 +7,8 @@ attempt for that participant (`CoordinatorMisbehaved`). The core knows no status
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class ProtocolError(Exception):
     """Root of everything the protocol core raises about a peer or a round."""
@@ -41,11 +43,11 @@ class TooFewClients(ProtocolError):
 
 
 class ReconstructionFailed(ProtocolError):
-    """The shares of a dealer agree with its commitments but rebuild a secret that is not its own."""
+    """The sum can't be opened because of dealings that were rotten: whose, and how that shows."""
 
-    def __init__(self, dealer: int, reason: str) -> None:
-        super().__init__(f"Unmasking: participant {dealer}: {reason}")
-        self.phase, self.dealer, self.reason = "Unmasking", dealer, reason
+    def __init__(self, culprits: Mapping[int, str]) -> None:
+        super().__init__("Unmasking: " + "; ".join(f"participant {who}: {why}" for who, why in culprits.items()))
+        self.phase, self.culprits = "Unmasking", dict(culprits)
 
 
 class CoordinatorMisbehaved(ProtocolError):

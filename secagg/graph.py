@@ -1,41 +1,169 @@
-"""Who shares with whom.
+"""Who shares with whom: the complete graph, and the k-regular one of [BBG+20] for larger cohorts.
 
-On the complete graph everybody is everybody's neighbour, and everybody, the dealer included, holds one share of each
-secret. The k-regular graph of [BBG+20] will stand beside it with the same questions answered.
+Both answer the same questions. On the complete graph everybody is everybody's neighbour, and everybody, the dealer
+included, holds one share of each secret. On the k-regular graph the members stand on a ring in a pseudorandom order
+that follows from the cohort_context, so that nobody chooses it, and are neighbours of the degree / 2 next on either
+side; these alone hold their shares.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from functools import cached_property
+from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg.context import encode
 from secagg.parameters import RoundParameters
+from secagg.sharing import Sharing
+
+_RING_KEY_BYTES: Final = 16
 
 
-@dataclass(frozen=True)
-class CompleteGraph:
-    """All members of u1 are neighbours."""
+class Graph(ABC):
+    """Members of u1, and the sharing that both sides compute from their number."""
 
-    u1: tuple[int, ...]  # ascending
-    parameters: RoundParameters
+    complete: bool
 
-    def neighbours(self, participant: int) -> tuple[int, ...]:
-        """Those with whom the participant exchanges sealed shares and pairwise masks, ascending."""
-        return tuple(other for other in self.u1 if other != participant)
+    def __init__(self, u1: tuple[int, ...], sharing: Sharing) -> None:
+        """Args: members, ascending; degree and threshold for so many."""
+        self.u1, self._sharing = u1, sharing
 
-    def holders(self, dealer: int) -> tuple[int, ...]:
-        """Those who hold a share of the dealer's secrets, ascending. Here: all of u1, the dealer included."""
-        return self.u1
-
-    def x(self, holder: int) -> int:
-        """Where polynomials are evaluated for this holder: position in sorted u1, plus one."""
-        return self._positions[holder] + 1
+    @property
+    def degree(self) -> int:
+        """Neighbours of each member."""
+        return self._sharing.degree
 
     @property
     def threshold(self) -> int:
         """Shares that rebuild a secret."""
-        return self.parameters.threshold(len(self.u1))
+        return self._sharing.threshold
+
+    def position(self, member: int) -> int:
+        """In sorted u1, from 0.
+
+        Raises:
+            KeyError: not a member.
+        """
+        at = bisect_left(self.u1, member)
+        if at == len(self.u1) or self.u1[at] != member:
+            raise KeyError(member)
+        return at
+
+    def x(self, holder: int) -> int:
+        """Where polynomials are evaluated for this holder: position in sorted u1, plus one."""
+        return self.position(holder) + 1
+
+    @abstractmethod
+    def neighbours(self, member: int) -> tuple[int, ...]:
+        """Those with whom the member exchanges sealed shares and pairwise masks, ascending."""
+
+    @abstractmethod
+    def holders(self, dealer: int) -> tuple[int, ...]:
+        """Those who hold a share of the dealer's secrets, ascending."""
+
+    @abstractmethod
+    def places(self, holder: int) -> dict[int, int]:
+        """Of whom the member holds a share: dealer -> the member's place among that dealer's holders."""
+
+    @abstractmethod
+    def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
+        """Those of a set whose shares the member holds, ascending."""
+
+
+class CompleteGraph(Graph):
+    """All members of u1 are neighbours, and everybody holds a share of everybody, oneself included."""
+
+    complete = True
+
+    def neighbours(self, member: int) -> tuple[int, ...]:
+        """All others."""
+        at = self.position(member)
+        return self.u1[:at] + self.u1[at + 1 :]
+
+    def holders(self, dealer: int) -> tuple[int, ...]:
+        """All of u1."""
+        return self.u1
+
+    def places(self, holder: int) -> dict[int, int]:
+        """The same with every dealer."""
+        return dict.fromkeys(self.u1, self.position(holder))
+
+    def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(sorted(among))
+
+
+class HararyGraph(Graph):
+    """A ring in which each member is tied to the degree / 2 next on either side ([BBG+20] section 4).
+
+    Deviation: there the coordinator draws the ring. Here the order is that of 16-byte keys, the output of SHAKE-256
+    over the cohort_context, one for each member in ascending order. A coordinator can change it only by changing u1
+    (docs/graph.md counts how often it may try).
+    """
+
+    complete = False
+
+    def __init__(self, u1: tuple[int, ...], sharing: Sharing, cohort_context: bytes) -> None:
+        """Args: as of `Graph`, with an even degree below ``len(u1)``; the 32 bytes that name the cohort."""
+        super().__init__(u1, sharing)
+        if sharing.degree % 2 or not 2 <= sharing.degree < len(u1):
+            raise ValueError(f"no ring of {len(u1)} has the degree {sharing.degree}")
+        drawn = hashlib.shake_256(encode("sordino/v1/ring", cohort_context)).digest(_RING_KEY_BYTES * len(u1))
+        keys = np.frombuffer(drawn, dtype=">u8").reshape(-1, 2)
+        ring = np.lexsort((keys[:, 1], keys[:, 0]))
+        on_ring = np.empty_like(ring)
+        on_ring[ring] = np.arange(len(ring))
+        # A cohort has fewer than 65521 members, and a bench holds the graphs of all of them.
+        self._ring, self._on_ring = ring.astype(np.uint16), on_ring.astype(np.uint16)
+        half = sharing.degree // 2
+        self._steps = np.concatenate([np.arange(-half, 0), np.arange(1, half + 1)])
+
+    def neighbours(self, member: int) -> tuple[int, ...]:
+        """The degree / 2 next on either side of the ring."""
+        return self._members(self._around(self.position(member)))
+
+    def holders(self, dealer: int) -> tuple[int, ...]:
+        """Its neighbours; no share stays with the dealer."""
+        return self.neighbours(dealer)
+
+    def places(self, holder: int) -> dict[int, int]:
+        """One row for each neighbour: how many of its neighbours come before the member."""
+        at = self.position(holder)
+        dealers = self._around(at)
+        theirs = self._ring[(self._on_ring[dealers].astype(np.int64)[:, None] + self._steps) % len(self.u1)]
+        before = (theirs < at).sum(axis=1).tolist()
+        return dict(zip(self._members(dealers), before, strict=True))
+
+    def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
+        """Its neighbours in the set."""
+        return tuple(dealer for dealer in self.neighbours(holder) if dealer in among)
 
     @cached_property
-    def _positions(self) -> dict[int, int]:
-        return {member: position for position, member in enumerate(self.u1)}
+    def ring(self) -> tuple[int, ...]:
+        """Members in the order of the ring."""
+        return self._members(self._ring)
+
+    def _around(self, position: int) -> NDArray[np.uint16]:
+        """Positions in u1 of the neighbours, ascending."""
+        return np.sort(self._ring[(int(self._on_ring[position]) + self._steps) % len(self.u1)])
+
+    def _members(self, positions: NDArray[np.uint16]) -> tuple[int, ...]:
+        return tuple(self.u1[at] for at in positions.tolist())
+
+
+def graph_of(u1: tuple[int, ...], parameters: RoundParameters, cohort_context: bytes) -> Graph:
+    """The graph on which this cohort shares; both sides compute it.
+
+    Args:
+        u1: members, ascending.
+        cohort_context: 32 bytes, which fix the ring.
+    """
+    sharing = parameters.sharing(len(u1))
+    if sharing.degree == len(u1) - 1:
+        return CompleteGraph(u1, sharing)
+    return HararyGraph(u1, sharing, cohort_context)

@@ -205,9 +205,9 @@ def dealing_statement(cohort_context: bytes, identity: bytes, root: bytes, commi
     return encode("sordino/v1/share-keys", cohort_context, identity, root, commitment)
 
 
-def upload_statement(cohort_context: bytes, identity: bytes, sha256: bytes) -> bytes:
-    """MaskedInputCollection: the digest of the packed vector."""
-    return encode("sordino/v1/masked-input", cohort_context, identity, sha256)
+def upload_statement(cohort_context: bytes, identity: bytes, sha256: bytes, u2: bytes) -> bytes:
+    """MaskedInputCollection: the digests of the packed vector, and of the set it was masked in (`set_digest`)."""
+    return encode("sordino/v1/masked-input", cohort_context, identity, sha256, u2)
 
 
 def consistency_statement(cohort_context: bytes, u2: bytes, u3: bytes) -> bytes:

@@ -77,9 +77,10 @@ class DealtShare:
 
 @dataclass(frozen=True)
 class NeighbourShares:
-    """MaskedInputCollection, coordinator to participant: from its neighbours in u2, ascending."""
+    """MaskedInputCollection, coordinator to participant: from its neighbours in u2, ascending, and all of u2."""
 
     shares: tuple[DealtShare, ...]
+    u2: bytes  # bitmap over u1
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class MaskedInput:
 
 @dataclass(frozen=True)
 class SurvivorSets:
-    """ConsistencyCheck, coordinator to participant: bitmaps over u1."""
+    """ConsistencyCheck, coordinator to participant: bitmaps over u1. Without that phase the unmasking request."""
 
     u2: bytes
     u3: bytes
@@ -108,9 +109,14 @@ class ConsistencySignature:
 
 @dataclass(frozen=True)
 class UnmaskingRequest:
-    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer."""
+    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer.
+
+    On the k-regular graph also the digest and signature of the upload of each neighbour in u3 that is not among these
+    signers, ascending: by them that neighbour, too, says which u2 it masked with.
+    """
 
     signatures: tuple[tuple[int, bytes], ...]
+    uploads: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Both sides compute these numbers from the size of u1 and the public plan; they a
 
 Sources: [BIK+17] Theorem 6.5 (threshold against a coordinator that colludes with participants); the general rule is
 2 x threshold > holders + corrupt holders: otherwise two disjoint sets of honest holders could be made to open both
-secrets of one participant.
+secrets of one participant. `secagg.sharing` has the rules for sparse graphs ([BBG+20]).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from secagg.errors import InvalidParameters
 from secagg.masking import word_dtype
 from secagg.shamir import PRIME
+from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing, k_regular
 
 # Below this size the rules for sparse graphs prove nothing, and "0 of 10 collude" is no assumption to rest on.
 SMALL_COHORT: Final = 64
@@ -24,6 +25,10 @@ FEWEST_COLLUDERS: Final = 2
 # AES-CTR with a 96-bit nonce and a counter that starts at 2 (see secagg/masking.py).
 LARGEST_STREAM_BYTES: Final = (2**32 - 2) * 16
 LARGEST_BITS: Final = 62
+
+COMPLETE: Final = "complete"
+HARARY: Final = "harary"
+GRAPHS: Final = (COMPLETE, HARARY)
 
 
 def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
@@ -150,8 +155,14 @@ class RoundParameters:
     quorum: int  # lower bound of |u1| and |u2|
     bits: int  # B: sums are taken modulo 2^B
     dim: int  # entries of a vector, after padding
+    graph: str = COMPLETE  # or HARARY: k-regular wherever the rules find a degree
+    adversary: str = MALICIOUS
 
     def __post_init__(self) -> None:
+        if self.graph not in GRAPHS:
+            raise InvalidParameters(f"the graph is {' or '.join(GRAPHS)}, not {self.graph!r}")
+        if self.adversary not in ADVERSARIES:
+            raise InvalidParameters(f"the adversary is one of {', '.join(ADVERSARIES)}, not {self.adversary!r}")
         for name in ("cohort", "colluders", "min_survivors", "quorum", "bits", "dim"):
             if type(getattr(self, name)) is not int:
                 raise InvalidParameters(f"{name} must be a whole number")
@@ -168,7 +179,8 @@ class RoundParameters:
             raise InvalidParameters(f"bits must lie in 1..{LARGEST_BITS}, not {self.bits}")
         if self.dim < 1 or self.dim * word_dtype(self.bits).itemsize > LARGEST_STREAM_BYTES:
             raise InvalidParameters(f"dim must be at least 1 and one mask at most {LARGEST_STREAM_BYTES} bytes")
-        threshold = self.threshold(self.cohort)
+        # On the complete graph the threshold; on either as many as must sign.
+        threshold = complete_graph_threshold(self.cohort, self.colluders)
         if threshold > self.cohort:
             raise InvalidParameters(
                 f"threshold {threshold} for {self.cohort} participants of whom {self.sharing_colluders} may collude "
@@ -193,15 +205,33 @@ class RoundParameters:
         """A as the threshold rule uses it at the largest u1."""
         return sharing_colluders(self.cohort, self.colluders)
 
+    @property
+    def signed(self) -> bool:
+        """Whether survivors are signed before anything is revealed: the ConsistencyCheck."""
+        return self.adversary == MALICIOUS
+
+    def sharing(self, u1: int) -> Sharing:
+        """Degree and threshold when u1 has ``u1`` members.
+
+        As many may leave as min_survivors lets; each participant holds u3 against that itself. Small cohorts, and those
+        for which no sparse graph keeps the promises, share on the complete graph.
+        """
+        found = None
+        if self.graph == HARARY and u1 >= SMALL_COHORT:
+            colluders = max(self.colluders, FEWEST_COLLUDERS)
+            found = k_regular(u1, colluders, max(0, u1 - self.min_survivors), self.adversary)
+        return found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))
+
     def threshold(self, u1: int) -> int:
         """Shares that rebuild a secret when u1 has ``u1`` members."""
-        return complete_graph_threshold(u1, self.colluders)
+        return self.sharing(u1).threshold
 
     def signatures_needed(self, u1: int) -> int:
         """Signatures over the survivor sets that a participant wants before it reveals a share."""
-        return signatures_needed(u1, self.colluders)
+        return signatures_needed(u1, self.colluders) if self.signed else 0
 
     def to_bytes(self) -> bytes:
-        """Fixed order, 8 bytes each, little-endian: part of round_context."""
+        """Fixed order, 8 bytes each, little-endian, then graph and adversary: part of round_context."""
         values = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
-        return b"".join(value.to_bytes(8, "little") for value in values)
+        names = (GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary))
+        return b"".join(value.to_bytes(8, "little") for value in (*values, *names))

@@ -15,18 +15,19 @@ Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comme
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.client_phases import survivor_statement
+from secagg.cohort import set_of, survivor_statement
 from secagg.commitments import MerkleTree, pair_node
 from secagg.context import RoundConfig, cohort_context
-from secagg.errors import InvalidMessage
-from secagg.graph import CompleteGraph
+from secagg.errors import InvalidMessage, ProtocolError
+from secagg.graph import Graph, graph_of
 from secagg.keys import (
     KEY_BYTES,
     advertisement_statement,
@@ -54,6 +55,27 @@ from secagg.messages import (
 )
 from secagg.packing import add_packed, packed_size
 from secagg.unmasking import Dealing, ServerPhase, Unmasking
+
+Message = TypeVar("Message")
+
+
+class Messages(Mapping[int, Message], Generic[Message]):
+    """What each participant is to be sent, made when it is asked for: all of them at once could fill the memory."""
+
+    def __init__(self, receivers: tuple[int, ...], make: Callable[[int], Message]) -> None:
+        """Args: ascending; the message for one of them."""
+        self._receivers, self._make = dict.fromkeys(receivers), make
+
+    def __getitem__(self, receiver: int) -> Message:
+        if receiver not in self._receivers:
+            raise KeyError(receiver)
+        return self._make(receiver)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._receivers)
+
+    def __len__(self) -> int:
+        return len(self._receivers)
 
 
 class AdvertiseKeys(ServerPhase):
@@ -105,20 +127,19 @@ class AdvertiseKeys(ServerPhase):
         if advertisement is not None:
             self._keys -= {advertisement.mask_key, advertisement.channel_key}
 
-    def close(self) -> tuple[ShareKeys, dict[int, CohortKeys]]:
+    def close(self) -> tuple[ShareKeys, Messages[CohortKeys]]:
         """Fix u1."""
-        quorum = self.config.parameters.quorum
-        self._close(len(self._advertisements), quorum)
-        members = tuple(sorted(self._advertisements.items()))
-        listed = [(self.config.roster.identity(who), advertised.digest()) for who, advertised in members]
-        cohort = ServerCohort(
-            self.config,
-            self._round_context,
-            cohort_context(self._round_context, listed),
-            CompleteGraph(tuple(who for who, _ in members), self.config.parameters),
-            dict(members),
+        parameters = self.config.parameters
+        self._close(len(self._advertisements), parameters.quorum)
+        members = dict(sorted(self._advertisements.items()))
+        u1 = tuple(members)
+        digests = tuple((who, advertised.digest()) for who, advertised in members.items())
+        context = cohort_context(
+            self._round_context, ((self.config.roster.identity(who), digest) for who, digest in digests)
         )
-        return ShareKeys(cohort), {who: cohort.keys_for(who) for who, _ in members}
+        graph = graph_of(u1, parameters, context)
+        cohort = ServerCohort(self.config, self._round_context, context, graph, members, digests)
+        return ShareKeys(cohort), Messages(u1, cohort.keys_for)
 
 
 @dataclass(frozen=True)
@@ -128,8 +149,9 @@ class ServerCohort:
     config: RoundConfig
     round_context: bytes
     context: bytes  # cohort_context
-    graph: CompleteGraph
+    graph: Graph
     advertisements: Mapping[int, Advertisement] = field(repr=False)
+    digests: tuple[tuple[int, bytes], ...] = field(repr=False)  # of the advertisements, ascending
 
     @property
     def u1(self) -> tuple[int, ...]:
@@ -142,13 +164,16 @@ class ServerCohort:
 
     def keys_for(self, receiver: int) -> CohortKeys:
         """All of u1, with the advertisements of the receiver's neighbours and its own in full."""
-        full = {receiver, *self.graph.neighbours(receiver)}
-        return CohortKeys(
-            tuple(
-                (who, advertised if who in full else advertised.digest())
-                for who, advertised in self.advertisements.items()
-            )
-        )
+        if self.graph.complete:
+            return self._everything
+        members: list[tuple[int, Advertisement | bytes]] = list(self.digests)
+        for who in (receiver, *self.graph.neighbours(receiver)):
+            members[self.graph.position(who)] = (who, self.advertisements[who])
+        return CohortKeys(tuple(members))
+
+    @cached_property
+    def _everything(self) -> CohortKeys:
+        return CohortKeys(tuple(self.advertisements.items()))
 
 
 class ShareKeys(ServerPhase):
@@ -160,6 +185,7 @@ class ShareKeys(ServerPhase):
         self.cohort = cohort
         self._dealings: dict[int, Dealing] = {}
         self._ciphertexts: dict[int, dict[int, bytes]] = {}  # dealer -> receiver -> ciphertext
+        self._trees: dict[int, MerkleTree] = {}
 
     @property
     def received(self) -> frozenset[int]:
@@ -191,6 +217,7 @@ class ShareKeys(ServerPhase):
             dict(zip(holders, pairs, strict=True)), tree.root, message.seed_commitment, message.signature
         )
         self._ciphertexts[sender] = dict(zip(neighbours, message.ciphertexts, strict=True))
+        self._trees[sender] = tree
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: before u2 is fixed that costs nothing, afterwards a recovery."""
@@ -198,32 +225,36 @@ class ShareKeys(ServerPhase):
             return
         self._dealings.pop(participant, None)
         self._ciphertexts.pop(participant, None)
+        self._trees.pop(participant, None)
 
-    def close(self) -> tuple[MaskedInputCollection, dict[int, NeighbourShares]]:
+    def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
         """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share."""
         quorum = self.cohort.config.parameters.quorum
         self._close(len(self._dealings), quorum)
-        sends: dict[int, list[DealtShare]] = {member: [] for member in sorted(self._dealings)}
-        for dealer, dealing in sorted(self._dealings.items()):
-            holders = tuple(dealing.leaves)
-            paths = dict(
-                zip(holders, MerkleTree([pair_node(*pair) for pair in dealing.leaves.values()]).paths(), strict=True)
-            )
-            for receiver, ciphertext in self._ciphertexts[dealer].items():
-                if receiver in sends:
-                    sends[receiver].append(
-                        DealtShare(
-                            dealer,
-                            ciphertext,
-                            dealing.root,
-                            paths[receiver],
-                            dealing.seed_commitment,
-                            dealing.signature,
-                        )
+        dealings, ciphertexts, trees = dict(sorted(self._dealings.items())), self._ciphertexts, self._trees
+        self._ciphertexts, self._trees = {}, {}
+        u2 = to_bitmap(frozenset(dealings), self.cohort.u1)
+        graph = self.cohort.graph
+
+        def shares_for(receiver: int) -> NeighbourShares:
+            shares: list[DealtShare] = []
+            for dealer, place in sorted(graph.places(receiver).items()):
+                dealing = dealings.get(dealer)
+                if dealing is None or dealer == receiver:
+                    continue
+                shares.append(
+                    DealtShare(
+                        dealer,
+                        ciphertexts[dealer][receiver],
+                        dealing.root,
+                        trees[dealer].path(place),
+                        dealing.seed_commitment,
+                        dealing.signature,
                     )
-        self._ciphertexts.clear()
-        following = MaskedInputCollection(self.cohort, self._dealings)
-        return following, {receiver: NeighbourShares(tuple(shares)) for receiver, shares in sends.items()}
+                )
+            return NeighbourShares(tuple(shares), u2)
+
+        return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares_for)
 
 
 class MaskedInputCollection(ServerPhase):
@@ -234,6 +265,8 @@ class MaskedInputCollection(ServerPhase):
     def __init__(self, cohort: ServerCohort, dealings: dict[int, Dealing]) -> None:
         self.cohort, self._dealings = cohort, dealings
         self.u2 = frozenset(dealings)
+        self._u2_digest = set_of(cohort.config, cohort.context, "u2", self.u2)
+        self._uploads: dict[int, tuple[bytes, bytes]] = {}
         parameters = cohort.config.parameters
         self._accumulator: NDArray[Any] = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
         self._u3: set[int] = set()
@@ -246,7 +279,9 @@ class MaskedInputCollection(ServerPhase):
     def check_offer(self, sender: int, sha256: bytes, signature: bytes) -> None:
         """Whether an upload of this digest would be taken; before any of it is staged."""
         self._take(sender, sender in self.u2 and sender not in self._u3)
-        statement = upload_statement(self.cohort.context, self.cohort.identity(sender), sha256)
+        statement = upload_statement(
+            self.cohort.context, self.cohort.identity(sender), sha256, self._u2_digest
+        )
         if not self.cohort.config.roster.verify(sender, signature, statement):
             raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
 
@@ -265,6 +300,7 @@ class MaskedInputCollection(ServerPhase):
         except ValueError as error:
             raise InvalidMessage(MASKED_INPUT, sender, str(error)) from error
         self._u3.add(sender)
+        self._uploads[sender] = (message.sha256, message.signature)
 
     def close(self) -> tuple[ConsistencyCheck, dict[int, SurvivorSets]]:
         """Fix u3. Durable before the sets are sent: u2, u3 and the accumulator (`ConsistencyCheck.frozen`)."""
@@ -272,7 +308,7 @@ class MaskedInputCollection(ServerPhase):
         self._close(len(self._u3), needed)
         u3 = frozenset(self._u3)
         sets = SurvivorSets(to_bitmap(self.u2, self.cohort.u1), to_bitmap(u3, self.cohort.u1))
-        following = ConsistencyCheck(self.cohort, self._dealings, u3, self._accumulator)
+        following = ConsistencyCheck(self.cohort, self._dealings, u3, self._accumulator, self._uploads)
         return following, dict.fromkeys(sorted(u3), sets)
 
 
@@ -287,8 +323,11 @@ class ConsistencyCheck(ServerPhase):
         dealings: dict[int, Dealing],
         u3: frozenset[int],
         accumulator: NDArray[Any],
+        uploads: Mapping[int, tuple[bytes, bytes]],
     ) -> None:
+        """Args: uploads: (SHA-256, signature) of each member of u3."""
         self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
+        self._uploads = uploads
         self.u2 = frozenset(dealings)
         self._statement = survivor_statement(cohort.config, cohort.context, self.u2, u3)
         self._signatures: dict[int, bytes] = {}
@@ -316,11 +355,32 @@ class ConsistencyCheck(ServerPhase):
             raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
         self._signatures[sender] = message.signature
 
-    def close(self) -> tuple[Unmasking, dict[int, UnmaskingRequest]]:
-        """Fix u4. Durable before the request is sent: the charge for u3, and the request itself."""
+    def close(self) -> tuple[Unmasking, Messages[UnmaskingRequest]]:
+        """Fix u4. Durable before the request is sent: the charge for u3, and the signatures that it shows."""
         self._close(len(self._signatures), self.needed)
         u4 = frozenset(self._signatures)
         # As many signatures as the rule asks for: a participant verifies every one it is shown.
         shown = tuple(sorted(self._signatures.items())[: self.needed])
+        signers = {signer for signer, _ in shown}
+        graph, u3, uploads = self.cohort.graph, self.u3, self._uploads
+        to_everybody = UnmaskingRequest(shown)
+
+        def request_for(receiver: int) -> UnmaskingRequest:
+            if graph.complete:
+                return to_everybody
+            others = (one for one in graph.neighbours(receiver) if one in u3 and one not in signers)
+            return UnmaskingRequest(shown, tuple(uploads[one] for one in others))
+
         following = Unmasking(self.cohort, self._dealings, self.u3, u4, self._accumulator)
-        return following, dict.fromkeys(sorted(u4), UnmaskingRequest(shown))
+        return following, Messages(tuple(sorted(u4)), request_for)
+
+    def without_signatures(self) -> Unmasking:
+        """Leave this phase out; the survivor sets are then the request. Durable before they are sent: the charge.
+
+        Raises:
+            ProtocolError: the plan is for a malicious coordinator; participants would reveal nothing.
+        """
+        if self.cohort.config.parameters.signed:
+            raise ProtocolError("participants of this plan reveal nothing without signatures")
+        self._close(len(self.u3), 0)
+        return Unmasking(self.cohort, self._dealings, self.u3, self.u3, self._accumulator)

@@ -2,14 +2,17 @@
 
 For a dealer in u3 its self-mask seed is rebuilt, for one in u2 that is not in u3 its mask key; never both, since
 `UnmaskingReply` has no room for both and the kind is fixed by u3. Each share is held against the dealer's
-commitment before it counts, and each rebuilt secret against what the dealer published.
+commitment before it counts, and each rebuilt secret against what the dealer published. Whoever can be shown to have
+cheated is named: the holder of a share that misses its commitment, the dealer of committed shares that don't fit
+together or rebuild something else, and a dealer of whom more holders have no share than can be lying.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +47,18 @@ from secagg.messages import (
     UnmaskingReply,
 )
 from secagg.parallel import Parallel
+from secagg.rotten_shares import rotten
 
 if TYPE_CHECKING:
     from secagg.server_phases import ServerCohort
+
+_DEALERS_AT_ONCE: Final = 64
+
+
+class _WrongSecret(Exception):
+    def __init__(self, culprit: int, reason: str) -> None:
+        super().__init__(reason)
+        self.culprit = culprit
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,7 @@ class Completed:
     u4: frozenset[int]
     u5: frozenset[int]
     total: NDArray[Any] = field(repr=False)  # shape (dim,), smallest unsigned word, entries below 2^B
+    cheats: Mapping[int, str] = field(default_factory=dict)  # who dealt rotten shares, though it cost nothing, and how
 
 
 class ServerPhase:
@@ -103,8 +116,9 @@ class Unmasking(ServerPhase):
     ) -> None:
         self.cohort, self._dealings, self.u3, self.u4, self._accumulator = cohort, dealings, u3, u4, accumulator
         self.u2 = frozenset(dealings)
-        self._dealers = tuple(sorted(self.u2))
-        self._shares: dict[int, dict[int, NDArray[np.uint16]]] = {dealer: {} for dealer in self._dealers}
+        self._shares: dict[int, dict[int, NDArray[np.uint16]]] = {dealer: {} for dealer in self.u2}
+        self._without: Counter[int] = Counter()  # dealer -> holders that say they have no share of it
+        self._short = len(self.u2)  # dealers with fewer shares than the threshold
         self._u5: set[int] = set()
 
     @property
@@ -120,17 +134,18 @@ class Unmasking(ServerPhase):
     @property
     def enough(self) -> bool:
         """Whether every secret can be rebuilt, so that waiting longer gains nothing."""
-        return all(len(shares) >= self.needed for shares in self._shares.values())
+        return self._short == 0
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
         known = isinstance(message, UnmaskingReply) and sender in self.u4
         self._take(sender, known and sender not in self._u5)
-        if len(message.shares) != len(self._dealers):
-            raise InvalidMessage(UNMASKING, sender, "there must be one entry for each member of u2")
+        dealers = self.cohort.graph.dealers(sender, self.u2)
+        if len(message.shares) != len(dealers):
+            raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
         holder, x = self.cohort.identity(sender), self.cohort.graph.x(sender)
         checked: dict[int, NDArray[np.uint16]] = {}
-        for dealer, share in zip(self._dealers, message.shares, strict=True):
+        for dealer, share in zip(dealers, message.shares, strict=True):
             if share is None:
                 continue
             kind = SELF_MASK_SEED if dealer in self.u3 else MASK_KEY
@@ -156,55 +171,107 @@ class Unmasking(ServerPhase):
         symbols_of_all = np.array(list(checked.values()), dtype=np.uint16)
         if (symbols_of_all >= shamir.PRIME).any():
             raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
+        needed = self.needed
         for dealer, symbols in checked.items():
-            self._shares[dealer][sender] = symbols
+            shares = self._shares[dealer]
+            shares[sender] = symbols
+            self._short -= len(shares) == needed
+        self._without.update(dealer for dealer in dealers if dealer not in checked)
         self._u5.add(sender)
 
     def close(self, parallel: Parallel | None = None) -> Completed:
-        """Rebuild, check, subtract.
+        """Rebuild, check, subtract. What fails leaves the phase open: with more replies it may succeed.
 
         Args:
             parallel: threads for the masks, most of the work.
 
         Raises:
             TooFewClients: a secret has fewer shares than the threshold.
-            ReconstructionFailed: a dealer's committed shares rebuild something that is not its secret.
+            ReconstructionFailed: the same, and more holders have no share of the dealer than can be lying; or a
+                dealer's committed shares rebuild something that is not its secret, and no subset of them is right.
         """
-        fewest = min((len(shares) for shares in self._shares.values()), default=0)
-        self._close(fewest, self.needed)
+        if self._closed:
+            raise ProtocolError(f"{UNMASKING}: this phase was closed before")
+        self._check_numbers()
         parameters = self.cohort.config.parameters
         masks: list[tuple[bytes, int]] = []
-        for dealer, symbols in self._rebuilt_secrets().items():
-            if dealer in self.u3:
-                masks.append((self._self_mask(dealer, symbols), -1))
-            else:
-                masks += self._pairwise_masks(dealer, symbols)
+        self._cheats: dict[int, str] = {}  # whose other shares will do
+        culprits: dict[int, str] = {}  # whose won't
+        rebuilt = self._rebuilt_secrets()
+        for dealer in sorted(self.u2):
+            try:
+                masks += self._masks_of(dealer, rebuilt[dealer])
+            except _WrongSecret as error:
+                culprits[error.culprit] = str(error)
+        if culprits:
+            raise ReconstructionFailed(culprits | self._cheats)
         total = self._accumulator.copy()
         apply_masks(total, masks, parameters.bits, parallel)
         self._shares.clear()
-        return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total)
+        self._closed = True
+        return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats)
+
+    def _check_numbers(self) -> None:
+        short = [dealer for dealer, shares in self._shares.items() if len(shares) < self.needed]
+        if not short:
+            return
+        # A holder may say falsely that it has no share; more than there are colluders can't all be lying.
+        liars = self.cohort.config.parameters.sharing_colluders
+        named = {
+            dealer: f"what it sealed for {self._without[dealer]} of its neighbours fails its check"
+            for dealer in short
+            if self._without[dealer] > liars
+        }
+        if named:
+            raise ReconstructionFailed(named)
+        raise TooFewClients(UNMASKING, min(len(self._shares[dealer]) for dealer in short), self.needed)
 
     def _rebuilt_secrets(self) -> dict[int, NDArray[np.uint16]]:
-        """One matrix product for all dealers whose shares come from the same holders."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for dealer, shares in self._shares.items():
-            groups.setdefault(tuple(sorted(shares)[: self.needed]), []).append(dealer)
+        """Each from the first holders that are enough: where all have the same, in one matrix product."""
+        used = {dealer: tuple(sorted(shares)[: self.needed]) for dealer, shares in self._shares.items()}
         secrets: dict[int, NDArray[np.uint16]] = {}
-        for holders, dealers in groups.items():
-            xs = [self.cohort.graph.x(holder) for holder in holders]
-            stacked = np.stack([np.stack([self._shares[d][h] for d in dealers]) for h in holders])
+        positions = {member: at for at, member in enumerate(self.cohort.u1, 1)}
+        if len(set(used.values())) == 1:
+            holders = next(iter(used.values()))
+            stacked = np.stack([np.stack([self._shares[d][h] for d in used]) for h in holders])
             flat = stacked.reshape(len(holders), -1)  # (threshold, dealers x 16)
-            rebuilt = shamir.combine(xs, flat, self.needed).reshape(len(dealers), shamir.SYMBOLS)
-            secrets.update(zip(dealers, rebuilt, strict=True))
+            rebuilt = shamir.combine([positions[h] for h in holders], flat, self.needed)
+            return dict(zip(used, rebuilt.reshape(len(used), shamir.SYMBOLS), strict=True))
+        dealers = list(used)
+        for start in range(0, len(dealers), _DEALERS_AT_ONCE):
+            some = dealers[start : start + _DEALERS_AT_ONCE]
+            xs = [[positions[holder] for holder in used[dealer]] for dealer in some]
+            rows = np.stack([np.stack([self._shares[dealer][holder] for holder in used[dealer]]) for dealer in some])
+            secrets.update(zip(some, shamir.combine_each(xs, rows), strict=True))
         return secrets
 
-    def _self_mask(self, dealer: int, symbols: NDArray[np.uint16]) -> bytes:
+    def _masks_of(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
+        """To be subtracted for this dealer: of other shares than the first, if those rebuild nothing."""
+        open_ = self._self_mask if dealer in self.u3 else self._pairwise_masks
+        try:
+            return open_(dealer, symbols)
+        except _WrongSecret as error:
+            if error.culprit != dealer:
+                raise
+            shares = self._shares[dealer]
+            holders = sorted(shares)
+            xs = [self.cohort.graph.x(holder) for holder in holders]
+            wrong = rotten(xs, np.stack([shares[holder] for holder in holders]), self.needed)
+            if not wrong:
+                raise
+            good = [(x, shares[holder]) for x, holder in zip(xs, holders, strict=True) if x not in wrong]
+            again = shamir.combine([x for x, _ in good], np.stack([one for _, one in good]), self.needed)
+            masks = open_(dealer, again)
+            self._cheats[dealer] = f"{len(wrong)} of the shares it committed to don't fit the others"
+            return masks
+
+    def _self_mask(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
         cohort, parameters = self.cohort, self.cohort.config.parameters
         identity = cohort.identity(dealer)
         seed = self_mask_seed(symbols, cohort.context, identity)
         if seed_commitment(seed, cohort.context, identity) != self._dealings[dealer].seed_commitment:
-            raise ReconstructionFailed(dealer, "its shares rebuild another self-mask seed than it committed to")
-        return self_mask_key(seed, identity, parameters.bits, parameters.dim, cohort.context)
+            raise _WrongSecret(dealer, "its shares rebuild another self-mask seed than it committed to")
+        return [(self_mask_key(seed, identity, parameters.bits, parameters.dim, cohort.context), -1)]
 
     def _pairwise_masks(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
         """What the dealer's neighbours in u3 added or subtracted for it, to be taken back."""
@@ -213,7 +280,7 @@ class Unmasking(ServerPhase):
             mask_private_key(symbols, cohort.round_context, cohort.identity(dealer))
         )
         if key.public != cohort.advertisements[dealer].mask_key:
-            raise ReconstructionFailed(dealer, "its shares rebuild another mask key than it advertised")
+            raise _WrongSecret(dealer, "its shares rebuild another mask key than it advertised")
         masks: list[tuple[bytes, int]] = []
         for survivor in cohort.graph.neighbours(dealer):
             if survivor not in self.u3:
@@ -222,7 +289,7 @@ class Unmasking(ServerPhase):
             try:
                 shared = key.agree(cohort.advertisements[survivor].mask_key)
             except InvalidKey as error:  # an honest survivor would have aborted on the dealer's key
-                raise ReconstructionFailed(survivor, str(error)) from error
+                raise _WrongSecret(survivor, str(error)) from error
             mask = pairwise_mask_key(
                 shared,
                 (cohort.identity(low), cohort.advertisements[low].mask_key),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from server.sessions import Sessions
@@ -41,13 +41,13 @@ class Outgoing:
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def each(self, contents: dict[int, Content], write: Callable[[Content], bytes]) -> None:
-        """To each participant its own: ``contents`` is emptied on the way, so that nothing is held twice.
+    async def each(self, contents: Mapping[int, Content], write: Callable[[Content], bytes]) -> None:
+        """To each participant its own, made and serialised in the worker thread.
 
         Args:
-            write: serialises a whole message; called in the worker thread.
+            contents: makes what a participant is to be told when it is asked for, so that nothing is held twice.
+            write: serialises a whole message.
         """
-        for who in list(contents):
-            content = contents.pop(who)
+        for who in contents:
             if who in self._alive:
-                self.tell(who, await self._compute(write, content))
+                self.tell(who, await self._compute(lambda who=who: write(contents[who])))

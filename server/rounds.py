@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from secagg.context import RoundConfig
-from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
+from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.messages import (
     ADVERTISE_KEYS,
     CONSISTENCY_CHECK,
@@ -24,6 +24,8 @@ from secagg.messages import (
     SHARE_KEYS,
     UNMASKING,
     MaskedInput,
+    SurvivorSets,
+    UnmaskingRequest,
 )
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
@@ -63,11 +65,9 @@ Emit = Callable[..., None]
 class AttemptAborted(Exception):
     """The attempt ended without a sum."""
 
-    def __init__(self, phase: str, reason: str, received: int, needed: int, culprit: int | None = None) -> None:
-        """Args: culprit is a participant that provably broke the attempt."""
+    def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
         super().__init__(f"{phase}: {reason}")
         self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
-        self.culprit = culprit
 
 
 class Phase(Protocol):
@@ -134,6 +134,7 @@ class Attempt:
             packed_size(parameters.dim, parameters.bits), upload_credits, self._grant_credit, self.upload_failed
         )
         self.figures = AttemptFigures()
+        self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
 
     # ------------------------------------------------------------ from the service
 
@@ -186,7 +187,8 @@ class Attempt:
                 error.phase, f"{error.received} participants, {error.needed} needed", error.received, error.needed
             ) from error
         except ReconstructionFailed as error:
-            raise AttemptAborted(self._phase_name, str(error), 0, 0, error.dealer) from error
+            self.cheats.update(error.culprits)
+            raise AttemptAborted(self._phase_name, "shares rebuild no secret", 0, 0) from error
         except ProtocolError as error:
             raise AttemptAborted(self._phase_name, str(error), 0, 0) from error
         finally:
@@ -251,6 +253,23 @@ class Attempt:
         await self._freeze(check)
         survivors = next(iter(sets.values()))
         survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
+        if parameters.signed:
+            unmasking = await self._signed(check, sets, survivors)
+        else:
+            unmasking = await self._compute(check.without_signatures)
+            await self._charge(unmasking, b"")
+            await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
+        completed = await self._open(unmasking)
+        if self.figures.first_key_at is not None:
+            self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
+        return completed
+
+    async def _signed(
+        self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivors: SurvivorSets
+    ) -> Unmasking:
+        """The sets signed by enough, charged, and shares asked for."""
+        round_, attempt = self.config.round, self.config.attempt
+        survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
         await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
         await self._collect(
             _Step(
@@ -264,25 +283,41 @@ class Attempt:
         unmasking, requests = await self._compute(check.close)
 
         # Written once: what is charged, journaled and sent are the same bytes.
-        shown = next(iter(requests.values()))
+        shown = UnmaskingRequest(next(iter(requests.values())).signatures)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)
-        await self._outgoing.broadcast(requests, assembled.enveloped("unmasking_request", request))
+        if unmasking.cohort.graph.complete:
+            await self._outgoing.broadcast(requests, assembled.enveloped("unmasking_request", request))
+        else:
+            await self._outgoing.each(requests, lambda one: assembled.unmasking_request(request, one.uploads))
         # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
         proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
         for who in sorted(unmasking.u2 - unmasking.u3):
             session = self._sessions.get(who)
             if session is not None:
                 session.send(proof)
+        return unmasking
+
+    async def _open(self, unmasking: Unmasking) -> Completed:
+        """As soon as there are enough shares; if some of them are rotten, once everybody has answered."""
 
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
-            return bool(unmasking.enough)
+            return unmasking.enough
 
         await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
-        completed: Completed = await self._compute(unmasking.close, self._parallel)
-        if self.figures.first_key_at is not None:
-            self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
+        try:
+            completed: Completed = await self._compute(unmasking.close, self._parallel)
+        except ReconstructionFailed:
+            if not (unmasking.u4 & self._alive) - unmasking.received:
+                raise
+
+            def reveal_all(who: int, message: pb.PhaseMessage) -> None:
+                unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
+
+            await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal_all))
+            completed = await self._compute(unmasking.close, self._parallel)
+        self.cheats.update(completed.cheats)
         return completed
 
     # ------------------------------------------------------------ one phase
@@ -293,7 +328,8 @@ class Attempt:
         self._phase_name = name
         began = time.monotonic()
         deadline = began + self._deadlines_s[name]
-        self._waiting, self._answered = set(step.expected & self._alive), set()
+        self._answered = set(step.phase.received)  # nobody, unless the phase goes on
+        self._waiting = set(step.expected & self._alive) - self._answered
         expected = len(step.expected)
         self._emit("phase_started", phase=name, expected=expected, needed=needed, deadline_s=self._deadlines_s[name])
         last_progress = 0.0
@@ -360,7 +396,12 @@ class Attempt:
                 step.then(who, item)
             else:
                 self._counts(who)
-        except (ProtocolError, MalformedMessage, UploadRefused) as error:
+        except (InvalidMessage, MalformedMessage) as error:
+            # No honest participant sends such a message, whatever it was told, and nobody else speaks in its name.
+            reason = getattr(error, "reason", None) or str(error)
+            self.cheats[who] = f"{step.name}: {reason}"
+            await self._leave(step, who, reason)
+        except (ProtocolError, UploadRefused) as error:
             await self._leave(step, who, getattr(error, "reason", None) or str(error))
 
     def _counts(self, who: int) -> None:
@@ -391,6 +432,11 @@ class Attempt:
     def upload_failed(self, participant: int, reason: str) -> None:
         """An upload broke off: nothing of it counts, and its credit goes on."""
         self.lost(participant, f"upload failed: {reason}")
+
+    def upload_malformed(self, participant: int, reason: str) -> None:
+        """An upload that could never have been a vector."""
+        self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
+        self.upload_failed(participant, reason)
 
     def count_download(self, participant: int, size: int) -> None:
         """The model went to the process that hosts this participant."""

@@ -25,7 +25,7 @@ from secagg.errors import (
 )
 from server.peer_certificate import check_certificate
 from server.sessions import Session, SessionRefused, Sessions
-from server.uploads import UnexpectedUpload, UploadRefused
+from server.uploads import MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
@@ -43,6 +43,7 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
     UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
     UploadRefused: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
+    MalformedUpload: grpc.StatusCode.INVALID_ARGUMENT,  # and excluded
     UnexpectedUpload: grpc.StatusCode.FAILED_PRECONDITION,  # late, or a second one: discarded
     TooFewClients: grpc.StatusCode.ABORTED,  # join the next attempt
     ReconstructionFailed: grpc.StatusCode.ABORTED,

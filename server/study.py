@@ -43,7 +43,7 @@ from server.rounds import Attempt, AttemptAborted
 from server.sessions import Session, Sessions, check_proof
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
-from server.uploads import UnexpectedUpload, UploadRefused
+from server.uploads import MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
@@ -222,6 +222,9 @@ class Study:
             return await attempt.upload(session.participant, chunks)
         except UnexpectedUpload:
             raise  # of an earlier attempt, or a second stream: it costs its sender nothing here
+        except MalformedUpload as error:
+            attempt.upload_malformed(session.participant, str(error))
+            raise
         except UploadRefused as error:
             attempt.upload_failed(session.participant, str(error))
             raise
@@ -418,23 +421,24 @@ class Study:
                 needed=error.needed,
                 loop_lag_ms=self._loop_lag.figures(),
             )
-            if error.culprit is not None:
-                await self._exclude(error.culprit, error.reason)
+            await self._exclude(attempt.cheats)
             await self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
             return False
         finally:
             self._attempt = None
+        await self._exclude(attempt.cheats)
         await self._finish(round_, number, attempt, completed, began)
         await self._round_end(cohort, round_, number, True, "")
         return True
 
-    async def _exclude(self, participant: int, reason: str) -> None:
-        """Shares that match signed commitments and rebuild a wrong secret are proof: never invited again."""
-        number, host = self._membership.number(participant), self._membership.host(participant)
-        await self._journal.exclude(number, reason)
-        self._membership.excluded[number] = reason
-        self._emit("participant_excluded", participant=number, host=host, reason=reason)
-        log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
+    async def _exclude(self, cheats: Mapping[int, str]) -> None:
+        """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again."""
+        for participant, reason in sorted(cheats.items()):
+            number, host = self._membership.number(participant), self._membership.host(participant)
+            await self._journal.exclude(number, reason)
+            self._membership.excluded[number] = reason
+            self._emit("participant_excluded", participant=number, host=host, reason=reason)
+            log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
     async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen

@@ -22,6 +22,10 @@ class UnexpectedUpload(UploadRefused):
     """No vector is expected from this participant now: a late one, or a second stream. Discarded unread."""
 
 
+class MalformedUpload(UploadRefused):
+    """A stream that its sender ended, or goes on with, and that is no vector: no honest participant sends one."""
+
+
 @dataclass(eq=False)
 class Offer:
     """A signed digest that waits for its vector."""
@@ -104,7 +108,8 @@ class Uploads:
 
         Raises:
             UnexpectedUpload: no credit, or a second stream.
-            UploadRefused: a malformed chunk, another length than announced, a stall, or the participant was dropped.
+            MalformedUpload: a malformed chunk, or another length than announced.
+            UploadRefused: a stall, or the participant was dropped.
         """
         offer = self._offers.get(participant)
         if offer is None or offer.begin is None or not offer.granted or offer.uploading:
@@ -120,14 +125,14 @@ class Uploads:
                     offer.patience.reschedule(min(loop.time() + self.stall_s, latest))
                     staged += unframe(message)
                     if len(staged) > self.size:
-                        raise UploadRefused(f"the vector is longer than {self.size} bytes")
+                        raise MalformedUpload(f"the vector is longer than {self.size} bytes")
         except TimeoutError as error:
             reason = self._stalled() if offer.granted else "the participant left the attempt during its upload"
             raise UploadRefused(reason) from error
         except InvalidChunk as error:
-            raise UploadRefused(str(error)) from error
+            raise MalformedUpload(str(error)) from error
         finally:
             offer.patience = None
         if len(staged) != self.size:
-            raise UploadRefused(f"the vector has {len(staged)} bytes, not {self.size}")
+            raise MalformedUpload(f"the vector has {len(staged)} bytes, not {self.size}")
         return offer, staged  # not copied: nobody else holds it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from secagg.messages import Advertisement, CohortKeys, NeighbourShares
+from secagg.messages import Advertisement, CohortKeys, NeighbourShares, UnmaskingRequest
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.chunks import varint
@@ -25,6 +25,12 @@ def enveloped(field: str, content: bytes) -> bytes:
     """A `CoordinatorMessage` around a field that is serialised already."""
     number = pb.CoordinatorMessage.DESCRIPTOR.fields_by_name[field].number
     return b"".join((bytes([number << 3 | _LENGTH_DELIMITED]), varint(len(content)), content))
+
+
+def unmasking_request(shown: bytes, uploads: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """What one participant is asked: the signatures that all are shown, serialised already, and its own uploads."""
+    own = codec.write_unmasking_request(0, 0, UnmaskingRequest((), uploads)).SerializeToString()
+    return enveloped("unmasking_request", shown + own)
 
 
 def neighbour_shares(round_: int, attempt: int, shares: NeighbourShares) -> bytes:

@@ -128,6 +128,7 @@ def write_neighbour_shares(round_: int, attempt: int, message: NeighbourShares) 
             )
             for dealt in message.shares
         ],
+        u2=message.u2,
     )
 
 
@@ -144,7 +145,8 @@ def read_neighbour_shares(message: pb.NeighbourShares) -> NeighbourShares:
                 dealt.signature,
             )
             for dealt in message.shares
-        )
+        ),
+        message.u2,
     )
 
 
@@ -189,12 +191,14 @@ def write_unmasking_request(round_: int, attempt: int, message: UnmaskingRequest
         round=round_,
         attempt=attempt,
         signatures=[pb.SurvivorSignature(participant=who, signature=sig) for who, sig in message.signatures],
+        uploads=[pb.SignedUpload(sha256=sha256, signature=signature) for sha256, signature in message.uploads],
     )
 
 
 def read_unmasking_request(message: pb.UnmaskingRequest) -> UnmaskingRequest:
     return UnmaskingRequest(
-        tuple((entry.participant, _sized(entry.signature, 64, "signature")) for entry in message.signatures)
+        tuple((entry.participant, _sized(entry.signature, 64, "signature")) for entry in message.signatures),
+        tuple((_sized(one.sha256, 32, "sha256"), _sized(one.signature, 64, "signature")) for one in message.uploads),
     )
 
 

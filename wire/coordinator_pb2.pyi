@@ -336,14 +336,16 @@ class CohortMember(_message.Message):
     def __init__(self, participant: _Optional[int] = ..., advertisement: _Optional[_Union[Advertisement, _Mapping]] = ..., advertisement_sha256: _Optional[bytes] = ...) -> None: ...
 
 class NeighbourShares(_message.Message):
-    __slots__ = ("round", "attempt", "shares")
+    __slots__ = ("round", "attempt", "shares", "u2")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    U2_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     shares: _containers.RepeatedCompositeFieldContainer[DealtShare]
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[DealtShare, _Mapping]]] = ...) -> None: ...
+    u2: bytes
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[DealtShare, _Mapping]]] = ..., u2: _Optional[bytes] = ...) -> None: ...
 
 class DealtShare(_message.Message):
     __slots__ = ("dealer", "ciphertext", "root", "path", "seed_commitment", "signature")
@@ -382,14 +384,24 @@ class SurvivorSets(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., u2: _Optional[bytes] = ..., u3: _Optional[bytes] = ...) -> None: ...
 
 class UnmaskingRequest(_message.Message):
-    __slots__ = ("round", "attempt", "signatures")
+    __slots__ = ("round", "attempt", "signatures", "uploads")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    UPLOADS_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     signatures: _containers.RepeatedCompositeFieldContainer[SurvivorSignature]
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., signatures: _Optional[_Iterable[_Union[SurvivorSignature, _Mapping]]] = ...) -> None: ...
+    uploads: _containers.RepeatedCompositeFieldContainer[SignedUpload]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., signatures: _Optional[_Iterable[_Union[SurvivorSignature, _Mapping]]] = ..., uploads: _Optional[_Iterable[_Union[SignedUpload, _Mapping]]] = ...) -> None: ...
+
+class SignedUpload(_message.Message):
+    __slots__ = ("sha256", "signature")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    sha256: bytes
+    signature: bytes
+    def __init__(self, sha256: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class SurvivorSignature(_message.Message):
     __slots__ = ("participant", "signature")

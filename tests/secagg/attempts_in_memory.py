@@ -25,7 +25,7 @@ from secagg import client_phases, server_phases, shamir, unmasking
 from secagg.commitments import MerkleTree, pair_node, share_leaf
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
-from secagg.graph import CompleteGraph
+from secagg.graph import graph_of
 from secagg.keys import (
     AgreementKey,
     IdentityKey,
@@ -199,16 +199,17 @@ class Cohort:
     sealed: dict[int, SealedShares] = field(default_factory=dict)
     uploads: dict[int, Vector] = field(default_factory=dict)
     masked_with: dict[int, frozenset[int]] = field(default_factory=dict)
+    signed_uploads: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)  # (dealer, kind) -> x ->
     held: dict[int, dict[int, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.graph = CompleteGraph(self.u1, self.config.parameters)
         roster = self.config.roster
         self.context = cohort_context(
             self.config.round_context(),
             [(roster.identity(who), self.advertisements[who].digest()) for who in self.u1],
         )
+        self.graph = graph_of(self.u1, self.config.parameters, self.context)
 
     # -------------------------------------------------------- what the coordinator says
 
@@ -229,13 +230,15 @@ class Cohort:
             dealer,
             sealed.ciphertexts[self.graph.neighbours(dealer).index(receiver)],
             tree.root,
-            tree.path(self.u1.index(receiver)),
+            tree.path(self.graph.places(receiver)[dealer]),
             sealed.seed_commitment,
             sealed.signature,
         )
 
     def neighbour_shares(self, receiver: int, u2: Iterable[int]) -> NeighbourShares:
-        return NeighbourShares(tuple(self.dealt(dealer, receiver) for dealer in sorted(u2) if dealer != receiver))
+        u2 = frozenset(u2) | {receiver}
+        dealers = self.graph.dealers(receiver, u2 - {receiver})
+        return NeighbourShares(tuple(self.dealt(dealer, receiver) for dealer in dealers), to_bitmap(u2, self.u1))
 
     def mask(self, receiver: int, u2: Iterable[int], message: NeighbourShares | None = None) -> MaskedInput:
         """Tell one participant u2 and take its upload."""
@@ -244,7 +247,7 @@ class Cohort:
         masking = phase.receive(message or self.neighbour_shares(receiver, u2))
         self.note_held(receiver, masking)
         self.phases[receiver], upload = masking.mask(vector_of(receiver, self.config.parameters))
-        self.note_upload(receiver, upload, u2 - {receiver})
+        self.note_upload(receiver, upload, u2 & frozenset(self.graph.neighbours(receiver)))
         return upload
 
     def sign(self, who: int, sets: Sets) -> bytes:
@@ -264,8 +267,16 @@ class Cohort:
 
     def unmask(self, who: int, sets: Sets, signatures: Mapping[int, bytes] | Sequence[tuple[int, bytes]]) -> None:
         pairs = sorted(signatures.items()) if isinstance(signatures, Mapping) else signatures
-        self.phases[who], reply = self.phases[who].receive(UnmaskingRequest(tuple(pairs)))
+        request = UnmaskingRequest(tuple(pairs), self.evidence(who, sets, {signer for signer, _ in pairs}))
+        self.phases[who], reply = self.phases[who].receive(request)
         self.note_reply(who, sets[0], reply)
+
+    def evidence(self, who: int, sets: Sets, signers: set[int]) -> tuple[tuple[bytes, bytes], ...]:
+        """What neighbours that are no signers have signed of their uploads, as a request on the ring shows it."""
+        if self.graph.complete:
+            return ()
+        others = (one for one in self.graph.neighbours(who) if one in sets[1] and one not in signers)
+        return tuple(self.signed_uploads.get(one, (bytes(32), bytes(64))) for one in others)
 
     # -------------------------------------------------------- what the adversary writes down
 
@@ -276,10 +287,10 @@ class Cohort:
         parameters = self.config.parameters
         self.uploads[sender] = unpack(upload.packed, parameters.dim, parameters.bits)
         self.masked_with[sender] = masked_with
+        self.signed_uploads[sender] = (upload.sha256, upload.signature)
 
     def note_reply(self, sender: int, u2: frozenset[int], reply: UnmaskingReply) -> None:
-        assert len(reply.shares) == len(u2)
-        for dealer, share in zip(sorted(u2), reply.shares, strict=True):
+        for dealer, share in zip(self.graph.dealers(sender, u2), reply.shares, strict=True):
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(sender)] = share.share
@@ -405,7 +416,7 @@ def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) 
         pair = [salts[32 * row + 16 * kind : 32 * row + 16 * kind + 16] for kind in (0, 1)]
         ends = cohort.identity(me), cohort.identity(holder)
         leaves += [
-            share_leaf(label, cohort.context, *ends, row + 1, salt, share)
+            share_leaf(label, cohort.context, *ends, cohort.graph.x(holder), salt, share)
             for label, salt, share in zip(KIND_LABELS, pair, shares[row], strict=True)
         ]
         if holder != me:
