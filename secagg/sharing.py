@@ -46,9 +46,25 @@ class Sharing:
     threshold: int  # t
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What holds at one degree, but for the probabilities allowed: the reasons behind k and t."""
+
+    corrupt: int  # t1: at most so many neighbours of any member collude
+    answering: int  # t2: at least so many neighbours of any member outlast random drops
+    threshold: int  # the smallest that is safe with ``corrupt``; can be met where it is at most ``answering``
+
+
 @lru_cache(maxsize=1024)
 def k_regular(
-    members: int, colluders: int, drops: int, adversary: str, *, sigma: int = SIGMA, eta: int = ETA
+    members: int,
+    colluders: int,
+    drops: int,
+    adversary: str,
+    *,
+    sigma: int = SIGMA,
+    eta: int = ETA,
+    grinding: int = GRINDING,
 ) -> Sharing | None:
     """The smallest even degree that is safe, and its threshold; None where no degree below ``members`` - 1 is.
 
@@ -61,43 +77,94 @@ def k_regular(
         drops: D, members that may drop out in a round.
         adversary: one of `ADVERSARIES`.
         sigma: a round is insecure with probability at most 2^-sigma.
-        eta: for some member too few neighbours survive random drops with probability at most 2^-eta.
+        eta: for some member too few neighbours outlast random drops with probability at most 2^-eta.
+        grinding: `MALICIOUS` only: that holds for whoever tries at most 2^grinding rings.
 
     Raises:
         InvalidParameters: an argument lies outside its range.
     """
-    if members < 1 or not 0 <= colluders < members or not 0 <= drops < members:
-        raise InvalidParameters("colluders and drops are whole numbers from 0 to members - 1")
-    if adversary not in ADVERSARIES:
-        raise InvalidParameters(f"adversary must be one of {', '.join(ADVERSARIES)}, not {adversary}")
-    if sigma < 0 or eta < 0:
-        raise InvalidParameters("sigma and eta are whole numbers of bits, not negative")
-    security = sigma + 1 + (GRINDING if adversary == MALICIOUS else 0)  # half for connectivity, half for privacy
-    degree = _connected_degree(members, colluders, drops, adversary, security)
+    degree = connected_degree(members, colluders, drops, adversary, sigma=sigma, grinding=grinding)
     while degree < members - 1:
-        corrupt = exceeded_rarely(members, colluders, degree, security)
-        answers = degree - exceeded_rarely(members, drops, degree, eta)
-        threshold = _threshold(degree, corrupt, adversary)
-        if threshold <= answers:
-            return Sharing(degree, threshold)
-        # One neighbour more answers at most one share more, and never lowers t; where t follows half the degree, it
-        # takes two. So nothing below this passes (one place more adds at most one to either count and takes none).
-        missing = threshold - answers
+        at = conditions(members, colluders, drops, adversary, degree, sigma=sigma, eta=eta, grinding=grinding)
+        missing = at.threshold - at.answering
+        if missing <= 0:
+            return Sharing(degree, at.threshold)
+        # What lies between can't pass: of one place more at most one more answers, and t never falls; where t follows
+        # half the degree, two places more gain one at most.
         degree += missing + missing % 2 if adversary == CURIOUS else 2 * missing
     return None
+
+
+def connected_degree(
+    members: int, colluders: int, drops: int, adversary: str, *, sigma: int = SIGMA, grinding: int = GRINDING
+) -> int:
+    """The smallest even degree at which the honest survivors stay connected, but for half of 2^-sigma.
+
+    Found by doubling and bisection: a longer window holds the honest members of a shorter one and perhaps more, so
+    whatever empties it empties the shorter one (`cut_chance` falls with k), and there are fewer pairs of them.
+    """
+    _check(members, colluders, drops, adversary)
+    bits = _security(sigma, adversary, grinding)
+
+    def holds(degree: int) -> bool:
+        if degree > colluders + drops or degree >= members - 1:
+            return True
+        if adversary == MALICIOUS:
+            return _rare(members, colluders, degree, degree - drops, cut_pairs(members, degree), bits)
+        ways = cut_pairs(members, degree) * math.comb(colluders + drops, degree)
+        return ways << bits < math.comb(members, degree)
+
+    # In pairs of neighbours, from below: high degrees have the long numbers.
+    low = drops // 2 + 1 if adversary == MALICIOUS else 1
+    step = 1
+    while not holds(2 * (low + step - 1)):
+        low, step = low + step, 2 * step
+    high = low + step - 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(2 * middle):
+            high = middle
+        else:
+            low = middle + 1
+    return 2 * low
+
+
+def conditions(
+    members: int,
+    colluders: int,
+    drops: int,
+    adversary: str,
+    degree: int,
+    *,
+    sigma: int = SIGMA,
+    eta: int = ETA,
+    grinding: int = GRINDING,
+) -> Conditions:
+    """Corrupt and answering neighbours at a degree below ``members`` - 1, and the threshold that follows."""
+    _check(members, colluders, drops, adversary)
+    corrupt = exceeded_rarely(members, colluders, degree, _security(sigma, adversary, grinding))
+    if adversary == CURIOUS:
+        threshold = corrupt + 1
+    else:
+        # 2 t > k + corrupt neighbours, or two disjoint sets of honest neighbours could open both secrets of one
+        # member. Published as ceil((corrupt + k - 1.25) / 2) + 1: the same for whole numbers.
+        threshold = (degree + corrupt) // 2 + 1
+    return Conditions(corrupt, degree - exceeded_rarely(members, drops, degree, eta), max(threshold, 2))
 
 
 def published(members: int, adversarial: float, dropout: float, adversary: str) -> Sharing | None:
     """What the published rule gives for shares of the members; None where it takes the complete graph.
 
-    A = floor(adversarial x n) and D = floor(dropout x n), of the decimals as they are written. For `MALICIOUS`, which
-    nobody has published, our rule under the guard of `SEMI_MALICIOUS`.
+    A = floor(adversarial x n) and D = floor(dropout x n), of the decimals as they are written.
 
     Raises:
-        InvalidParameters: an argument lies outside its range.
+        InvalidParameters: an argument lies outside its range, or the adversary is `MALICIOUS`, for whom no rule is
+            published.
     """
     if members < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
         raise InvalidParameters("adversarial and dropout are shares in [0, 1) of at least 1 member")
+    if adversary not in (CURIOUS, SEMI_MALICIOUS):
+        raise InvalidParameters(f"rules are published for {CURIOUS} and {SEMI_MALICIOUS}, not for {adversary}")
     gamma, delta = Fraction(repr(float(adversarial))), Fraction(repr(float(dropout)))
     weight = 1 if adversary == CURIOUS else 2
     if members > LARGEST_PUBLISHED or gamma + weight * delta > Fraction(9, 10):
@@ -130,6 +197,9 @@ def tail(members: int, marked: int, drawn: int, least: int) -> int:
 
 def exceeded_rarely(members: int, marked: int, drawn: int, bits: int) -> int:
     """The smallest t with members x Pr[Hypergeometric(members, marked, drawn) > t] <= 2^-bits."""
+    found = _Between.of(members, marked, drawn, bits).quantile(members << bits)
+    if found is not None:
+        return found
     allowed = math.comb(members, drawn) >> bits  # an integer is at most x where it is at most floor(x)
     beyond = 0
     for value, term in _from_the_top(members, marked, drawn, 0):
@@ -139,40 +209,76 @@ def exceeded_rarely(members: int, marked: int, drawn: int, bits: int) -> int:
     raise AssertionError("all values together have probability 1")
 
 
-def _threshold(degree: int, corrupt: int, adversary: str) -> int:
-    if adversary == CURIOUS:
-        return max(corrupt + 1, 2)
-    # 2 t > k + corrupt neighbours, or two disjoint halves of the honest neighbours could open both secrets of one
-    # member. Published as ceil((corrupt + k - 1.25) / 2) + 1: the same for whole numbers.
-    return max((degree + corrupt) // 2 + 1, 2)
+def _rare(members: int, marked: int, drawn: int, least: int, factor: int, bits: int) -> bool:
+    """Whether factor x Pr[Hypergeometric(members, marked, drawn) >= least] <= 2^-bits."""
+    found = _Between.of(members, marked, drawn, bits).rare(least, factor << bits)
+    if found is not None:
+        return found
+    return factor * tail(members, marked, drawn, least) << bits <= math.comb(members, drawn)
 
 
-def _connected_degree(members: int, colluders: int, drops: int, adversary: str, security: int) -> int:
-    """The smallest even degree at which no pair of windows can be emptied, but for probability 2^-security.
+@dataclass(frozen=True)
+class _Between:
+    """A hypergeometric law in terms of a few hundred bits, each rounded down on one hand and up on the other.
 
-    Found by bisection: a longer window holds the shorter one's honest members and perhaps one more, so whatever
-    empties it empties the shorter one (`cut_chance` falls with k), and there are fewer pairs.
+    Its exact terms have thousands of bits where thousands are drawn. What these decide is exact, too; where they don't
+    agree they say None, and the exact terms decide.
     """
 
-    def holds(degree: int) -> bool:
-        if degree > colluders + drops:
-            return True
-        pairs = cut_pairs(members, degree)
-        ways = math.comb(members, degree)
-        if adversary == MALICIOUS:
-            if degree <= drops:
-                return False
-            return (pairs * tail(members, colluders, degree, degree - drops) << security) <= ways
-        return (pairs * math.comb(colluders + drops, degree) << security) < ways
+    mode: int
+    above: tuple[tuple[int, int], ...]
+    """Of mode, mode + 1, ...: the term is at least, at most, in units in which the mode's is a power of two."""
+    rest: int
+    """At most, of all later values together."""
+    whole: tuple[int, int]
 
-    low, high = 1, (colluders + drops) // 2 + 1  # in pairs of neighbours; the last holds
-    while low < high:
-        middle = (low + high) // 2
-        if holds(2 * middle):
-            high = middle
-        else:
-            low = middle + 1
-    return 2 * low
+    @classmethod
+    def of(cls, members: int, marked: int, drawn: int, bits: int) -> _Between:
+        """Fine enough for probabilities near 2^-bits / members^2."""
+        unmarked, top, bottom = members - marked, min(marked, drawn), max(0, drawn - members + marked)
+        mode = (drawn + 1) * (marked + 1) // (members + 2)
+        one = 1 << (bits + 2 * members.bit_length() + 64)
+        above = [(one, one)]
+        low = high = one
+        for value in range(mode, top):
+            times, over = (marked - value) * (drawn - value), (value + 1) * (unmarked - drawn + value + 1)
+            low, high = low * times // over, -(-high * times // over)
+            above.append((low, high))
+            if high == 1:  # and so are all that follow
+                break
+        rest = top - mode + 1 - len(above)
+        below_low = below_high = 0
+        low = high = one
+        for value in range(mode, bottom, -1):
+            times, over = value * (unmarked - drawn + value), (marked - value + 1) * (drawn - value + 1)
+            low, high = low * times // over, -(-high * times // over)
+            below_low, below_high = below_low + low, below_high + high
+            if high == 1:
+                below_high += value - 1 - bottom
+                break
+        whole_low = below_low + sum(low for low, _ in above)
+        whole_high = below_high + sum(high for _, high in above) + rest
+        return cls(mode, tuple(above), rest, (whole_low, whole_high))
+
+    def quantile(self, factor: int) -> int | None:
+        """The smallest t with factor x Pr[> t] <= 1."""
+        beyond_low, beyond_high = 0, self.rest
+        for place in range(len(self.above) - 1, -1, -1):
+            low, high = self.above[place]
+            beyond_low, beyond_high = beyond_low + low, beyond_high + high
+            if beyond_low * factor > self.whole[1]:
+                return self.mode + place
+            if beyond_high * factor > self.whole[0]:
+                return None
+        return None
+
+    def rare(self, least: int, factor: int) -> bool | None:
+        """Whether factor x Pr[>= least] <= 1."""
+        place = max(least - self.mode, 0)
+        if sum(low for low, _ in self.above[place:]) * factor > self.whole[1]:
+            return False
+        beyond = sum(high for _, high in self.above[place:]) + self.rest
+        return True if least > self.mode and beyond * factor <= self.whole[0] else None
 
 
 def _from_the_top(members: int, marked: int, drawn: int, least: int) -> Iterator[tuple[int, int]]:
@@ -189,3 +295,15 @@ def _from_the_top(members: int, marked: int, drawn: int, least: int) -> Iterator
             return
         term = term * (value * (unmarked - drawn + value)) // ((marked - value + 1) * (drawn - value + 1))
         value -= 1
+
+
+def _security(sigma: int, adversary: str, grinding: int) -> int:
+    """Bits for each of the two ways to fail: no connection, too many corrupt neighbours."""
+    return sigma + 1 + (grinding if adversary == MALICIOUS else 0)
+
+
+def _check(members: int, colluders: int, drops: int, adversary: str) -> None:
+    if members < 1 or not 0 <= colluders < members or not 0 <= drops < members:
+        raise InvalidParameters("colluders and drops are whole numbers from 0 to members - 1")
+    if adversary not in ADVERSARIES:
+        raise InvalidParameters(f"adversary must be one of {', '.join(ADVERSARIES)}, not {adversary}")
