@@ -1,0 +1,682 @@
+"""Participants that cheat beside honest ones, over gRPC: what they can be told to do, and what came of it.
+
+The coordinator is the real one, the honest participants run what `sordino join` runs. Nothing waits for a clock:
+messages of honest participants are held back until the cheat has been heard, so that no phase ends before it, and where
+silence is the cheat the coordinator's clock is put forward once everybody else has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+from structlog.testing import capture_logs
+
+import server.gathering
+import server.study
+from client.configuration import load
+from client.journal import ClientJournal
+from client.keystore import load_identity
+from client.participant_host import UNFINISHED, JoinError, ParticipantHost
+from client.settings import HostSettings
+from secagg import client_phases
+from secagg.errors import CoordinatorMisbehaved
+from secagg.keys import IdentityKey
+from secagg.messages import PHASES
+from tests.adversary.script import Naive, Places, Seen
+from tests.server.study_in_process import Coordinator, Peer, coordinator, identities
+from wire import coordinator_pb2 as pb
+
+KINDS = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
+PHASE_OF = dict(zip(KINDS, PHASES, strict=True))
+ADVERTISE, SHARE, INPUT, CHECK, UNMASK = KINDS
+STUCK_S = 5.0  # a study in which nothing happens for so long hangs
+GONE_S = 3600.0  # by how much a clock is put forward
+
+SUM_OF_ALL, SUM_OF_OTHERS = "sum", "sum of the others"
+ABORT_THEN_SUM, SHIFTED = "aborts, then sum of the others", "shifted sum"
+Vector = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Off(Naive):
+    """`Naive` for the coordinator's rooms.
+
+    Attributes:
+        also: further modules with checks off, where one check stands behind another.
+    """
+
+    also: tuple[Naive, ...] = ()
+
+    def load(self) -> ModuleType:
+        """The module, whose errors are the real ones: the rest of the package has to know them."""
+        real, naive = importlib.import_module(self.module), super().load()
+        for name, value in vars(real).items():
+            if isinstance(value, type) and issubclass(value, Exception):
+                setattr(naive, name, value)
+        return naive
+
+    @contextlib.contextmanager
+    def switched_off(self) -> Iterator[ModuleType]:
+        with contextlib.ExitStack() as stack:
+            naive = stack.enter_context(super().switched_off())
+            for one in self.also:
+                stack.enter_context(one.switched_off())
+            yield naive
+
+
+# ---------------------------------------------------------------- the cheat
+
+
+Twist = Callable[["Cheater", Any], Any]
+"""(cheater, honest content) -> messages to send instead, or None to say nothing; may be a coroutine function."""
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """What one participant does otherwise.
+
+    Attributes:
+        twists: by the kind of message it takes the place of.
+        uploader: in the place of the upload: async (cheater, packed vector).
+        rounds: in which it cheats.
+        begins: async (cheater), run beside everything else from the study's start on.
+        connects: takes the place of opening its own session; for who isn't let in.
+    """
+
+    twists: Mapping[str, Twist] = field(default_factory=dict)
+    uploader: Callable[[Cheater, bytes], Awaitable[Any]] | None = None
+    rounds: frozenset[int] = frozenset({1})
+    begins: Callable[[Cheater], Awaitable[Any]] | None = None
+    connects: Callable[[Cheater], Awaitable[Any]] | None = None
+
+    def kinds(self) -> set[str]:
+        """Phases in which it cheats."""
+        return {*self.twists, *([INPUT] if self.uploader is not None else [])}
+
+
+@dataclass
+class Cheater(Peer):
+    """Plays by the book but for its cheat.
+
+    Attributes:
+        cheated: rounds in which it is through with cheating.
+        owed: phase messages and refusals that it has sent.
+    """
+
+    stage: Stage | None = None
+    cheat: Cheat = field(default_factory=Cheat)
+    me: int = -1
+    cheated: set[tuple[int, str]] = field(default_factory=set)
+    owed: int = 0
+    mask_key_symbols: Any = None
+    receipts: list[bytes] = field(default_factory=list)
+    before: dict[str, Any] = field(default_factory=dict)  # its honest messages of earlier rounds
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    returning: bool = False  # opens another session when this one has ended
+
+    async def connect(self) -> None:
+        if self.cheat.connects is not None:
+            await self.cheat.connects(self)
+            return
+        await super().connect()
+        assert self.session is not None
+        # Bytes that are no message may be sent as they are.
+        self.session._call._request_serializer = lambda one: one if isinstance(one, bytes) else one.SerializeToString()
+
+    async def play(self) -> str | None:
+        """Until the study ends, in one session after another."""
+        while True:
+            if self.session is None:
+                return None
+            try:
+                reason = await super().play()
+            except (grpc.aio.AioRpcError, CoordinatorMisbehaved):
+                reason = None
+            if reason is not None or not self.returning:
+                self.session.close()  # nobody need wait for it
+                return reason
+            await self.close()
+            self.returning = False
+            await self.connect()
+
+    async def leave(self, *, returns: bool) -> None:
+        """Cut the connection in the middle of whatever there is."""
+        assert self.session is not None
+        self.returning = returns
+        self.session.close()
+        await self.session._incoming.put(None)
+
+    async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
+        self.mask_key_symbols = self.phase._keys.mask_key_symbols
+        await super().on_cohort_keys(message)
+
+    def cheats(self, kind: str) -> bool:
+        """Now."""
+        return self.number[0] in self.cheat.rounds and kind in self.cheat.kinds()
+
+    async def say(self, kind: str, content: Any) -> None:
+        if self.number[0] not in self.cheat.rounds or kind not in self.cheat.twists:
+            self.before[kind] = content
+            await self.tell(self.wrap(**{kind: content}))
+            return
+        round_ = self.number[0]
+        try:
+            messages = self.cheat.twists[kind](self, content)
+            if inspect.isawaitable(messages):
+                messages = await messages
+            for message in messages or ():
+                await self.tell(message)
+        finally:
+            self.before[kind] = content
+            self.cheated.add((round_, kind))
+
+    async def tell(self, message: Any) -> None:
+        """Send a message, or raw bytes."""
+        assert self.session is not None
+        if isinstance(message, pb.ParticipantMessage) and message.WhichOneof("message") in ("phase", "refusal"):
+            self.owed += 1
+        await self.session.send(message)
+
+    async def on_upload_credit(self, credit: pb.UploadCredit) -> None:
+        round_ = self.number[0]
+        if self.cheat.uploader is None or round_ not in self.cheat.rounds:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                self.receipts.append(await self.upload(_frames(self.packed)))
+            return
+
+        async def cheat() -> None:  # beside its session, which goes on
+            try:
+                await self.cheat.uploader(self, self.packed)  # type: ignore[misc]
+            except grpc.aio.AioRpcError as error:
+                self.upload_error = error
+            finally:
+                self.cheated.add((round_, INPUT))
+
+        self.tasks.append(asyncio.create_task(cheat()))
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
+        await super().close()
+
+    def crooked(self) -> Any:
+        """What `tests.secagg.attempts_in_memory.crooked_shares` takes for an attempt."""
+        return SimpleNamespace(phases={self.me: self.phase}, mask_key_symbols={self.me: self.mask_key_symbols})
+
+
+def _frames(packed: bytes) -> Any:
+    from wire.chunks import frames
+
+    return frames(packed)
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+@dataclass
+class Opened:
+    """A sum that a coordinator opened."""
+
+    u3: frozenset[int]
+    total: Vector
+
+
+@dataclass
+class Stage:
+    """A study with cheats in it, while it runs and after."""
+
+    where: Coordinator = None  # type: ignore[assignment]
+    cheaters: dict[int, Cheater] = field(default_factory=dict)
+    honest: list[int] = field(default_factory=list)
+    vectors: dict[tuple[int, int, int], Vector] = field(default_factory=dict)  # round, attempt, participant
+    bits: int = 0
+    opened: dict[tuple[int, int], Opened] = field(default_factory=dict)
+    ended: str = ""
+    logs: list[Any] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    arrived: Counter[int] = field(default_factory=Counter)
+    inbox: int = 0  # longest
+    outbox: int = 0
+    uploaded: Counter[int] = field(default_factory=Counter)  # bytes read of one upload, at most
+    hosts_ended: list[str] = field(default_factory=list)
+    clock_s: float = 0.0
+    silent: frozenset[int] = frozenset()
+    activity: int = 0
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self.where.events
+
+    def of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        return self.where.of(kind, **wanted)
+
+    def cheated(self, round_: int, kind: str) -> bool:
+        """Whether every cheat of a phase has been done and has reached the coordinator."""
+        for who, cheater in self.cheaters.items():
+            if round_ not in cheater.cheat.rounds or kind not in cheater.cheat.kinds():
+                continue
+            if (round_, kind) not in cheater.cheated and who in self.present(round_):
+                return False
+            if self.arrived[who] < cheater.owed and cheater.session is not None and not self.lost(who):
+                return False
+        return True
+
+    def present(self, round_: int) -> frozenset[int]:
+        """Who is still in the attempt."""
+        attempt = self.where.study._attempt
+        return frozenset() if attempt is None else frozenset(attempt._alive)
+
+    def lost(self, who: int) -> bool:
+        """Whether a participant has no session now."""
+        return self.where.study.sessions.get(who) is None
+
+    def identity(self, who: int) -> bytes:
+        return bytes(self.where.study.roster.entries[who].identity)
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who must be named for what.
+
+    Attributes:
+        kind: the phase, by its message.
+        reason: a piece of what the coordinator says.
+        excluded: from the study; else from this attempt only.
+    """
+
+    who: int
+    kind: str
+    reason: str
+    round: int = 1
+    excluded: bool = False
+
+
+async def play(
+    places: Places,
+    cheats: Mapping[int, Cheat],
+    *,
+    participants: int = 7,
+    rounds: int = 2,
+    silent: frozenset[int] = frozenset(),
+    stall_s: float | None = None,
+    study: Mapping[str, Any] | None = None,
+    coordinator_table: Mapping[str, Any] | None = None,
+    during: Callable[[Stage], Awaitable[None]] | None = None,
+) -> Stage:
+    """Run a study to its end with these cheats, by position in the roster.
+
+    Args:
+        silent: for whom the coordinator's clock is put forward when nobody else is waited for.
+        stall_s: longest wait for a chunk of an upload; None leaves it.
+        study: options of the study, beside those below.
+        during: run beside the study from its start.
+    """
+    fewest = (participants + 2) // 2 + 1
+    options = {
+        "participants": participants,
+        "rounds": rounds,
+        "task": "synthetic",
+        "task_options": {"dim": 8},
+        "min_survivors": fewest,
+        "quorum": fewest,
+        **(study or {}),
+    }
+    name = "-".join(["study", *(f"{key}-{value}" for key, value in sorted(options.items()) if key != "task_options")])
+    folder = places.study("".join(c for c in name.lower() if c.isalnum() or c == "-")[:60].rstrip("-"), **options)
+    work, stage = places.work(), Stage(silent=silent)
+    tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
+    with capture_logs() as stage.logs, _watched(stage, stall_s):
+        async with contextlib.AsyncExitStack() as stack:
+            stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
+            _listen(stage)
+            keys = identities(folder)
+            stage.honest = [who for who in range(participants) if who not in cheats]
+            for who, cheat in cheats.items():
+                stage.cheaters[who] = Cheater(stage.where, keys[who], stage=stage, cheat=cheat, me=who)
+            honest = {keys[who].public for who in stage.honest}
+            ended = await stack.enter_async_context(_hosts(folder, work, stage.where.address, honest))
+            await stack.enter_async_context(_cheating(stage))
+            await stack.enter_async_context(_watching(stage))
+            stage.where.start()
+            more = [asyncio.create_task(during(stage))] if during is not None else []
+            await _until_over(stage)
+            for task in more:
+                task.cancel()
+            if stage.ended == "rounds done":
+                stage.hosts_ended = await ended()
+    return stage
+
+
+async def _until_over(stage: Stage) -> None:
+    running = stage.where.running
+    assert running is not None
+    seen, since = -1, time.monotonic()
+    while not running.done():
+        await asyncio.wait({running}, timeout=0.05)
+        active = stage.activity + sum(event["kind"] not in _IDLE for event in stage.events)
+        if active != seen:
+            seen, since = active, time.monotonic()
+        elif time.monotonic() - since > STUCK_S:
+            stage.ended = "hang"
+            return
+    try:
+        stage.ended = running.result().reason
+    except Exception as error:
+        stage.ended = f"crash: {type(error).__name__}: {error}"
+
+
+_IDLE = ("phase_progress", "waiting_for_participants", "waiting_for_enrolment")
+
+
+@contextlib.asynccontextmanager
+async def _cheating(stage: Stage) -> AsyncIterator[None]:
+    cheaters = list(stage.cheaters.values())
+    await asyncio.gather(*(one.connect() for one in cheaters))
+    tasks = [asyncio.create_task(one.play()) for one in cheaters]
+    tasks += [asyncio.create_task(one.cheat.begins(one)) for one in cheaters if one.cheat.begins is not None]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, grpc.aio.AioRpcError):
+                stage.faults.append(f"the script itself failed: {type(result).__name__}: {result}")
+        await asyncio.gather(*(one.close() for one in cheaters))
+
+
+@contextlib.asynccontextmanager
+async def _hosts(
+    folder: Path, work: Path, address: str, honest: set[bytes]
+) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
+    """The client's inside for every host that has honest participants."""
+    opened: list[tuple[ClientJournal, ThreadPoolExecutor, asyncio.Task[None]]] = []
+    for home in sorted((folder / "hosts").iterdir()):
+        settings = _settings(home, work, address, honest)
+        if settings.participants:
+            journal = ClientJournal(settings.host.journal, settings.host.ledger)
+            executor = ThreadPoolExecutor(2)
+            task = asyncio.create_task(ParticipantHost(settings, journal, executor).stay())
+            opened.append((journal, executor, task))
+
+    async def ended() -> list[str]:
+        """How those ended that didn't end well."""
+        results = await asyncio.gather(*(task for _, _, task in opened), return_exceptions=True)
+        return [
+            str(error)
+            for error in results
+            if error is not None and not (isinstance(error, JoinError) and error.exit_code == UNFINISHED)
+        ]
+
+    try:
+        yield ended
+    finally:
+        for journal, executor, task in opened:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            executor.shutdown()
+            journal.close()
+
+
+def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostSettings:
+    settings = load(home).settings()
+    return replace(
+        settings,
+        host=replace(
+            settings.host, journal=work / f"{home.name}.sqlite", ledger=work / home.name / "spent.sqlite"
+        ),
+        coordinator=replace(settings.coordinator, address=address),
+        participants=tuple(one for one in settings.participants if load_identity(one.key).public in honest),
+    )
+
+
+# ---------------------------------------------------------------- looking on
+
+
+class _Clock:
+    """The time that an attempt sees."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._stage.clock_s
+
+
+@contextlib.contextmanager
+def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
+    """Note what is masked and what is opened, and how much is kept."""
+    attempt_class = server.study.Attempt
+    mask, run, take = client_phases.Masking.mask, attempt_class.run, attempt_class._take
+    globals_of_rounds = attempt_class._collect.__globals__
+    names = ("time", "Uploads", "PROGRESS_INTERVAL_S")
+    kept = {name: globals_of_rounds[name] for name in names}
+
+    def noting_mask(self: Any, vector: Vector) -> Any:
+        config = self._cohort.config
+        stage.vectors[config.round, config.attempt, self._cohort.me] = vector.copy()
+        stage.bits = config.parameters.bits
+        return mask(self, vector)
+
+    async def noting_run(self: Any) -> Any:
+        completed = await run(self)
+        number = self.config.round, self.config.attempt
+        stage.opened[number] = Opened(completed.u3, completed.total.copy())
+        return completed
+
+    def noting_take(self: Any, participant: int, item: Any, size: int) -> None:
+        take(self, participant, item, size)
+        stage.inbox = max(stage.inbox, self._inbox.qsize())
+
+    logger, handler = logging.getLogger(), _Faults(stage)
+    client_phases.Masking.mask = noting_mask  # type: ignore[method-assign]
+    attempt_class.run, attempt_class._take = noting_run, noting_take  # type: ignore[method-assign]
+    globals_of_rounds["time"] = _Clock(stage)
+    globals_of_rounds["PROGRESS_INTERVAL_S"] = 0.05
+    return_s, server.gathering.RETURN_S = server.gathering.RETURN_S, 0.2  # type: ignore[misc]
+    if stall_s is not None:
+        globals_of_rounds["Uploads"] = lambda *given: kept["Uploads"](*given, stall_s=stall_s)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        globals_of_rounds.update(kept)
+        server.gathering.RETURN_S = return_s  # type: ignore[misc]
+        client_phases.Masking.mask = mask  # type: ignore[method-assign]
+        attempt_class.run, attempt_class._take = run, take  # type: ignore[method-assign]
+
+
+class _Faults(logging.Handler):
+    """Errors in the log, less calls that were cancelled while everything was taken down."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.ERROR)
+        self._stage = stage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)):
+            told = f": {record.exc_info[1]!r}" if record.exc_info else ""
+            self._stage.faults.append(record.getMessage() + told)
+
+
+def _listen(stage: Stage) -> None:
+    """Between the service and the study: what arrives is counted, and honest messages wait for the cheat's."""
+    study = stage.where.study
+    phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
+
+    def on_phase(session: Any, message: pb.PhaseMessage, size: int) -> None:
+        kind = message.WhichOneof("message") or ""
+        stage.activity += session.participant in stage.honest
+        if session.participant in stage.honest and not stage.cheated(message.round, kind):
+            waiting.append((session, message, size))
+            return
+        phase_message(session, message, size)
+        stage.arrived[session.participant] += 1
+
+    def on_refusal(session: Any, message: pb.Refusal, size: int) -> None:
+        refusal(session, message, size)
+        stage.arrived[session.participant] += 1
+
+    async def on_upload(session: Any, chunks: Any) -> bytes:
+        read = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal read
+            async for chunk in chunks:
+                read += len(chunk)
+                stage.uploaded[session.participant] = max(stage.uploaded[session.participant], read)
+                yield chunk
+
+        return bytes(await upload(session, counted()))
+
+    waiting: list[tuple[Any, pb.PhaseMessage, int]] = []
+    stage.where.held = waiting  # type: ignore[attr-defined]
+    stage.where.hand_on = phase_message  # type: ignore[attr-defined]
+    study.phase_message, study.refusal, study.upload = on_phase, on_refusal, on_upload  # type: ignore[method-assign]
+
+
+@contextlib.asynccontextmanager
+async def _watching(stage: Stage) -> AsyncIterator[None]:
+    """Hands on what was held back, puts the clock forward, measures queues."""
+    where, study = stage.where, stage.where.study
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0.002)
+            held: list[Any] = where.held  # type: ignore[attr-defined]
+            for one in [o for o in held if stage.cheated(o[1].round, o[1].WhichOneof("message") or "")]:
+                held.remove(one)
+                where.hand_on(*one)  # type: ignore[attr-defined]
+            sessions = list(study.sessions._by_participant.values())
+            stage.outbox = max([stage.outbox, *(one.outbox.qsize() for one in sessions)])
+            attempt = study._attempt
+            if attempt is not None and attempt._waiting and attempt._waiting <= stage.silent and not held:
+                stage.clock_s += GONE_S
+                await asyncio.sleep(0.06)
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# ---------------------------------------------------------------- what it is worth
+
+
+def judge(
+    stage: Stage,
+    *blames: Blame,
+    rounds: int = 2,
+    shift: Mapping[int, Vector] | None = None,
+    most_read: int = 1 << 20,
+    collateral: frozenset[int] = frozenset(),
+    also: tuple[str, ...] = (),
+) -> Seen:
+    """What was seen, and every promise that did not hold.
+
+    Args:
+        blames: who must be named, and nobody else.
+        shift: of a round's sum, by what its cheat is documented to move it.
+        most_read: bytes that may be read of one upload.
+        collateral: cheats who may be named besides for a consequence.
+        also: promises that the script itself found broken.
+    """
+    broken: list[str] = list(also)
+    if stage.ended != "rounds done":
+        broken.append(stage.ended or "did not end")
+    completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
+    if stage.ended == "rounds done" and len(completed) != rounds:
+        broken.append(f"{len(completed)} sums, not {rounds}")
+    moved: list[int] = []
+    for (round_, attempt), opened in sorted(stage.opened.items()):
+        wanted = _sum(stage, round_, attempt, opened.u3)
+        if np.array_equal(opened.total, wanted):
+            continue
+        by = (shift or {}).get(round_)
+        if by is not None and np.array_equal(opened.total, _wrapped(wanted + by.astype(wanted.dtype), stage.bits)):
+            moved.append(round_)
+        else:
+            broken.append(f"round {round_} opened a wrong sum")
+    if shift and moved != sorted(shift):
+        broken.append("the sum is not shifted by what was added")
+    broken += _blamed(stage, blames, collateral)
+    if stage.inbox > MOST_QUEUED * (len(stage.honest) + len(stage.cheaters)):
+        broken.append(f"{stage.inbox} messages waited in memory")
+    if stage.outbox > MOST_ANSWERS:
+        broken.append(f"{stage.outbox} answers waited in memory")
+    broken += [f"{read} bytes of one upload were read" for read in stage.uploaded.values() if read > most_read]
+    broken += [f"error in the log: {fault}" for fault in dict.fromkeys(stage.faults)]
+    broken += [f"an honest client ended: {why}" for why in stage.hosts_ended]
+    told = [f"{event['phase']}: {event['reason']}" for event in stage.of("participant_dropped")]
+    aborts = stage.of("attempt_aborted")
+    left_out = any(blame.who not in completed.get(blame.round, Opened(frozenset(), np.zeros(0))).u3 for blame in blames)
+    outcome = stage.ended
+    if stage.ended == "rounds done":
+        outcome = ABORT_THEN_SUM if aborts else SHIFTED if moved else SUM_OF_OTHERS if left_out else SUM_OF_ALL
+    told = [f"{event['phase']}: {event['reason']}" for event in aborts] + told
+    return Seen(outcome, "; ".join(dict.fromkeys(told))[:300], tuple(dict.fromkeys(broken)))
+
+
+MOST_QUEUED = 12  # messages of one participant that an attempt takes, and the word that it is gone
+MOST_ANSWERS = 24
+
+
+def _sum(stage: Stage, round_: int, attempt: int, u3: frozenset[int]) -> Vector:
+    vectors = [stage.vectors[round_, attempt, who] for who in sorted(u3)]
+    return _wrapped(np.sum(np.stack(vectors).astype(np.uint64), axis=0), stage.bits).astype(vectors[0].dtype)
+
+
+def _wrapped(vector: Vector, bits: int) -> Vector:
+    return (vector.astype(np.uint64) & np.uint64((1 << bits) - 1)).astype(vector.dtype)
+
+
+def _blamed(stage: Stage, blames: tuple[Blame, ...], collateral: frozenset[int]) -> list[str]:
+    broken: list[str] = []
+    culprits = {blame.who for blame in blames} | collateral
+    for event in stage.of("participant_dropped"):
+        if event["participant"] not in culprits:
+            broken.append(f"participant {event['participant']} is dropped, who did nothing: {event['reason']}")
+    for event in stage.of("participant_excluded"):
+        if not any(blame.excluded and blame.who == event["participant"] for blame in blames):
+            broken.append(f"participant {event['participant']} is excluded: {event['reason']}")
+    for log in stage.logs:
+        if log.get("event") == "refused":
+            broken.append(f"an honest participant refused: {log.get('reason')}")
+        elif log.get("log_level") == "error":
+            broken.append(f"error: {log.get('event')} {log.get('reason', '')}")
+    for blame in blames:
+        what = f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_OF[blame.kind]}"
+        dropped = [
+            event["reason"]
+            for event in stage.of("participant_dropped", participant=blame.who, round=blame.round)
+            if event["phase"] == PHASE_OF[blame.kind]
+        ]
+        excluded = [event["reason"] for event in stage.of("participant_excluded", participant=blame.who)]
+        if not any(blame.reason in reason for reason in (excluded if blame.excluded else dropped)):
+            broken.append(f"{what}: {[*dropped, *excluded]}")
+    return broken
+
+
+def own_key(stage: Stage, who: int) -> IdentityKey:
+    """Of a cheater."""
+    return stage.cheaters[who].identity
