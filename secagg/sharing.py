@@ -143,12 +143,9 @@ def conditions(
     """Corrupt and answering neighbours at a degree below ``members`` - 1, and the threshold that follows."""
     _check(members, colluders, drops, adversary)
     corrupt = exceeded_rarely(members, colluders, degree, _security(sigma, adversary, grinding))
-    if adversary == CURIOUS:
-        threshold = corrupt + 1
-    else:
-        # 2 t > k + corrupt neighbours, or two disjoint sets of honest neighbours could open both secrets of one
-        # member. Published as ceil((corrupt + k - 1.25) / 2) + 1: the same for whole numbers.
-        threshold = (degree + corrupt) // 2 + 1
+    # 2 t > k + corrupt neighbours, or two disjoint sets of honest neighbours could open both secrets of one member.
+    # Published as ceil((corrupt + k - 1.25) / 2) + 1: the same for whole numbers. Who is curious asks no two sets.
+    threshold = corrupt + 1 if adversary == CURIOUS else (degree + corrupt) // 2 + 1
     return Conditions(corrupt, degree - exceeded_rarely(members, drops, degree, eta), max(threshold, 2))
 
 
