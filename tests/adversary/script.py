@@ -33,7 +33,8 @@ for _room in ("client", "server", "secagg"):  # their helper modules import one 
         sys.path.append(str(TESTS / _room))
 
 COORDINATOR, PARTICIPANT = "coordinator", "participant"
-ROOMS = ("client", "server", "secagg", "wire", "mechanisms")
+# Where a naive module is put: the package's rooms, and the helpers that start real clients and coordinators.
+ROOMS = ("client", "server", "secagg", "wire", "mechanisms", "host_in_process", "study_in_process")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Naive:
             (`tests.secagg.naive_variants.without`); all of them are taken out.
         changed: pieces of source and what stands in their place (`tests.secagg.naive_variants.changed`), for checks
             that are no such ``if``.
+        also: further modules of the same naive side, for what is checked in two places.
         shows: what the naive side must come out as, a piece of its outcome, detail or broken promises; empty: anything
             but what the script states.
     """
@@ -68,6 +70,7 @@ class Naive:
     module: str
     without: tuple[str, ...] = ()
     changed: tuple[tuple[str, str], ...] = ()
+    also: tuple[Naive, ...] = ()
     shows: str = ""
 
     def load(self) -> ModuleType:
@@ -75,26 +78,29 @@ class Naive:
         return naive_variants.variant(importlib.import_module(self.module), self.without, self.changed)
 
     @contextlib.contextmanager
-    def switched_off(self) -> Iterator[ModuleType]:
+    def switched_off(self) -> Iterator[None]:
         """Put the naive module's functions and classes wherever the package uses the real ones, for a while."""
         real, naive = importlib.import_module(self.module), self.load()
         swapped = {
-            name: (value, getattr(naive, name))
+            id(value): getattr(naive, name)
             for name, value in vars(real).items()
             if getattr(value, "__module__", None) == real.__name__ and hasattr(naive, name)
         }
         undo: list[tuple[ModuleType, str, Any]] = []
-        try:
-            for where in [module for name, module in sys.modules.items() if name.partition(".")[0] in ROOMS]:
-                for name, value in list(vars(where).items()):
-                    for old, new in swapped.values():
-                        if value is old:
+        with contextlib.ExitStack() as others:
+            try:
+                for where in [module for name, module in sys.modules.items() if name.partition(".")[0] in ROOMS]:
+                    for name, value in list(vars(where).items()):
+                        if id(value) in swapped:
                             undo.append((where, name, value))
-                            setattr(where, name, new)
-            yield naive
-        finally:
-            for where, name, value in undo:
-                setattr(where, name, value)
+                            setattr(where, name, swapped[id(value)])
+                for one in self.also:
+                    others.enter_context(one.switched_off())
+                yield
+            finally:
+                others.close()
+                for where, name, value in undo:
+                    setattr(where, name, value)
 
 
 class Places:
@@ -165,7 +171,7 @@ class Script:
 
     def undetected(self, naive: Naive, seen: Seen) -> str | None:
         """What is wrong with a run on a naive side; None when it came out otherwise, as it must."""
-        what = f"{self.name} without {naive.without or naive.changed} of {naive.module}"
+        what = f"{self.name} without {naive.without + naive.changed} of {naive.module}"
         if not seen.broken and seen.outcome == self.outcome:
             return f"{what} comes out the same: {seen.outcome}: {seen.detail}"
         if naive.shows not in " ".join((seen.outcome, seen.detail, *seen.broken)):

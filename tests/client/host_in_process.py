@@ -84,12 +84,17 @@ def settings_of(folder: Path, journal: Path, address: str = "localhost:1", **cha
 
 
 @contextlib.asynccontextmanager
-async def host(settings: HostSettings) -> AsyncIterator[asyncio.Task[int]]:
-    """Run a client process's inside until the block ends."""
+async def host(
+    settings: HostSettings, watch: Callable[[ParticipantHost], None] | None = None
+) -> AsyncIterator[asyncio.Task[int]]:
+    """Run a client process's inside until the block ends; ``watch`` sees it before it runs."""
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor = ThreadPoolExecutor(2)
     try:
-        task = asyncio.create_task(ParticipantHost(settings, journal, executor).run())
+        one = ParticipantHost(settings, journal, executor)
+        if watch is not None:
+            watch(one)
+        task = asyncio.create_task(one.run())
         try:
             yield task
         finally:
