@@ -14,10 +14,11 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -30,12 +31,23 @@ from secagg.keys import IdentityKey
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
-from secagg.parameters import RoundParameters, assumed_colluders, default_min_survivors
+from secagg.parameters import (
+    COMPLETE,
+    GRAPHS,
+    HARARY,
+    RoundParameters,
+    assumed_colluders,
+    choose_graph,
+    default_min_survivors,
+)
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing
 from wire import codec
 from wire import coordinator_pb2 as pb
 
 LARGEST_DIM: Final = 1 << 28
+AUTO: Final = "auto"
+_SIZES_TAKEN: Final = 50
 PHASES: Final = {
     "advertise-keys": ADVERTISE_KEYS,
     "share-keys": SHARE_KEYS,
@@ -56,6 +68,10 @@ class Setting:
     clients: int
     dim: int
     bits: int
+    graph: str = AUTO
+    degree: int | None = None  # with a threshold: instead of what the rules ask for
+    threshold: int | None = None
+    adversary: str = MALICIOUS
     adversarial: float = 0.05
     dropout: float = 0.3
     drop: float = 0.0
@@ -71,6 +87,19 @@ class Setting:
                 raise ValueError(f"{option} is a share from 0 to below 1, not {share:g}")
         if self.at not in PHASES:
             raise ValueError(f"--at takes one of {', '.join(PHASES)}, not {self.at!r}")
+        if self.graph not in (AUTO, *GRAPHS):
+            raise ValueError(f"--graph takes {AUTO}, {' or '.join(GRAPHS)}, not {self.graph!r}")
+        if self.adversary not in ADVERSARIES:
+            raise ValueError(f"--adversary takes one of {', '.join(ADVERSARIES)}, not {self.adversary!r}")
+        if self.adversary != MALICIOUS and self.at == "consistency-check":
+            raise ValueError(f"against a {self.adversary} coordinator there is no consistency-check to leave before")
+        if (self.degree is None) != (self.threshold is None):
+            raise ValueError("--degree and --threshold go together")
+        if self.degree is not None and self.threshold is not None:
+            if self.degree % 2 or not 2 <= self.degree < self.clients - 1 or self.graph == COMPLETE:
+                raise ValueError(f"--degree is that of a ring: even, from 2 to below {self.clients - 1}")
+            if not 2 <= self.threshold <= self.degree:
+                raise ValueError(f"--threshold must lie between 2 and the degree, {self.degree}")
         if not 0 <= self.drop < 1:
             raise ValueError(f"--drop is a share from 0 to below 1, not {self.drop:g}")
         left = self.clients - self.dropped
@@ -93,15 +122,37 @@ class Setting:
             InvalidParameters: they can't be met.
         """
         colluders = assumed_colluders(self.clients, self.adversarial, self.dropout)
-        survivors = default_min_survivors(self.clients, colluders, self.dropout)
-        return RoundParameters(
+        if self.adversary == MALICIOUS:
+            survivors = default_min_survivors(self.clients, colluders, self.dropout)
+        else:  # as the published rules have it: the planned share leaves, and nobody else
+            survivors = self.clients - math.floor(Fraction(repr(self.dropout)) * self.clients)
+        graph = self.graph
+        if self.degree is not None:
+            graph = HARARY
+        elif graph == AUTO:
+            graph = choose_graph(self.clients, colluders, survivors, self.adversary)
+        return _Parameters(
             cohort=self.clients,
             colluders=colluders,
             min_survivors=survivors,
             quorum=survivors,
             bits=self.bits,
             dim=self.dim,
+            graph=graph,
+            adversary=self.adversary,
+            degree_and_threshold=None if self.degree is None else (self.degree, self.threshold or 0),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameters(RoundParameters):
+    """With a sharing that is given: other systems' settings, which no participant of a study would accept."""
+
+    degree_and_threshold: tuple[int, int] | None = None
+
+    def sharing(self, u1: int) -> Sharing:
+        """As given, or by the rules."""
+        return super().sharing(u1) if self.degree_and_threshold is None else Sharing(*self.degree_and_threshold)
 
 
 @dataclass
@@ -163,12 +214,12 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
         "clients": setting.clients,
         "dim": setting.dim,
         "bits": setting.bits,
-        "graph": "complete",
-        "adversary": "malicious",
+        "graph": COMPLETE if graph.complete else HARARY,
+        "adversary": setting.adversary,
         "drop": setting.drop,
         "at": setting.at,
         "sum_ok": bool(np.array_equal(completed.total, expected)),
-        "degree": len(graph.u1) - 1,
+        "degree": graph.degree,
         "threshold": graph.threshold,
         "survivors": len(survivors),
         "client_cpu_s": client_cpu_s,
@@ -196,9 +247,15 @@ class _Attempt:
         roster_file = sign_roster(Roster("bench", 1, entries), authority)
         authority_public = authority.public_key().public_bytes_raw()
 
+        # One copy in memory: a thousand of them would hide what the coordinator holds. What a participant derives from
+        # its roster it derives once for each version, in whatever round, and `bench primitives` has the time.
+        roster = verify_roster(roster_file, authority_public)
+        for derived in (roster.positions, roster.everybody, roster.digest()):
+            assert derived  # noqa: S101
+
         def configuration() -> RoundConfig:
             return RoundConfig(
-                roster=verify_roster(roster_file, authority_public),
+                roster=roster,
                 round=1,
                 attempt=1,
                 study_digest=hashlib.sha256(b"study").digest(),
@@ -217,6 +274,7 @@ class _Attempt:
         # Spread over the positions, since those at one end only add, or only subtract, their masks.
         step = setting.clients / max(setting.dropped, 1)
         self.leaving = {int(index * step) for index in range(setting.dropped)}
+        self.here = set(range(setting.clients))
 
     def run(self) -> tuple[Any, NDArray[Any]]:
         """All phases; returns what the coordinator opened and the plain sum of the survivors."""
@@ -252,10 +310,15 @@ class _Attempt:
         with clock.server(MASKED_INPUT):
             check, sets = masked.close()
         self._received(sets, lambda message: codec.write_survivor_sets(1, 1, message))
-        self._phase(CONSISTENCY_CHECK, check, sets, self._step, codec.write_consistency)
-        with clock.server(CONSISTENCY_CHECK):
-            unmasking, requests = check.close()
-        self._received(requests, lambda message: codec.write_unmasking_request(1, 1, message))
+        requests: Mapping[int, Any] = sets
+        if parameters.signed:
+            self._phase(CONSISTENCY_CHECK, check, sets, self._step, codec.write_consistency)
+            with clock.server(CONSISTENCY_CHECK):
+                unmasking, requests = check.close()
+            self._received(requests, lambda message: codec.write_unmasking_request(1, 1, message))
+        else:
+            with clock.server(UNMASKING):
+                unmasking = check.without_signatures()
         # Everybody is asked and answers; the coordinator takes as many replies as it needs.
         self._phase(UNMASKING, unmasking, requests, self._step, codec.write_unmasking_reply)
         with clock.server(UNMASKING):
@@ -281,15 +344,15 @@ class _Attempt:
         self,
         name: str,
         phase: Any,
-        messages: dict[int, Any],
+        messages: Mapping[int, Any],
         answer: Callable[[int, Any], Any],
         write: Callable[[Any], Any],
     ) -> None:
         """Each participant that is still there answers, and the coordinator takes the answer at once."""
         if PHASES[self.setting.at] == name:
+            self.here -= self.leaving
             for who in self.leaving:
                 self.clients.pop(who, None)
-                messages.pop(who, None)
         field_name = {
             ADVERTISE_KEYS: "advertise_keys",
             SHARE_KEYS: "share_keys",
@@ -297,8 +360,12 @@ class _Attempt:
             CONSISTENCY_CHECK: "consistency",
             UNMASKING: "unmasking",
         }[name]
-        for who in list(messages):
-            message = answer(who, messages.pop(who))
+        for who in messages:
+            if who not in self.here:
+                continue
+            with self.clock.server(name):  # made when it is sent
+                asked = messages[who]
+            message = answer(who, asked)
             with self._outside():
                 phase_message = pb.PhaseMessage(round=1, attempt=1, **{field_name: write(message)})
                 self.sent[who] += pb.ParticipantMessage(phase=phase_message).ByteSize()
@@ -307,12 +374,16 @@ class _Attempt:
             with self.clock.server(name):
                 phase.receive(who, message)
 
-    def _received(self, messages: dict[int, Any], write: Callable[[Any], Any]) -> None:
-        """Count what the coordinator sends. Messages of one phase have one size but for their varints."""
+    def _received(self, messages: Mapping[int, Any], write: Callable[[Any], Any]) -> None:
+        """Count what the coordinator sends, of some and for all: messages of one phase differ in varints only."""
         with self._outside():
-            for who, message in messages.items():
-                written = write(message)
-                self.got[who] += pb.CoordinatorMessage(**{_FIELDS[type(written).__name__]: written}).ByteSize()
+            some = list(messages)[:: max(1, len(messages) // _SIZES_TAKEN)]
+            sizes = []
+            for who in some:
+                written = write(messages[who])
+                sizes.append(pb.CoordinatorMessage(**{_FIELDS[type(written).__name__]: written}).ByteSize())
+            for who in messages:
+                self.got[who] += round(sum(sizes) / len(sizes))
 
     @contextmanager
     def _outside(self) -> Iterator[None]:

@@ -93,7 +93,7 @@ class RoundConfig:
         from secagg.lottery import winners
 
         if self.ticket is None:
-            return frozenset(range(len(self.roster)))
+            return self.roster.everybody
         return winners(self.roster, self.round, self.ticket, self.parameters.cohort)
 
     def round_context(self) -> bytes:

@@ -102,6 +102,22 @@ def complete_graph_threshold(u1: int, colluders: int) -> int:
     return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
 
 
+def sparse_sharing(u1: int, colluders: int, min_survivors: int, adversary: str) -> Sharing | None:
+    """Degree and threshold on the k-regular graph; None below 64 members, and where no degree keeps the promises."""
+    if u1 < SMALL_COHORT:
+        return None
+    return k_regular(u1, max(colluders, FEWEST_COLLUDERS), max(0, u1 - min_survivors), adversary)
+
+
+def choose_graph(cohort: int, colluders: int, min_survivors: int, adversary: str) -> str:
+    """The k-regular graph where it has half as many edges as the complete one at most.
+
+    Above that it saves less than the signed uploads cost that it has to show.
+    """
+    sharing = sparse_sharing(cohort, colluders, min_survivors, adversary)
+    return HARARY if sharing is not None and 2 * sharing.degree <= cohort - 1 else COMPLETE
+
+
 def signatures_needed(u1: int, colluders: int) -> int:
     """Signatures over u2 and u3 that a participant wants to see: more than (|u1| + A) / 2.
 
@@ -217,9 +233,8 @@ class RoundParameters:
         for which no sparse graph keeps the promises, share on the complete graph.
         """
         found = None
-        if self.graph == HARARY and u1 >= SMALL_COHORT:
-            colluders = max(self.colluders, FEWEST_COLLUDERS)
-            found = k_regular(u1, colluders, max(0, u1 - self.min_survivors), self.adversary)
+        if self.graph == HARARY:
+            found = sparse_sharing(u1, self.colluders, self.min_survivors, self.adversary)
         return found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))
 
     def threshold(self, u1: int) -> int:

@@ -68,6 +68,11 @@ class Roster:
         """Identity -> position."""
         return {entry.identity: position for position, entry in enumerate(self.entries)}
 
+    @cached_property
+    def everybody(self) -> frozenset[int]:
+        """All positions."""
+        return frozenset(range(len(self.entries)))
+
     def identity(self, participant: int) -> bytes:
         """The Ed25519 public key at a position."""
         return self.entries[participant].identity

@@ -39,7 +39,14 @@ BoundFile = Annotated[
 
 class _Graph(StrEnum):
     COMPLETE = "complete"
+    HARARY = "harary"
     AUTO = "auto"
+
+
+class _Adversary(StrEnum):
+    CURIOUS = "curious"
+    SEMI_MALICIOUS = "semi-malicious"
+    MALICIOUS = "malicious"
 
 
 class _At(StrEnum):
@@ -68,8 +75,21 @@ def secagg(
     dim: Annotated[int, typer.Option(help="Values in one vector.")] = 100_000,
     bits: Annotated[int, typer.Option(help="Bits of one value, 1 to 62.")] = 20,
     graph: Annotated[
-        _Graph, typer.Option(help="complete: everybody shares with everybody. auto: the same in this version.")
-    ] = _Graph.COMPLETE,
+        _Graph,
+        typer.Option(
+            help="complete: everybody shares with everybody. harary: on a ring with as many neighbours as the rules "
+            "ask for. auto: the ring where it halves the work."
+        ),
+    ] = _Graph.AUTO,
+    degree: Annotated[
+        int | None, typer.Option(help="Of the ring, with --threshold: another system's setting.", show_default="rules")
+    ] = None,
+    threshold: Annotated[
+        int | None, typer.Option(help="Shares that rebuild a secret, with --degree.", show_default="rules")
+    ] = None,
+    adversary: Annotated[
+        _Adversary, typer.Option(help="What the coordinator may do. Only malicious has the ConsistencyCheck.")
+    ] = _Adversary.MALICIOUS,
     drop: Annotated[float, typer.Option(help="Share of the participants that leaves.")] = 0.0,
     at: Annotated[_At, typer.Option(help="The phase before which they leave.")] = _At.MASKED_INPUT,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
@@ -84,6 +104,10 @@ def secagg(
             clients=clients,
             dim=dim,
             bits=bits,
+            graph=graph.value,
+            degree=degree,
+            threshold=threshold,
+            adversary=adversary.value,
             adversarial=adversarial,
             dropout=dropout,
             drop=drop,
