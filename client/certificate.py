@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from wire.durable import replace_durably
+from wire.foreign_x509 import UNREADABLE
 from wire.key_files import KeyFileError, read_key_file
 
 RENEWED_FILE: Final = "renewed.pem"
@@ -128,20 +129,24 @@ def _read_pair(chain_file: Path, key_file: Path) -> ClientCertificate:
 def _pair(chain: bytes, key: bytes, path: Path) -> ClientCertificate:
     try:
         certificates = x509.load_pem_x509_certificates(chain)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise CertificateError(f"{path} holds no certificate in PEM: copy it again") from error
     try:
         private: PrivateKeyTypes = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError):
+    except UNREADABLE:
         # Not chained: what a parser says of a file that it can't read may quote it.
         raise CertificateError(f"the key of {path} is no unencrypted private key in PEM") from None
     leaf = certificates[0]
-    if _public(private.public_key()) != _public(leaf.public_key()):
+    try:
+        pair = _public(private.public_key()) == _public(leaf.public_key())
+    except UNREADABLE:
+        raise CertificateError(f"{path} or its key is of a kind that isn't known here: copy both again") from None
+    if not pair:
         raise CertificateError(f"{path} and its key don't belong together: copy both from the same place")
     try:
         alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         names = tuple(alternatives.get_values_for_type(x509.UniformResourceIdentifier))
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         names = ()
     return ClientCertificate(
         chain=b"".join(one.public_bytes(Encoding.PEM) for one in certificates),

@@ -32,6 +32,7 @@ from wire import coordinator_pb2 as pb
 from wire.address import split_address
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
+from wire.foreign_x509 import UNREADABLE
 from wire.peer_text import peer_text
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
@@ -75,7 +76,7 @@ async def look(address: str, fingerprint: bytes) -> Look:
         EnrolmentRefused: another authority, a card or a document that doesn't hold, or a clock that is wrong.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
-    certificate = x509.load_der_x509_certificate(der)
+    certificate = _read_certificate(der, address)
     _check_times(certificate, address)
     # Trusted for this one call, whose answer needs no trust.
     pem = certificate.public_bytes(serialization.Encoding.PEM)
@@ -98,7 +99,7 @@ async def look(address: str, fingerprint: bytes) -> Look:
         )
     try:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(card.tls_ca))
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except (*UNREADABLE, InvalidSignature) as error:
         raise EnrolmentRefused(
             f"{address}: the certificate of whoever answers there isn't signed by the study's authority: you may be "
             "talking to somebody in between"
@@ -169,16 +170,17 @@ def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, 
     Raises:
         EnrolmentRefused: it isn't.
     """
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     try:
         leaf = x509.load_pem_x509_certificates(chain)[0]
         leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
         usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        public = leaf.public_key().public_bytes(*form)
+    except (*UNREADABLE, InvalidSignature, x509.ExtensionNotFound) as error:
         raise EnrolmentRefused("the certificate in the answer isn't signed by the study's TLS authority") from error
     private = serialization.load_pem_private_key(key, password=None)
-    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    if not hmac.compare_digest(leaf.public_key().public_bytes(*form), private.public_key().public_bytes(*form)):
+    if not hmac.compare_digest(public, private.public_key().public_bytes(*form)):
         raise EnrolmentRefused("the certificate in the answer is for another key than this one's")
     found = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
     if ExtendedKeyUsageOID.CLIENT_AUTH not in usage or len(found) != 1 or found[0] not in names:
@@ -252,6 +254,13 @@ def _fetch_certificate(address: str) -> bytes:
     if not found:
         raise EnrolmentRefused(f"{address} shows no certificate: is it the coordinator's port for enrolment?")
     return found
+
+
+def _read_certificate(der: bytes, address: str) -> x509.Certificate:
+    try:
+        return x509.load_der_x509_certificate(der)
+    except UNREADABLE as error:
+        raise EnrolmentRefused(f"{address} shows a certificate that can't be read: it is no coordinator") from error
 
 
 def _check_times(certificate: x509.Certificate, address: str) -> None:

@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from wire.foreign_x509 import UNREADABLE
+
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 IDENTITY_URI: Final = "urn:sordino:identity:"
 HOST_URI: Final = "urn:sordino:host:"
@@ -76,7 +78,7 @@ class CertificateAuthority:
             parsed = x509.load_pem_x509_certificate(certificate)
             private = serialization.load_pem_private_key(key, None)
             is_ca = parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-        except (ValueError, TypeError, x509.ExtensionNotFound):
+        except (*UNREADABLE, x509.ExtensionNotFound):
             # Not chained: what a parser says of a file that it can't read may quote it.
             raise CertificateError("not a certificate authority's certificate and its unencrypted key in PEM") from None
         if not isinstance(private, ec.EllipticCurvePrivateKey) or not isinstance(private.curve, ec.SECP256R1):
@@ -192,7 +194,7 @@ def read_client(certificate: bytes, ca: bytes) -> ClientName:
         leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
         usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+    except (*UNREADABLE, InvalidSignature, x509.ExtensionNotFound) as error:
         raise CertificateError("not a client certificate of this study's TLS authority") from error
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     if list(usage) != [ExtendedKeyUsageOID.CLIENT_AUTH] or len(uris) != 1 or len(list(names)) != 1:

@@ -20,6 +20,7 @@ from secagg.context import encode, number
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
 from wire.address import split_address
 from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
+from wire.foreign_x509 import UNREADABLE
 from wire.join_code import fingerprint
 
 LARGEST_CARD: Final = 32 << 10
@@ -75,7 +76,7 @@ class Card:
             raise InvalidCard("a key on the card hasn't 32 bytes")
         try:
             certificate = x509.load_pem_x509_certificate(self.tls_ca)
-        except ValueError as error:
+        except UNREADABLE as error:
             raise InvalidCard("the card holds no TLS certificate") from error
         if certificate.public_bytes(serialization.Encoding.PEM) != self.tls_ca:
             raise InvalidCard("the card must hold one TLS certificate and nothing beside it")

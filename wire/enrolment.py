@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -44,6 +43,7 @@ from wire.authority_statements import (
     write_package,
 )
 from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
+from wire.foreign_x509 import UNREADABLE
 from wire.join_code import (
     CODE_ID_BYTES,
     MAC_BYTES,
@@ -248,7 +248,7 @@ def _check_csr(csr: bytes) -> None:
         good = isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
         good = good and isinstance(parsed.signature_hash_algorithm, hashes.SHA256) and parsed.is_signature_valid
         good = good and parsed.public_bytes(serialization.Encoding.PEM) == csr
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise InvalidRequest("the request holds no certificate signing request") from error
     if not good:
         raise InvalidRequest("the certificate signing request must be one of a P-256 key, signed with it")

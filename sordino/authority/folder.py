@@ -26,6 +26,7 @@ from secagg.lottery import MOST_DRAWS
 from secagg.roster import LARGEST_ROSTER
 from sordino.certificates import CLIENT_DAYS, CertificateAuthority, CertificateError, new_key, private_pem
 from wire.enrolment import Card, fingerprint, sign_card
+from wire.foreign_x509 import UNREADABLE
 from wire.key_files import KeyFileError, read_key_file, write_key_file
 from wire.settings_file import Settings, Table, read_settings, split_address
 
@@ -119,7 +120,7 @@ def open_folder(path: Path) -> AuthorityFolder:
     settings = read_settings(AuthoritySettings, path / AUTHORITY_FILE, hint=_HINT).authority
     try:
         signing = serialization.load_pem_private_key(read_key_file(path / KEY_FILE), None)
-    except (ValueError, TypeError) as error:
+    except UNREADABLE as error:
         if isinstance(error, KeyFileError):
             raise
         raise AuthorityError(f"{path / KEY_FILE} is no unencrypted private key in PEM: restore it") from None

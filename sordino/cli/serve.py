@@ -110,13 +110,14 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
     from cryptography.x509 import load_pem_x509_certificates
 
     from wire.enrolment import InvalidCard, fingerprint, verify_card
+    from wire.foreign_x509 import UNREADABLE
     from wire.settings_file import ConfigurationError
 
     table = configuration.coordinator
     try:
         card = verify_card(table.card.read_bytes(), fingerprint(configuration.read_authority_public_key()))
         known = load_pem_x509_certificates(table.client_ca.read_bytes())
-    except (OSError, ValueError, InvalidCard, ConfigurationError):
+    except (OSError, *UNREADABLE, InvalidCard, ConfigurationError):
         return
     if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
         raise Failure(
