@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import time
 from pathlib import Path
 from typing import Final
 
-from wire.durable import DurableStore, StorageError, check_kind, open_to_read
+from wire.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
 from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
 from wire.ledger_rows import LedgerEntry
 
@@ -242,6 +241,6 @@ def _noted(journal: Path) -> Head | None:
             if not check_kind(connection, journal, APPLICATION_ID, FORMAT):
                 return None
             rows = connection.execute("SELECT rows, hash FROM ledger").fetchall()
-    except sqlite3.Error as error:
+    except DAMAGED as error:
         raise StorageError(f"{journal} can't be used as a database: {error}") from error
     return Head(*rows[0]) if rows else None

@@ -159,7 +159,7 @@ class Renewal:
             fields = json.loads(read_key_file(self._pending))
             key, request = fields["key"].encode(), fields["request"].encode()
             asked = read_request(request).request
-        except (KeyFileError, InvalidRequest, ValueError, KeyError, TypeError, AttributeError):
+        except (KeyFileError, InvalidRequest, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None  # none, or one that is of no use
         late = time.time() - asked.at > LONGEST_PENDING_S
         if asked.identity != self._identity.public or asked.study != self._settings.study.name or late:

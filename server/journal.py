@@ -24,7 +24,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from secagg.roster import Roster
-from wire.durable import DurableStore, Statement, StorageError, check_kind, open_to_read
+from wire.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read
 from wire.ledger import (
     COORDINATOR,
     LEDGER_FILE,
@@ -265,7 +265,7 @@ def read_study(state: Path) -> bytes | None:
     try:
         with contextlib.closing(open_to_read(state)) as connection:
             rows = connection.execute("SELECT document FROM study").fetchall()
-    except sqlite3.Error as error:
+    except DAMAGED as error:
         raise StorageError(f"{state} can't be used as a database: {error}") from error
     return bytes(rows[0][0]) if rows else None
 
@@ -275,7 +275,7 @@ def read_members(state: Path) -> dict[int, bytes]:
     try:
         with contextlib.closing(open_to_read(state)) as connection:
             rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
-    except sqlite3.Error as error:
+    except DAMAGED as error:
         raise StorageError(f"{state} can't be used as a database: {error}") from error
     return {number: bytes(identity) for number, identity in rows}
 
@@ -364,7 +364,7 @@ def _noted(state: Path) -> _Noted | None:
             attempts = connection.execute(
                 "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
             ).fetchall()
-    except sqlite3.Error as error:
+    except DAMAGED as error:
         raise StorageError(f"{state} can't be used as a database: {error}") from error
     if not study:
         return None

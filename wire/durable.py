@@ -17,13 +17,17 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 Statement = tuple[str, Sequence[Any]]
 
 
 class StorageError(Exception):
     """The database can't be opened or written; names the file and the reason."""
+
+
+DAMAGED: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a database may raise. The second where SQLite's own message quotes bytes of a damaged file."""
 
 
 def _lock(path: Path) -> int:
@@ -132,7 +136,7 @@ def _open(path: Path, schema: str, application: int, version: int) -> sqlite3.Co
             # The version comes with the tables: a crash leaves both or neither.
             connection.execute(f"PRAGMA application_id={application}")
             connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
-    except (sqlite3.Error, OSError, StorageError) as error:
+    except (*DAMAGED, OSError, StorageError) as error:
         if connection is not None:
             connection.close()
         if isinstance(error, StorageError):
@@ -217,7 +221,7 @@ class DurableStore:
         try:
             with contextlib.closing(sqlite3.connect(self.path)) as connection:
                 return connection.execute(sql, parameters).fetchall()
-        except sqlite3.Error as error:
+        except DAMAGED as error:
             raise StorageError(f"{self.path}: {error}") from error
 
     def close(self) -> None:

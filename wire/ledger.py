@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secagg.context import digest, number
-from wire.durable import DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
+from wire.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
 from wire.ledger_rows import InvalidRow, LedgerEntry
 from wire.ledger_totals import Totals
 
@@ -185,7 +185,7 @@ def _read_head_file(path: Path) -> _Told | None:
         return None
     except OSError as error:
         raise LedgerError(place, f"can't be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ChangedLedger(place, "is not what stands beside a ledger: restore it together with the ledger") from error
     return told
 
@@ -215,8 +215,8 @@ def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, H
                 if not began or (filled and connection.execute("SELECT count(*) FROM rows").fetchone()[0]):
                     raise ChangedLedger(path, "its beginning is missing: restore the newest copy")
                 return None
-            about, head, totals = _read_rows(connection, path, bytes(about_rows[0][0]), visit)
-    except sqlite3.Error as error:
+            about, head, totals = _read_rows(connection, path, about_rows[0][0], visit)
+    except DAMAGED as error:
         if path.is_dir():
             raise LedgerError(path, "is a folder: name a ledger's file") from error
         raise LedgerError(path, f"can't be read as a ledger: {error}") from error
@@ -229,9 +229,11 @@ def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, H
 
 
 def _read_rows(
-    connection: sqlite3.Connection, path: Path, beginning: bytes, visit: Visit | None
+    connection: sqlite3.Connection, path: Path, beginning: object, visit: Visit | None
 ) -> tuple[About, Head, Totals]:
     try:
+        if not isinstance(beginning, bytes):  # SQLite keeps any type in any column
+            raise TypeError
         about = About.from_bytes(beginning)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChangedLedger(path, "its beginning was changed") from error

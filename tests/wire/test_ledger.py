@@ -336,6 +336,16 @@ def head_file_of_another(path: Path) -> None:
     head_file(path).write_text(json.dumps(values | {"ledger": "0" * 32}))
 
 
+def head_file_without_end(path: Path) -> None:
+    values = json.loads(head_file(path).read_text())
+    head_file(path).write_text(json.dumps(values | {"rows": float("inf")}))
+
+
+def beginning_of_another_type(path: Path) -> None:
+    """So many bytes the naive reader would make of it."""
+    tamper(path, "UPDATE about SET body = 1 << 40")
+
+
 TAMPERINGS: dict[Callable[[Path], None], tuple[int | None, str]] = {
     changed_cost: (3, "row 3 was changed"),
     changed_cost_and_its_hash: (4, "row 4 doesn't follow row 3"),
@@ -358,6 +368,8 @@ TAMPERINGS: dict[Callable[[Path], None], tuple[int | None, str]] = {
     beginning_removed: (None, "its beginning is missing"),
     head_file_removed: (None, "ledger.sqlite.head: is missing"),
     head_file_garbage: (None, "ledger.sqlite.head: is not what stands beside a ledger"),
+    head_file_without_end: (None, "ledger.sqlite.head: is not what stands beside a ledger"),
+    beginning_of_another_type: (None, "its beginning was changed"),
     head_file_of_another: (None, "belongs to another ledger"),
 }
 
@@ -447,7 +459,15 @@ def foreign(path: Path) -> None:
         connection.execute("CREATE TABLE theirs (x)")
 
 
+def misspelt(path: Path) -> None:
+    """Its schema, which SQLite quotes in its message, is no UTF-8 any more."""
+    content = path.read_bytes()
+    assert b"CREATE TABLE about" in content
+    path.write_bytes(content.replace(b"CREATE TABLE about", b"CRE\xd4TE TABLE about"))
+
+
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a schema that is no text": (misspelt, "can't be read as a ledger"),
     "missing": (lambda path: path.unlink(), "is missing, although ledger.sqlite.head says that it had 5 rows"),
     "garbage": (lambda path: path.write_bytes(b"no database " * 100), "can't be read as a ledger"),
     "another kind": (foreign, "is a database of another kind"),
