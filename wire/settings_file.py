@@ -89,8 +89,13 @@ def read_settings(
         raise ConfigurationError(f"{path}: can't be read: {error.strerror or error}.") from None
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # beside the errors of tomllib, what int() says of a number of 5000 digits
         raise ConfigurationError(f"{path}: not valid TOML: {error}.") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: not valid TOML: lists or tables within each other too often.") from None
+    for key in content:
+        if key.startswith("_"):  # which pydantic-settings would take for options of its own, such as _env_file
+            raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
     if prepare is not None:
         content = prepare(content)
     try:

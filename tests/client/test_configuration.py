@@ -89,6 +89,21 @@ def test_mistakes_are_told(home: Path, old: str, new: str, told: str) -> None:
     assert told in refusal(home)
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("_env_file = true", "host.toml: _env_file is not a known key."),
+        ("_cli_parse_args = true", "host.toml: _cli_parse_args is not a known key."),
+        ("x = " + "9" * 5000, "host.toml: not valid TOML: "),
+        ("x = " + "[" * 5000, "host.toml: not valid TOML: lists or tables within each other too often."),
+    ],
+)
+def test_lines_that_a_parser_takes_for_something_else(home: Path, line: str, told: str) -> None:
+    """Options of the library that reads settings, and numbers and lists that it gives up on."""
+    (home / "host.toml").write_text(line + "\n" + LEAST)
+    assert told in refusal(home)
+
+
 def test_nobody_to_host(home: Path) -> None:
     text = "participants = []\n" + LEAST.split("[[participants]]", 1)[0]
     (home / "host.toml").write_text(text)
