@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-
 import numpy as np
 from attempts_in_memory import Cohort, Sets, vector_of
 from host_in_process import host, ledger_of, rows_of, settings_of
@@ -68,8 +67,24 @@ STUDIES: dict[str, dict[str, Any]] = {
     # With nine and two colluders the threshold is 6: the smallest cohort on which every attack has room.
     "nine": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC},
     "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
+    "wide": {"participants": 9, "min_survivors": 6, "quorum": 8, **SYNTHETIC},
 }
 LENIENT = {"min_honest_survivors": 1, "min_colluders": 0, "max_epsilon": 1e6}
+ORDER = ["advertise_keys", "share_keys", "masked_input", "upload", "consistency", "unmasking"]
+SAID = {
+    "advertise_keys": "keys",
+    "share_keys": "shares of its secrets",
+    "masked_input": "the digest of its masked input",
+    "upload": "its masked input",
+    "consistency": "a signature over the survivors",
+    "unmasking": "shares of the others' secrets",
+}
+REFUSALS = {
+    pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED: "refused",
+    pb.REFUSAL_CODE_POLICY: "refused by policy",
+    pb.REFUSAL_CODE_ALREADY_JOINED: "sits it out",
+    pb.REFUSAL_CODE_LOCAL_FAILURE: "fails",
+}
 Everybody = None  # as the argument `to`: all honest clients who are still in the attempt
 
 
@@ -589,7 +604,29 @@ class Attempt:
         await self.finish(cohort, (frozenset(cohort.sealed), frozenset(cohort.uploads)))
         return cohort
 
-    # ------------------------------------------------------------ what was lost
+    # ------------------------------------------------------------ what came of it
+
+    def verdict(self, victims: Iterable[int] | None = None, never: str = "") -> Seen:
+        """How it came out for those who were lied to; all honest clients if not given.
+
+        Args:
+            never: the kind of message that none of them may send; "refused" is only said of clients that sent neither
+                it nor one of a later phase.
+        """
+        coordinator = self.coordinator
+        lied_to = sorted(coordinator.honest if victims is None else victims)
+        faults = [fault for who in lied_to for fault in coordinator.clients[who].faults]
+        if faults:
+            return coordinator.came_out("crashes", faults[0])
+        forbidden = ORDER[ORDER.index(never) :] if never else []
+        gave = [kind for kind in forbidden if any(self.heard(who, kind) is not None for who in lied_to)]
+        if gave:
+            return coordinator.came_out("goes on", f"it sends {SAID[gave[0]]}")
+        codes = {self.heard(who, "refusal") for who in lied_to}
+        if codes == {None}:
+            done = [kind for kind in ORDER if any(self.heard(who, kind) is not None for who in lied_to)]
+            return coordinator.came_out("goes on", f"it sends {SAID[done[-1]]}" if done else "it says nothing")
+        return coordinator.came_out(REFUSALS.get(codes.pop(), "refused") if len(codes) == 1 else "some refuse")
 
     def lost(self) -> list[str]:
         """Promises about secrets and sums that do not hold for this attempt."""

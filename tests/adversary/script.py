@@ -10,7 +10,8 @@ without it.
     async def both_kinds(places: Places) -> Seen:
         ...
 
-Modules named ``*_scripts*.py`` in this folder register theirs when they are imported; `scripts` imports them all.
+Modules named ``coordinator_scripts*.py`` and ``participant_scripts*.py`` in this folder register theirs when they are
+imported; `scripts` imports them.
 """
 
 from __future__ import annotations
@@ -201,13 +202,14 @@ def scripted(**fields: Any) -> Callable[[Run], Run]:
 
 
 @cache
-def _load_all() -> None:
-    for path in sorted(Path(__file__).parent.glob("*_scripts*.py")):
-        if not path.name.startswith("test_"):
-            importlib.import_module(f"tests.adversary.{path.stem}")
+def _load(cheat: str) -> None:
+    for path in sorted(Path(__file__).parent.glob(f"{cheat}_scripts*.py")):
+        importlib.import_module(f"tests.adversary.{path.stem}")
 
 
-def scripts(cheat: str | None = None) -> list[Script]:
-    """All scripts, or one side's, in the order of the modules and within them."""
-    _load_all()
-    return [script for script in _scripts.values() if cheat in (None, script.cheat)]
+def scripts(*cheats: str) -> list[Script]:
+    """The scripts of one side, or of both, in the order of the modules and within them."""
+    cheats = cheats or (COORDINATOR, PARTICIPANT)
+    for cheat in cheats:
+        _load(cheat)
+    return [script for script in _scripts.values() if script.cheat in cheats]
