@@ -607,6 +607,11 @@ def judge(
     completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
     if stage.ended == "rounds done" and len(completed) != rounds:
         broken.append(f"{len(completed)} sums, not {rounds}")
+    for blame in blames:
+        if blame.excluded and any(blame.who in one.u3 for round_, one in completed.items() if round_ > blame.round):
+            broken.append(f"participant {blame.who} was excluded and came back")
+    drops = Counter((event["round"], event["attempt"], event["participant"]) for event in stage.of("participant_dropped"))
+    broken += [f"participant {who} left an attempt twice" for (_, _, who), count in drops.items() if count > 1]
     moved: list[int] = []
     for (round_, attempt), opened in sorted(stage.opened.items()):
         wanted = _sum(stage, round_, attempt, opened.u3)
