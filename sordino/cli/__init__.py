@@ -22,6 +22,7 @@ from sordino.cli import (
     budget,
     demo,
     experiment,
+    graph,
     init,
     join,
     loadtest,
@@ -66,7 +67,7 @@ def _root(
     pass
 
 
-for _verb in (demo, init, plan, serve, join, report, loadtest):
+for _verb in (demo, init, plan, graph, serve, join, report, loadtest):
     app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
 app.add_typer(authority.app)
 app.add_typer(budget.app)

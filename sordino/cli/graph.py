@@ -1,0 +1,328 @@
+"""``sordino graph``: with how many others a participant shares, and why so many."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any
+
+import typer
+
+from sordino.exit_codes import ExitCode, Failure, listing
+
+NAME = "graph"
+HELP = (
+    "How many neighbours each participant has, and how many shares rebuild a secret.\n\nEach participant exchanges "
+    "masks and shares with as few others as keep the sum whole: with all of them in small cohorts, else with its "
+    "neighbours on a ring whose order nobody chose. Whoever colludes and whoever drops out takes neighbours away; the "
+    "numbers hold whatever the coordinator of the kind named does, but for a chance of 2^-sigma. docs/graph.md derives "
+    "them.\n\n"
+    "curious: it follows the protocol and reads everything. semi-malicious: it may ask different participants for "
+    "different shares, as published systems assume; no study runs under it. malicious: it may also re-pick the ring, "
+    "2^grinding times, and chooses who drops out once it has seen it.\n\n"
+    "JSON: degree, threshold and min_survivors; graph is harary (k-regular) or complete; colluders and drops are "
+    "counts; set_by says what the degree is due to (connectivity, answers, small or infeasible); published_degree and "
+    "published_threshold are those of the published rule, null where it gives none; adversaries compares the three. "
+    "On the complete graph the figures of neighbours on a ring are null."
+)
+EPILOG = (
+    "Example: [bold]sordino graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000[/bold]\n\n"
+    + listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE)
+)
+LARGEST = 10**6
+_SAFETY, _CHECK = "Probabilities", "Attack"
+
+
+class Adversary(StrEnum):
+    """As in `secagg.sharing`; here so that the help page loads nothing."""
+
+    CURIOUS = "curious"
+    SEMI_MALICIOUS = "semi-malicious"
+    MALICIOUS = "malicious"
+
+
+def run(
+    clients: Annotated[int, typer.Option(min=2, max=LARGEST, help="Participants of a round.")] = 1000,
+    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
+    dropout: Annotated[float, typer.Option(help="Share that may leave in a round.")] = 0.1,
+    adversary: Annotated[Adversary, typer.Option(help="What the coordinator may do.")] = Adversary.MALICIOUS,
+    min_survivors: Annotated[
+        int | None,
+        typer.Option(min=1, help="Fewest participants in a sum.", show_default="(1 - dropout) x clients"),
+    ] = None,
+    sigma: Annotated[
+        int, typer.Option(min=0, max=256, help="A round is insecure with 2^-sigma.", rich_help_panel=_SAFETY)
+    ] = 40,
+    eta: Annotated[
+        int, typer.Option(min=0, max=256, help="Random drops spoil a round with 2^-eta.", rich_help_panel=_SAFETY)
+    ] = 20,
+    grinding: Annotated[
+        int,
+        typer.Option(min=0, max=256, help="malicious tries 2^grinding rings.", rich_help_panel=_SAFETY),
+    ] = 80,
+    rings: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10**8,
+            help="Play the best attack known on so many random rings; fails when it succeeds too often. Lower sigma "
+            "and grinding to see it succeed at all.",
+            rich_help_panel=_CHECK,
+        ),
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    figures = graph_figures(
+        clients, adversarial, dropout, adversary.value, min_survivors, sigma=sigma, eta=eta, grinding=grinding
+    )
+    if rings:
+        figures["attack"] = _attack(figures, rings)
+    typer.echo(json.dumps(figures) if as_json else "\n".join(graph_lines(figures)))
+    if rings and not figures["attack"]["ok"]:
+        raise Failure(ExitCode.BOUND, "the attack succeeds more often than the bound allows: report it")
+    return int(ExitCode.OK)
+
+
+def graph_figures(
+    clients: int,
+    adversarial: float,
+    dropout: float,
+    adversary: str,
+    min_survivors: int | None = None,
+    *,
+    sigma: int = 40,
+    eta: int = 20,
+    grinding: int = 80,
+) -> dict[str, Any]:
+    """The figures under their stable JSON names.
+
+    Raises:
+        Failure: an option out of range, or no graph keeps the promises for so few survivors.
+    """
+    from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders, signatures_needed
+    from secagg.sharing import ADVERSARIES, MALICIOUS
+
+    for name, share in (("adversarial", adversarial), ("dropout", dropout)):
+        if not 0 <= share < 1:
+            raise Failure(ExitCode.INPUT, f"--{name} {share:g} is no share: it lies from 0 to below 1.")
+    # The decimal that was written: in binary floating point 0.9 x 1000 may be a hair more.
+    planned = math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
+    survivors = planned if min_survivors is None else min_survivors
+    if survivors > clients:
+        raise Failure(ExitCode.INPUT, f"--min-survivors {survivors} is more than the {clients} clients.")
+    colluders = max(assumed_colluders(clients, adversarial, dropout), FEWEST_COLLUDERS)
+    if clients <= colluders:
+        told = f"{clients} clients of whom {colluders} may collude hide nobody from them."
+        raise Failure(ExitCode.INFEASIBLE, told, f"invite at least {colluders + 1}")
+    bits = {"sigma": sigma, "eta": eta, "grinding": grinding}
+    drops = clients - survivors
+    all_three = {one: _sharing(clients, colluders, drops, one, bits) for one in ADVERSARIES}
+    chosen = all_three[adversary]
+    signatures = signatures_needed(clients, colluders) if adversary == MALICIOUS else 0
+    needed = max(chosen["threshold"], signatures)
+    if needed > survivors:
+        what = "threshold" if chosen["threshold"] == needed else "number of signatures"
+        told = (
+            f"the {what} {needed} for {clients} clients, of whom {colluders} may collude, is above min_survivors "
+            f"{survivors}."
+        )
+        instead = (
+            f"use --min-survivors {needed}, so that at most {clients - needed} may leave, or a lower --adversarial"
+        )
+        if needed > clients:
+            instead = f"invite at least {colluders + 2} clients, or use a lower --adversarial"
+        raise Failure(ExitCode.INFEASIBLE, told, instead)
+    published = _published(clients, adversarial, dropout, adversary)
+    return {
+        "clients": clients,
+        "adversarial": adversarial,
+        "dropout": dropout,
+        "adversary": adversary,
+        "min_survivors": survivors,
+        "colluders": colluders,
+        "drops": drops,
+        **chosen,
+        "signatures": signatures,
+        **bits,
+        "published_degree": published[0],
+        "published_threshold": published[1],
+        "adversaries": all_three,
+    }
+
+
+def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dict[str, int]) -> dict[str, Any]:
+    """Graph, degree and threshold, as `secagg.parameters.RoundParameters.sharing` takes them, with the reasons."""
+    from secagg.parameters import SMALL_COHORT, complete_graph_threshold
+    from secagg.sharing import conditions, connected_degree, k_regular
+
+    small = clients < SMALL_COHORT
+    found = None if small else k_regular(clients, colluders, drops, adversary, **bits)
+    if found is None:
+        return {
+            "graph": "complete",
+            "degree": clients - 1,
+            "threshold": complete_graph_threshold(clients, colluders),
+            "set_by": "small" if small else "infeasible",
+            "connected_degree": None,
+            "corrupt_neighbours": None,
+            "answering_neighbours": None,
+        }
+    security = {"sigma": bits["sigma"], "grinding": bits["grinding"]}
+    connected = connected_degree(clients, colluders, drops, adversary, **security)
+    at = conditions(clients, colluders, drops, adversary, found.degree, **bits)
+    return {
+        "graph": "harary",
+        "degree": found.degree,
+        "threshold": found.threshold,
+        "set_by": "connectivity" if connected == found.degree else "answers",
+        "connected_degree": connected,
+        "corrupt_neighbours": at.corrupt,
+        "answering_neighbours": at.answering,
+    }
+
+
+def _published(clients: int, adversarial: float, dropout: float, adversary: str) -> tuple[int | None, int | None]:
+    from secagg.sharing import MALICIOUS, published
+
+    sharing = None if adversary == MALICIOUS else published(clients, adversarial, dropout, adversary)
+    return (sharing.degree, sharing.threshold) if sharing else (None, None)
+
+
+def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
+    from bench.ring_attack import Setting, play
+
+    if figures["graph"] == "complete":
+        raise Failure(
+            ExitCode.INPUT, "--rings: there is no ring on the complete graph; everybody is tied to everybody."
+        )
+    names = ("colluders", "drops", "adversary", "degree", "threshold")
+    return play(Setting(members=figures["clients"], **{name: figures[name] for name in names}), rings)
+
+
+def graph_lines(figures: dict[str, Any]) -> list[str]:
+    """What is printed, at most as wide as `sordino.plan_text.terminal_width`."""
+    from sordino.plan_text import aligned, terminal_width
+
+    width = terminal_width()
+    clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
+    graph = "complete graph" if complete else f"k-regular graph, {degree / (clients - 1):.1%} of the others"
+    lines = textwrap.wrap(
+        f"{clients:,} participants, {figures['colluders']:,} of whom may collude with a {figures['adversary']} "
+        f"coordinator; {figures['drops']:,} may drop out: {graph}.",
+        width,
+        break_on_hyphens=False,
+    )
+    lines += ["", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
+    lines += textwrap.wrap(_set_by(figures), width, break_on_hyphens=False)
+    lines += ["", f"  {'coordinator':<16}{'neighbours':>10}{'threshold':>11}  graph     degree due to"]
+    for name, one in figures["adversaries"].items():
+        lines.append(
+            f"  {name:<16}{one['degree']:>10,}{one['threshold']:>11,}  {one['graph']:<8}  {_DUE[one['set_by']]}"
+            + ("" if one["threshold"] <= figures["min_survivors"] else " (no answer)")
+        )
+    if "attack" in figures:
+        lines += ["", *_attack_lines(figures["attack"], width)]
+    return lines
+
+
+_DUE = {
+    "connectivity": "connectivity",
+    "answers": "enough answers",
+    "small": "small cohort",
+    "infeasible": "no sparse graph",
+}
+
+
+def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    degree, threshold = figures["degree"], figures["threshold"]
+    if figures["graph"] == "complete":
+        holders, corrupt = figures["clients"], figures["colluders"]
+    else:
+        holders, corrupt = degree, figures["corrupt_neighbours"]
+    rows = [("neighbours", f"{degree:,}", _connectivity(figures))]
+    if figures["graph"] != "complete":
+        rows += [
+            ("corrupt", f"{corrupt:,}", "at most, among the neighbours of anybody"),
+            (
+                "answering",
+                f"{figures['answering_neighbours']:,}",
+                f"at least, among the neighbours of anybody, after random drops (but for 2^-{figures['eta']})",
+            ),
+        ]
+    if figures["graph"] != "complete" and figures["adversary"] == "curious":
+        rule = f"more than the {corrupt:,} corrupt neighbours"
+    else:
+        rule = f"2 x {threshold:,} > {holders:,} holders + {corrupt:,} corrupt: never both secrets of one participant"
+    rows.append(("threshold", f"{threshold:,}", rule))
+    rows.append(("min_survivors", f"{figures['min_survivors']:,}", "participants in a sum, at least"))
+    if figures["signatures"]:
+        rows.append(("signatures", f"{figures['signatures']:,}", "over the survivors, before anything is revealed"))
+    if figures["published_degree"] is not None:
+        figure = f"{figures['published_degree']}, {figures['published_threshold']}"
+        rows.append(("published", figure, "neighbours and threshold of the published rule, for these shares"))
+    return rows
+
+
+def _connectivity(figures: dict[str, Any]) -> str:
+    if figures["graph"] == "complete":
+        return "everybody else: no set of dropouts parts the others"
+    half = figures["degree"] // 2
+    if figures["adversary"] == "malicious":
+        return (
+            f"any two windows of {half:,} places on the ring hold more than the {figures['drops']:,} honest "
+            "participants who may drop out"
+        )
+    return f"no two windows of {half:,} places on the ring are all corrupt or dropped, where drops are random"
+
+
+def _set_by(figures: dict[str, Any]) -> str:
+    from secagg.parameters import SMALL_COHORT
+
+    security = f"2^-{figures['sigma']}"
+    if figures["adversary"] == "malicious":
+        security += f" for whoever tries 2^{figures['grinding']} rings"
+    chance = f"What is said of corrupt neighbours and windows holds but for {security}."
+    if figures["set_by"] == "small":
+        return (
+            f"Below {SMALL_COHORT} participants the rule for sparse graphs says little: the complete graph, with at "
+            "least 2 colluders."
+        )
+    if figures["set_by"] == "infeasible":
+        return "No sparse graph keeps survivors connected, secrets safe and enough answers: the complete graph."
+    if figures["set_by"] == "connectivity":
+        return f"The degree is the smallest that keeps the honest survivors connected. {chance}"
+    return (
+        f"{figures['connected_degree']:,} neighbours would keep the honest survivors connected; the threshold needs "
+        f"more of them for enough answers. {chance}"
+    )
+
+
+def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
+    from sordino.plan_text import aligned
+
+    malicious = attack["adversary"] == "malicious"
+    allowed = f"{attack['drops']:,} may drop out" if malicious else "0 part the ring"
+    rows = [
+        ("cut in two", f"{attack['cuts']:,}", f"rings; bound: {_rare(attack['cut_bound'])} of them"),
+        ("fewest honest" if malicious else "fewest left", f"{attack['fewest_honest']:,}", f"in two windows; {allowed}"),
+        ("secrets open", f"{attack['opened']:,}", f"rings; bound: {_rare(attack['open_bound'])} of them"),
+        (
+            "most corrupt",
+            f"{attack['most_corrupt_neighbours']:,}",
+            f"among the neighbours of anybody; {attack['corrupt_to_open']:,} open a secret that must stay closed",
+        ),
+    ]
+    return [
+        f"The attack on {attack['rings']:,} random rings ({attack['cpu_s']:.1f} s):",
+        "",
+        *("  " + line for line in aligned(rows, width - 2)),
+    ]
+
+
+def _rare(probability: float) -> str:
+    if not probability:
+        return "none"
+    return f"{probability:.2g}" if probability > 1e-3 else f"2^{math.log2(probability):.0f}"
