@@ -68,6 +68,7 @@ def k_regular(
 ) -> Sharing | None:
     """The smallest even degree that is safe, and its threshold; None where no degree below ``members`` - 1 is.
 
+    Also None beyond the published guards: 10^6 members, and A + D (`CURIOUS`) or A + 2 D (the others) at most 0.9 n.
     Small rings make the rule say little: with no colluder and no drop it returns (2, 2). Whoever runs a round uses
     the complete graph there (`secagg.parameters.SMALL_COHORT`).
 
@@ -83,6 +84,12 @@ def k_regular(
     Raises:
         InvalidParameters: an argument lies outside its range.
     """
+    _check(members, colluders, drops, adversary)
+    if sigma < 0 or eta < 0 or grinding < 0:
+        raise InvalidParameters("sigma, eta and grinding are whole numbers of bits, not negative")
+    # The published guards; beyond them a sparse graph would hardly be one.
+    if members > LARGEST_PUBLISHED or 10 * (colluders + (1 if adversary == CURIOUS else 2) * drops) > 9 * members:
+        return None
     degree = connected_degree(members, colluders, drops, adversary, sigma=sigma, grinding=grinding)
     while degree < members - 1:
         at = conditions(members, colluders, drops, adversary, degree, sigma=sigma, eta=eta, grinding=grinding)
@@ -164,7 +171,7 @@ def published(members: int, adversarial: float, dropout: float, adversary: str) 
         raise InvalidParameters(f"rules are published for {CURIOUS} and {SEMI_MALICIOUS}, not for {adversary}")
     gamma, delta = Fraction(repr(float(adversarial))), Fraction(repr(float(dropout)))
     weight = 1 if adversary == CURIOUS else 2
-    if members > LARGEST_PUBLISHED or gamma + weight * delta > Fraction(9, 10):
+    if gamma + weight * delta > Fraction(9, 10):  # of the shares, not of the counts below them
         return None
     return k_regular(members, math.floor(gamma * members), math.floor(delta * members), adversary)
 

@@ -51,7 +51,7 @@ def run(
     adversary: Annotated[Adversary, typer.Option(help="What the coordinator may do.")] = Adversary.MALICIOUS,
     min_survivors: Annotated[
         int | None,
-        typer.Option(min=1, help="Fewest participants in a sum.", show_default="(1 - dropout) x clients"),
+        typer.Option(min=1, help="Fewest participants in a sum.", show_default="as many as dropout leaves"),
     ] = None,
     sigma: Annotated[
         int, typer.Option(min=0, max=256, help="A round is insecure with 2^-sigma.", rich_help_panel=_SAFETY)
@@ -129,9 +129,7 @@ def graph_figures(
             f"the {what} {needed} for {clients} clients, of whom {colluders} may collude, is above min_survivors "
             f"{survivors}."
         )
-        instead = (
-            f"use --min-survivors {needed}, so that at most {clients - needed} may leave, or a lower --adversarial"
-        )
+        instead = f"use --min-survivors {needed}: at most {clients - needed} may leave; or a lower --adversarial"
         if needed > clients:
             instead = f"invite at least {colluders + 2} clients, or use a lower --adversarial"
         raise Failure(ExitCode.INFEASIBLE, told, instead)
@@ -195,9 +193,7 @@ def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
     from bench.ring_attack import Setting, play
 
     if figures["graph"] == "complete":
-        raise Failure(
-            ExitCode.INPUT, "--rings: there is no ring on the complete graph; everybody is tied to everybody."
-        )
+        raise Failure(ExitCode.INPUT, "--rings: the complete graph has no ring that could be cut; leave it out.")
     names = ("colluders", "drops", "adversary", "degree", "threshold")
     return play(Setting(members=figures["clients"], **{name: figures[name] for name in names}), rings)
 
