@@ -23,7 +23,7 @@ class UnexpectedUpload(UploadRefused):
 
 
 class MalformedUpload(UploadRefused):
-    """A stream that its sender ended, or goes on with, and that is no vector: no honest participant sends one."""
+    """A stream that is no vector, wherever it ends: no honest participant sends one."""
 
 
 @dataclass(eq=False)
@@ -108,8 +108,8 @@ class Uploads:
 
         Raises:
             UnexpectedUpload: no credit, or a second stream.
-            MalformedUpload: a malformed chunk, or another length than announced.
-            UploadRefused: a stall, or the participant was dropped.
+            MalformedUpload: a malformed chunk, or more bytes than announced.
+            UploadRefused: fewer bytes than announced, a stall, or the participant was dropped.
         """
         offer = self._offers.get(participant)
         if offer is None or offer.begin is None or not offer.granted or offer.uploading:
@@ -134,5 +134,6 @@ class Uploads:
         finally:
             offer.patience = None
         if len(staged) != self.size:
-            raise MalformedUpload(f"the vector has {len(staged)} bytes, not {self.size}")
+            # No proof of anything: to gRPC a connection that breaks can look like a sender that has ended its stream.
+            raise UploadRefused(f"the vector has {len(staged)} bytes, not {self.size}")
         return offer, staged  # not copied: nobody else holds it
