@@ -279,6 +279,8 @@ class StudyDocument:
                 raise InvalidStudy("study and task of the study document must be names")
             if not isinstance(document["task_options"], dict):
                 raise InvalidStudy("task_options of the study document must be a table")
+            # Python reads NaN, and 1e999 as Infinity; neither can be written again, and so the document has no digest.
+            json.dumps(document["task_options"], allow_nan=False)
             if isinstance(document["plan"], Mapping):
                 refuse_unserved(document["plan"].get("target"), document["plan"].get("sampling"))
             plan = Plan.from_json(document["plan"])

@@ -108,6 +108,17 @@ def test_a_document_costs_little_before_it_is_refused() -> None:
         Plan.from_json(plan | {"order_conditional": 5.5, "target": "coordinator"})
 
 
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
+def test_options_that_no_document_can_hold(number: str) -> None:
+    """The naive reader takes them, and then the document has no bytes and no digest."""
+    data = document(plan_study(**WANTED, **coding(LAYERS, clip=1.0))).to_bytes()
+    options = json.dumps(json.loads(data)["task_options"], sort_keys=True, separators=(",", ":")).encode()
+    bad = data.replace(b'"task_options":' + options, b'"task_options":{"rate":[%s]}' % number.encode())
+    assert bad != data
+    with pytest.raises(InvalidStudy, match="doesn't hold"):
+        StudyDocument.from_bytes(bad)
+
+
 def test_a_drawn_cohort_may_hold_more_colluders_than_its_share() -> None:
     """The naive count, the adversarial share of the cohort, is exceeded in many rounds; the plan takes the quantile."""
     plan = plan_study(**WANTED | {"sampling": "lottery", "population": 600}, **coding(LAYERS, clip=1.0))
