@@ -67,7 +67,6 @@ STUDIES: dict[str, dict[str, Any]] = {
     # With nine and two colluders the threshold is 6: the smallest cohort on which every attack has room.
     "nine": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC},
     "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
-    "wide": {"participants": 9, "min_survivors": 6, "quorum": 8, **SYNTHETIC},
 }
 LENIENT = {"min_honest_survivors": 1, "min_colluders": 0, "max_epsilon": 1e6}
 ORDER = ["advertise_keys", "share_keys", "masked_input", "upload", "consistency", "unmasking"]
@@ -545,7 +544,8 @@ class Attempt:
         for one, offer in offers.items():
             packed = self.heard(one, "upload")
             if offer is not None and packed is not None:
-                cohort.note_upload(one, MaskedInput(packed, offer.sha256, offer.signature), u2 - {one})
+                neighbours = u2 & frozenset(cohort.graph.neighbours(one))
+                cohort.note_upload(one, MaskedInput(packed, offer.sha256, offer.signature), neighbours)
                 cohort.inputs[one] = self.coordinator.clients[one].inputs[self.number]
 
     # ------------------------------------------------------------ ConsistencyCheck and Unmasking
@@ -656,8 +656,9 @@ class Attempt:
         return list(dict.fromkeys(broken))
 
     def opened(self, cohort: Notes, members: Iterable[int]) -> bool:
-        """Whether the sum of these inputs, and no smaller one, came out."""
-        return cohort.opens(frozenset(members) & frozenset(cohort.uploads)) if members else False
+        """Whether the sum of exactly these inputs came out."""
+        members = frozenset(members)
+        return members <= cohort.uploads.keys() and cohort.opens(members)
 
 
 @contextlib.asynccontextmanager

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from tests.secagg import naive_variants
@@ -34,8 +35,7 @@ for _room in ("client", "server", "secagg"):  # their helper modules import one 
         sys.path.append(str(TESTS / _room))
 
 COORDINATOR, PARTICIPANT = "coordinator", "participant"
-# Where a naive module is put: the package's rooms, and the helpers that start real clients and coordinators.
-ROOMS = ("client", "server", "secagg", "wire", "mechanisms", "host_in_process", "study_in_process")
+_WRAPPERS = (property, cached_property, classmethod, staticmethod)
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,44 @@ class Naive:
 
     @contextlib.contextmanager
     def switched_off(self) -> Iterator[None]:
-        """Put the naive module's functions and classes wherever the package uses the real ones, for a while."""
-        real, naive = importlib.import_module(self.module), self.load()
-        swapped = {
-            id(value): getattr(naive, name)
-            for name, value in vars(real).items()
-            if getattr(value, "__module__", None) == real.__name__ and hasattr(naive, name)
-        }
-        undo: list[tuple[ModuleType, str, Any]] = []
+        """Let every function and method of the real module run the naive one's code, for a while.
+
+        Classes and functions stay the same objects, so it doesn't matter who has imported them, or when.
+        """
+        real, naive = _functions(importlib.import_module(self.module)), _functions(self.load())
+        assert real.keys() == naive.keys(), f"a naive {self.module} defines other functions"
+        kept = {name: function.__code__ for name, function in real.items()}
         with contextlib.ExitStack() as others:
             try:
-                for where in [module for name, module in sys.modules.items() if name.partition(".")[0] in ROOMS]:
-                    for name, value in list(vars(where).items()):
-                        if id(value) in swapped:
-                            undo.append((where, name, value))
-                            setattr(where, name, swapped[id(value)])
+                for name, function in real.items():
+                    function.__code__ = naive[name].__code__
                 for one in self.also:
                     others.enter_context(one.switched_off())
                 yield
             finally:
                 others.close()
-                for where, name, value in undo:
-                    setattr(where, name, value)
+                for name, code in kept.items():
+                    real[name].__code__ = code
+
+
+def _functions(module: ModuleType) -> dict[str, FunctionType]:
+    """Functions and methods that a module defines, by their qualified names."""
+    found: dict[str, FunctionType] = {}
+
+    def visit(prefix: str, members: Mapping[str, Any]) -> None:
+        for name, member in members.items():
+            for part in ("fget", "func", "__func__"):  # property, cached_property, classmethod and staticmethod
+                member = getattr(member, part, member) if isinstance(member, _WRAPPERS) else member
+            member = inspect.unwrap(member) if callable(member) and not isinstance(member, type) else member
+            if getattr(member, "__module__", None) != module.__name__:
+                continue
+            if isinstance(member, FunctionType):
+                found[prefix + name] = member
+            elif isinstance(member, type) and not prefix:
+                visit(f"{name}.", vars(member))
+
+    visit("", vars(module))
+    return found
 
 
 class Places:
