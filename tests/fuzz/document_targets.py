@@ -1,0 +1,372 @@
+"""Documents of others: JSON that somebody signed or hashed, rows and models, codes that are typed.
+
+Behind the check of a signature there is more to read. Signed documents are therefore read twice: as they are, and with
+every signature taken for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+import secagg.roster
+import wire.authority_statements
+import wire.enrolment
+import wire.transcript_checks
+from mechanisms.clip_rule import ClipRule
+from mechanisms.plan import Plan
+from secagg.keys import IdentityKey
+from secagg.lottery import Draws
+from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
+from tests.fuzz.mutations import canonical, change_bytes, change_text, compact, indented, json_mutation
+from tests.fuzz.target import Choices, Target, must, trusting
+from tests.secagg.attempts_in_memory import authority, keyed_source, roster_of
+from tests.wire.rounds_on_record import card as signed_card
+from tests.wire.rounds_on_record import drawn, play, whole
+from tests.wire.rounds_on_record import plan as plan_of
+from wire.address import split_address
+from wire.enrolment import (
+    Answer,
+    EnrolmentRequest,
+    InvalidAnswer,
+    InvalidCard,
+    InvalidCode,
+    InvalidPackage,
+    InvalidRequest,
+    JoinCode,
+    fingerprint,
+    make_csr,
+    make_request,
+    read_package,
+    read_request,
+    sign_answer,
+    sign_card,
+    verify_answer,
+    verify_card,
+    write_package,
+)
+from wire.ledger import PARTICIPANT, About
+from wire.ledger_rows import CHARGE, InvalidRow, LedgerEntry, make_entry
+from wire.lottery import read_draws, write_draws
+from wire.peer_text import LONGEST, peer_text, printable
+from wire.round_model import model_bytes, read_model, write_model
+from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
+from wire.transcript import InvalidTranscript, read_transcript
+from wire.transcript_checks import verify_transcript
+
+AUTHORITY: Final = authority().public_key().public_bytes_raw()
+_NOW: Final = 1_790_000_000
+
+
+# ---------------------------------------------------------------- transcript
+
+
+def read_a_transcript(data: bytes) -> None:
+    """Read: the bytes again. Checked, as it is and with all signatures: it holds, or `InvalidTranscript`."""
+    try:
+        found = read_transcript(data)
+    except InvalidTranscript as error:
+        must(error.check == "format", "the form is refused under another name")
+        with contextlib.suppress(InvalidTranscript):
+            verify_transcript(data, AUTHORITY)
+            must(False, "what can't be read was found to hold")
+        return
+    must(found.data == data, "a transcript is written otherwise than it was read")
+    for known in (AUTHORITY, fingerprint(AUTHORITY), None):
+        with contextlib.suppress(InvalidTranscript):
+            verify_transcript(data, known)
+    everything = trusting(secagg.roster, wire.authority_statements, wire.transcript_checks)
+    with everything, contextlib.suppress(InvalidTranscript):
+        verify_transcript(data, AUTHORITY)
+
+
+def transcript_seeds() -> Iterator[bytes]:
+    yield play(whole(7), 1).write()
+    yield play(drawn(7, 9), 1).write()
+
+
+# ---------------------------------------------------------------- study
+
+
+def read_study(data: bytes) -> None:
+    """A document that is taken keeps its meaning when it is written again."""
+    try:
+        found = StudyDocument.from_bytes(data)
+    except InvalidStudy:
+        return
+    must(len(data) <= LARGEST_DOCUMENT, "a document beyond the limit was read")
+    again = StudyDocument.from_bytes(found.to_bytes())
+    must(again.to_bytes() == found.to_bytes(), "a study document changes when it is written")
+
+
+def study_seeds() -> Iterator[bytes]:
+    yield whole(7).document
+    yield drawn(7, 9).document
+    yield whole(7, plan=plan_of(7, "skellam")).document
+
+
+# ---------------------------------------------------------------- roster and lottery
+
+
+def read_roster(data: bytes) -> None:
+    """A roster that is taken is written and taken again; only the authority's is taken at all."""
+    with contextlib.suppress(InvalidRoster):
+        verify_roster(data, AUTHORITY)
+    try:
+        with trusting(secagg.roster):
+            found = verify_roster(data, AUTHORITY)
+    except InvalidRoster:
+        return
+    must(verify_roster(sign_roster(found, authority()), AUTHORITY) == found, "a roster changes when it is written")
+    must(len(found.digest()) == 32 and found.largest_host() >= 0, "a roster without a digest")
+
+
+def roster_seeds() -> Iterator[bytes]:
+    yield sign_roster(roster_of(3), authority())
+    yield drawn(7, 9).roster_file
+
+
+@cache
+def _drawn_roster() -> tuple[Roster, Plan]:
+    setting = drawn(7, 9)
+    return setting.roster, setting.plan
+
+
+def read_lottery(data: bytes) -> None:
+    """Draws that are taken are those that the roster was signed with."""
+    roster, plan = _drawn_roster()
+    try:
+        found = read_draws(roster, data, plan)
+    except InvalidRoster:
+        return
+    must(found is not None and found.lottery == roster.lottery, "other draws than the roster's")
+
+
+def lottery_seeds() -> Iterator[bytes]:
+    draws = drawn(7, 9).draws
+    assert draws is not None
+    yield write_draws(draws)
+    yield write_draws(Draws.draw("other", 2, 3, keyed_source("fuzz")))
+
+
+# ---------------------------------------------------------------- enrolment
+
+
+@cache
+def tls_key() -> ec.EllipticCurvePrivateKey:
+    return ec.derive_private_key(4, ec.SECP256R1())
+
+
+@cache
+def _joiner() -> tuple[IdentityKey, JoinCode]:
+    source = keyed_source("joiner")
+    return IdentityKey.generate(source), JoinCode.new(AUTHORITY, _NOW + 86_400, source)
+
+
+def read_card(data: bytes) -> None:
+    """A card that is taken is written and taken again."""
+    with contextlib.suppress(InvalidCard):
+        verify_card(data, fingerprint(AUTHORITY))
+    try:
+        with trusting(wire.authority_statements):
+            found = verify_card(data, fingerprint(AUTHORITY))
+    except InvalidCard:
+        return
+    split_address(found.address)
+    must(verify_card(sign_card(found, authority()), fingerprint(AUTHORITY)) == found, "a card changes when written")
+
+
+def card_seeds() -> Iterator[bytes]:
+    yield signed_card()
+
+
+def read_enrolment_request(data: bytes) -> None:
+    """A request has one encoding: whatever is taken is these very bytes."""
+    with contextlib.suppress(InvalidRequest):
+        must(read_request(data).data == data, "a request is kept in other bytes")
+    with trusting(wire.enrolment), contextlib.suppress(InvalidRequest):
+        signed = read_request(data)
+        again = wire.enrolment._request_bytes(signed.request, signed.signature, signed.mac)
+        must(again == data, "a request has two encodings")
+        signed.mac_is(bytes(16))
+
+
+def request_seeds() -> Iterator[bytes]:
+    identity, code = _joiner()
+    csr = make_csr(tls_key())
+    asked = EnrolmentRequest("join", "clinics", identity.public, "laptop", csr, float(_NOW), code.code_id)
+    yield make_request(asked, identity, code)
+    yield make_request(EnrolmentRequest("renew", "clinics", identity.public, "pc", csr, 0.5), identity, None)
+
+
+def read_answer(data: bytes) -> None:
+    """An answer that is taken is written and taken again."""
+    with contextlib.suppress(InvalidAnswer):
+        verify_answer(data, AUTHORITY, bytes(32))
+    try:
+        with trusting(wire.authority_statements):
+            found = verify_answer(data, AUTHORITY)
+    except InvalidAnswer:
+        return
+    if found.certificate.isascii():
+        must(verify_answer(sign_answer(found, authority()), AUTHORITY) == found, "an answer changes when written")
+
+
+def answer_seeds() -> Iterator[bytes]:
+    yield sign_answer(Answer(bytes(32), True, "", "laptop", client_certificate(), 3), authority())
+    yield sign_answer(Answer(bytes(32), False, "no place is left", "", b"", 0), authority())
+
+
+@cache
+def client_certificate() -> bytes:
+    """A certificate in PEM that signs itself."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fuzz")])
+    begins = datetime.datetime.fromtimestamp(_NOW, datetime.UTC)
+    builder = x509.CertificateBuilder(
+        name, name, tls_key().public_key(), 7, begins, begins + datetime.timedelta(days=9)
+    )
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier("urn:sordino:host:laptop")])
+    usage = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH])
+    signed = builder.add_extension(names, False).add_extension(usage, False).sign(tls_key(), hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+def read_a_package(data: bytes) -> None:
+    """A package that is taken is written in the same bytes, but for a lottery that says it isn't there."""
+    try:
+        found = read_package(data)
+    except InvalidPackage:
+        return
+    written = write_package(found.roster_file, found.lottery_file, list(found.answers))
+    must(read_package(written) == found, "a package changes when it is written")
+    must(written == data or found.lottery_file is None, "a package has two encodings")
+
+
+def package_seeds() -> Iterator[bytes]:
+    yield write_package(b"roster", None, [])
+    yield write_package(b"roster", b"lottery", [b"one", b"", b"three"])
+
+
+def read_join_code(data: bytes) -> None:
+    """A code that is taken is, but for what people may type otherwise, the text that we write."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found = JoinCode.from_text(text)
+    except InvalidCode as error:
+        must(text.strip() not in str(error) or len(text.strip()) < 12, "an error repeats the code")
+        return
+    must(JoinCode.from_text(found.to_text()) == found, "a join code changes when it is written")
+    said = "".join(text.split()).replace("-", "").upper().replace("O", "0").replace("I", "1").replace("L", "1")
+    must(said == found.to_text().replace("-", "").replace("O", "0"), "another code was read than was typed")
+
+
+def join_code_seeds() -> Iterator[bytes]:
+    yield _joiner()[1].to_text().encode()
+    yield JoinCode(bytes(16), b"\xff" * 16, 0).to_text().lower().replace("-", " ").encode()
+
+
+def _change_code(data: bytes, choose: Choices) -> bytes:
+    return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------- rows, models, texts
+
+
+def read_row(data: bytes) -> None:
+    """A row that is taken is these very bytes."""
+    with contextlib.suppress(InvalidRow):
+        must(LedgerEntry.from_bytes(data).to_bytes() == data, "a row has two encodings")
+    with contextlib.suppress(ValueError):
+        must(About.from_bytes(data).to_bytes() == data, "the beginning of a ledger has two encodings")
+
+
+def row_seeds() -> Iterator[bytes]:
+    shared: dict[str, Any] = {"study": "s", "study_sha256": bytes(32), "round": 1, "attempt": 1, "clock": lambda: 1.5}
+    yield make_entry(whole(7).plan, participants=range(7), **shared).to_bytes()
+    yield make_entry(whole(7).plan, identity=bytes(32), data="0" * 64, kind=CHARGE, **shared).to_bytes()
+    yield About(PARTICIPANT, mark="0" * 32).to_bytes()
+
+
+_RULES: Final = (
+    ClipRule(layers=(3,), clips=(1.0,)),
+    ClipRule(layers=(2, 1), clips=(0.5, 0.5), update="geometric", quantile=0.5, rate=0.3, bit_weight=0.3),
+)
+
+
+def read_round_model(data: bytes) -> None:
+    """A model that is taken is written in the same bytes; the first byte says whether clips adapt."""
+    rule, body = _RULES[data[:1] == b"\x01"], data[1:]
+    try:
+        found = read_model(body, 3, rule)
+    except ValueError:
+        return
+    must(len(body) == model_bytes(3, rule), "a model of another length was read")
+    must(found.vector.shape == (3,) and found.vector.dtype == np.float32, "a model of another shape")
+    must(write_model(found.vector, found.clips, rule) == body, "a model changes when it is written")
+
+
+def model_seeds() -> Iterator[bytes]:
+    for at, rule in enumerate(_RULES):
+        yield bytes([at]) + write_model(np.arange(3, dtype=np.float32), rule.clips, rule)
+
+
+def show_text(data: bytes) -> None:
+    """What is shown has no control characters and an end; an address is a host and a port or `ValueError`."""
+    text = data.decode("utf-8", "surrogateescape")
+    line = peer_text(text)
+    must(len(line) <= LONGEST and line.isprintable(), "a peer's line steers the terminal")
+    must(all(one.isprintable() for one in printable(text).split("\n")), "a peer's text steers the terminal")
+    try:
+        host, port = split_address(text)
+    except ValueError:
+        return
+    must(bool(host) and 0 <= port <= 65535, "an address without host or port")
+
+
+def _text_seeds() -> Iterator[bytes]:
+    yield from (b"localhost:8443", b"[::1]:8443", b"\x1b[2J two\nlines", "bidi \u202e text".encode())
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def _changed_in_bytes(data: bytes, choose: Choices) -> bytes:
+    return change_bytes(data, choose)
+
+
+_JSON: Final = (b'"', b"{", b"}", b"[", b"]", b":", b",", b"null", b"true", b"1e999", b"\\ud800", b"-0.0", b"NaN")
+
+
+def _document(
+    name: str,
+    run: Callable[[bytes], None],
+    seeds: Callable[[], Iterator[bytes]],
+    write: Callable[[Any], bytes] = compact,
+    end: bytes = b"",
+    largest: int = 16 << 10,
+) -> Target:
+    return Target(name, run, seeds, json_mutation(write, end), largest, _JSON)
+
+
+TARGETS: Final = (
+    _document("transcript", read_a_transcript, transcript_seeds, canonical, b"\n", 32 << 10),
+    _document("study_document", read_study, study_seeds, canonical),
+    _document("roster", read_roster, roster_seeds, indented),
+    _document("lottery", read_lottery, lottery_seeds, indented),
+    _document("card", read_card, card_seeds, indented),
+    _document("enrolment_request", read_enrolment_request, request_seeds),
+    _document("enrolment_answer", read_answer, answer_seeds),
+    _document("ledger_row", read_row, row_seeds, canonical),
+    Target("package", read_a_package, package_seeds, _changed_in_bytes, 1024),
+    Target("join_code", read_join_code, join_code_seeds, _change_code, 256),
+    Target("round_model", read_round_model, model_seeds, None, 64),
+    Target("peer_text", show_text, _text_seeds, None, 2048),
+)

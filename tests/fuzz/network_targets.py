@@ -1,0 +1,196 @@
+"""What the other side of a session sends: protobuf messages, chunks, and what gRPC says of a certificate."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from secagg.messages import CohortKeys, NeighbourShares
+from server.open_calls import Caller, CallRefused
+from server.peer_certificate import HOST_URI, IDENTITY_URI, CertificateHolders, check_certificate
+from server.sessions import SessionRefused
+from tests.fuzz.mutations import message_mutation
+from tests.fuzz.played import codecs, plain, reference_round
+from tests.fuzz.target import Target, must
+from wire import assembled, codec
+from wire import coordinator_pb2 as pb
+from wire.chunks import CHUNK_BYTES, InvalidChunk, frame, unframe
+
+# Fields of the two envelopes that the codec reads, and how it writes them again.
+UP: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Message]]]] = {
+    "advertise_keys": (codec.read_advertisement, codec.write_advertisement),
+    "share_keys": (codec.read_sealed_shares, codec.write_sealed_shares),
+    "consistency": (codec.read_consistency, codec.write_consistency),
+    "unmasking": (codec.read_unmasking_reply, codec.write_unmasking_reply),
+}
+DOWN: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Message]]]] = {
+    "cohort_keys": (codec.read_cohort_keys, lambda read: codec.write_cohort_keys(1, 1, read)),
+    "neighbour_shares": (codec.read_neighbour_shares, lambda read: codec.write_neighbour_shares(1, 1, read)),
+    "survivor_sets": (codec.read_survivor_sets, lambda read: codec.write_survivor_sets(1, 1, read)),
+    "unmasking_request": (codec.read_unmasking_request, lambda read: codec.write_unmasking_request(1, 1, read)),
+    "survivor_proof": (codec.read_survivor_proof, lambda read: codec.write_survivor_proof(1, 1, *read)),
+}
+
+
+def read_participant_message(data: bytes) -> None:
+    """What the coordinator does with the bytes of a session."""
+    try:
+        message = pb.ParticipantMessage.FromString(data)
+    except DecodeError:
+        return
+    if message.WhichOneof("message") == "phase":
+        name = message.phase.WhichOneof("message")
+        if name in UP:
+            _there_and_back(*UP[name], getattr(message.phase, name))
+
+
+def read_coordinator_message(data: bytes) -> None:
+    """What a participant does with the bytes of a session."""
+    try:
+        message = pb.CoordinatorMessage.FromString(data)
+    except DecodeError:
+        return
+    name = message.WhichOneof("message")
+    if name == "round_start" and message.round_start.HasField("ticket"):
+        _there_and_back(codec.read_ticket, codec.write_ticket, message.round_start.ticket)
+    elif name in DOWN:
+        read = _there_and_back(*DOWN[name], getattr(message, name))
+        if isinstance(read, CohortKeys) and len(dict(read.members)) == len(read.members):
+            whole = assembled.message(cohort_keys=codec.write_cohort_keys(1, 1, read))
+            must(assembled.CohortKeysWriter(1, 1).write(read) == whole, "u1 put together from parts is another message")
+        if isinstance(read, NeighbourShares):
+            whole = assembled.message(neighbour_shares=codec.write_neighbour_shares(1, 1, read))
+            must(assembled.neighbour_shares(1, 1, read) == whole, "shares put together from parts are another message")
+
+
+def _there_and_back(read: Callable[[Any], Any], write: Callable[[Any], Message | None], message: Any) -> Any:
+    try:
+        found = read(message)
+    except codec.MalformedMessage:
+        return None
+    written = write(found)
+    again = read(type(message).FromString(written.SerializeToString()))
+    must(plain(again) == plain(found), "what was read is written otherwise")
+    return found
+
+
+def participant_seeds() -> Iterator[bytes]:
+    """What participants send in an attempt, and around it."""
+    for up, _ in reference_round().messages():
+        for message in up.values():
+            name = codecs()[type(message)].phase_field
+            field = codecs()[type(message)].write(message)
+            yield pb.ParticipantMessage(
+                phase=pb.PhaseMessage(round=1, attempt=1, **{name: field})
+            ).SerializeToString()
+            break
+    for one in (
+        pb.ParticipantMessage(open=pb.Open(protocol_version=1, identity=bytes(32), study="s", nonce=bytes(32))),
+        pb.ParticipantMessage(proof=pb.Proof(signature=bytes(64))),
+        pb.ParticipantMessage(ready=pb.Ready()),
+        pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=2)),
+    ):
+        yield one.SerializeToString()
+
+
+def coordinator_seeds() -> Iterator[bytes]:
+    """What the coordinator sends in an attempt, and around it."""
+    sets = request = None
+    for _, down in reference_round().messages():
+        for message in down.values():
+            name = codecs()[type(message)].phase_field
+            yield pb.CoordinatorMessage(**{name: codecs()[type(message)].write(message)}).SerializeToString()
+            sets = message if name == "survivor_sets" else sets
+            request = message if name == "unmasking_request" else request
+            break
+    ticket = pb.LotteryTicket(seed=bytes(32), path=[bytes(32)] * 3)
+    start = pb.RoundStart(round=1, attempt=1, model_sha256=bytes(32), study_sha256=bytes(32), ticket=ticket)
+    yield pb.CoordinatorMessage(round_start=start).SerializeToString()
+    if sets is not None and request is not None:
+        proof = codec.write_survivor_proof(1, 1, sets, request)
+        yield pb.CoordinatorMessage(survivor_proof=proof).SerializeToString()
+
+
+def read_chunk(data: bytes) -> None:
+    """A hand-read frame is what protobuf reads; a frame that we write is taken."""
+    try:
+        found = bytes(unframe(data))
+    except InvalidChunk:
+        if 1 <= len(data) <= CHUNK_BYTES:
+            must(bytes(unframe(frame(data))) == data, "a frame isn't read back")
+        return
+    must(1 <= len(found) <= CHUNK_BYTES, "an empty or oversize chunk was taken")
+    must(pb.Chunk.FromString(data).data == found, "protobuf reads another chunk")
+
+
+def chunk_seeds() -> Iterator[bytes]:
+    """Lengths of one, two and three bytes."""
+    for size in (1, 127, 128, 300, 16_384):
+        yield frame(bytes(size))
+    yield b"\x0a\x81\x00x"  # protobuf takes a length with a byte too many
+
+
+# ---------------------------------------------------------------- whose certificate it is
+
+_IDENTITY = hashlib.sha256(b"identity").digest()
+
+
+class _Context:
+    def __init__(self, names: list[bytes]) -> None:
+        self._names = names
+
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        return {"x509_subject_alternative_name": self._names, "transport_security_type": [b"ssl"]}
+
+
+def read_certificate_names(data: bytes) -> None:
+    """Names in a peer's certificate, one a line: only the exact identity or host opens a session."""
+    names = data.split(b"\n")
+    context = _Context(names)
+    roster = reference_round().config.roster
+    entry = roster.entries[0]
+    wanted = {f"{IDENTITY_URI}{entry.identity.hex()}".encode(), f"{HOST_URI}{entry.host}".encode()}
+    try:
+        check_certificate(context.auth_context(), entry.identity, entry.host)
+        must(not wanted.isdisjoint(names), "a session was opened with another certificate")
+    except SessionRefused:
+        must(wanted.isdisjoint(names), "the certificate of this very host was refused")
+    try:
+        caller = CertificateHolders(lambda: roster)(context, "/sordino.v1.Coordinator/Session")
+        must(isinstance(caller, Caller) and caller.most > 0, "a caller without calls")
+    except CallRefused:
+        must(wanted.isdisjoint(names), "somebody on the roster was refused")
+
+
+def certificate_seeds() -> Iterator[bytes]:
+    entry = reference_round().config.roster.entries[0]
+    yield f"{IDENTITY_URI}{entry.identity.hex()}".encode()
+    yield f"{HOST_URI}{entry.host}".encode()
+    yield f"{IDENTITY_URI}{_IDENTITY.hex().upper()}\n{HOST_URI}nobody\n\xff".encode("latin-1")
+
+
+TARGETS: Final = (
+    Target(
+        "participant_message",
+        read_participant_message,
+        participant_seeds,
+        message_mutation(pb.ParticipantMessage),
+    ),
+    Target(
+        "coordinator_message",
+        read_coordinator_message,
+        coordinator_seeds,
+        message_mutation(pb.CoordinatorMessage),
+    ),
+    Target("chunk", read_chunk, chunk_seeds, largest=20_000),
+    Target(
+        "certificate_names",
+        read_certificate_names,
+        certificate_seeds,
+        largest=2048,
+        tokens=(IDENTITY_URI.encode(), HOST_URI.encode(), b"host-0", b"\n"),
+    ),
+)

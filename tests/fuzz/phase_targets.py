@@ -1,0 +1,180 @@
+"""Every phase of both sides, given messages that were made from an honest attempt by the changes an input names.
+
+An input is a script. It names, one after the other: whose message of which attempt, in which field of the protobuf
+message it is changed and how, and who sends it. What results is serialised, parsed and read by the codec as from a
+network. A phase must refuse it with an error of the protocol and stay as it was, or take it; and then the attempt,
+which everybody else goes on with honestly, must end, and whatever participants sent, its sum must be the right one.
+
+A coordinator that tells participants different things only spoils the sum that it opens itself. What it must not learn
+by that is the business of the lying coordinator in tests/secagg; here its messages must not break a participant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from attempts_in_memory import freeze, twin
+from google.protobuf.message import DecodeError
+
+from secagg import client_phases
+from secagg.errors import CoordinatorMisbehaved
+from secagg.messages import MaskedInput
+from tests.fuzz.mutations import change_bytes, change_message
+from tests.fuzz.played import Round, answer, codecs, finish, reference_round, take
+from tests.fuzz.target import Choices, Steering, Target, must
+from wire.codec import MalformedMessage
+
+_MOST_MESSAGES: Final = 8
+_GRAPHS: Final = ("complete",)
+
+
+def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
+    """A message after so many changes and the way through the network; None where the codec refuses it."""
+    codec = codecs()[type(message)]
+    packed = message.packed if isinstance(message, MaskedInput) else b""
+    written = codec.write(message)
+    for _ in range(changes):
+        if packed and not choose.below(3):
+            packed = change_bytes(packed, choose)
+        else:
+            change_message(written, choose)
+    try:
+        found = codec.read(codec.kind.FromString(written.SerializeToString()))
+    except (MalformedMessage, DecodeError):
+        return None
+    return replace(found, packed=packed) if isinstance(message, MaskedInput) else found
+
+
+def _rounds(graph: str) -> tuple[Round, ...]:
+    """The attempt itself, another one of it, and one of another round."""
+    return reference_round(graph), reference_round(graph, 2)
+
+
+def server_target(name: str, data: bytes) -> None:
+    """Messages to one phase of the coordinator."""
+    choose = Steering(data)
+    graph = _GRAPHS[choose.below(len(_GRAPHS))]
+    # One participant may have left in the phase before, and be back.
+    names = [type(step.server).__name__ for step in reference_round(graph).steps]
+    at = names.index(name)
+    left = names[at - 1] if at > 1 and choose.below(3) == 1 else ""
+    played = reference_round(graph, 1, left)
+    step = played.step(name)
+    server = twin(step.server)
+    clients = {who: twin(phase) for who, phase in step.clients.items()}
+    known = [played, *_rounds(graph)]
+    changed = 0
+    for _ in range(_MOST_MESSAGES):
+        if not choose.left:
+            break
+        kind = choose.below(8)
+        source = known[choose.below(len(known))] if kind == 7 else played
+        letters = source.steps[choose.below(len(source.steps))].up if kind == 6 else source.step(name).up
+        author = sorted(letters)[choose.below(len(letters))]
+        sender = author if choose.below(4) else choose.below(len(played.config.roster) + 2) - 1
+        message = travelled(letters[author], choose, choose.below(4))
+        if message is not None and take(server, sender, message):
+            changed += freeze(message) != freeze(step.up.get(sender))
+    if not changed and data[-1:] != b"\x00":  # which takes most of the time, and is what the seeds end with
+        return
+    completed = finish(played.config, server, clients, step.up)
+    if not changed:
+        must(completed is not None, "an attempt whose every strange message was refused was aborted")
+
+
+def client_target(name: str, data: bytes) -> None:
+    """A message of the coordinator to one phase of a participant."""
+    choose = Steering(data)
+    graph = _GRAPHS[choose.below(len(_GRAPHS))]
+    names = _asked(graph)
+    left = choose.below(3) == 1 and len(names) > 2
+    # Somebody left before the inputs were summed up, so that there is a mask key to be rebuilt.
+    phases = [type(step.server).__name__ for step in reference_round(graph).steps]
+    played = reference_round(graph, 1, phases[2] if left else "")
+    step = next(one for one in played.steps if one.asked and name in {type(p).__name__ for p in one.asked.values()})
+    me = sorted(step.up)[choose.below(len(step.up))]
+    phase = twin(step.asked[me])
+    kind = choose.below(8)
+    source = _rounds(graph)[1] if kind == 7 else played
+    letters = source.steps[choose.below(len(source.steps))].down if kind == 6 else step.down
+    if kind == 7:
+        letters = next((one.down for one in source.steps if type(one.server) is type(step.server)), letters)
+    letters = letters or step.down
+    receiver = me if choose.below(4) and me in letters else sorted(letters)[choose.below(len(letters))]
+    message = travelled(letters[receiver], choose, choose.below(4))
+    if message is None:
+        return
+    before = _held(phase)
+    try:
+        following, reply = answer(played.config, me, phase, message)
+    except CoordinatorMisbehaved as error:
+        must(bool(error.reason), "a refusal without a reason")
+        must(_held(phase) == before, "a refused message changed what a participant holds")
+        must(_over(played, me, phase, step.down[me]), "a participant goes on after a refusal")
+        return
+    clients = {who: twin(after) for who, after in step.clients.items() if who != me} | {me: following}
+    honest = freeze(message) == freeze(step.down[me])
+    completed = finish(played.config, twin(step.server), clients, {**step.up, me: reply}, exact=honest)
+    must(completed is not None or not honest, "an honest attempt was aborted")
+
+
+def answered_target(data: bytes) -> None:
+    """An unmasking request to a participant who has answered one: the same gets the same reply, any other nothing."""
+    choose = Steering(data)
+    played = reference_round(_GRAPHS[choose.below(len(_GRAPHS))])
+    step = played.steps[-1]
+    me = sorted(step.up)[choose.below(len(step.up))]
+    phase = twin(step.clients[me])
+    other = sorted(step.down)[choose.below(len(step.down))]
+    message = travelled(step.down[other], choose, choose.below(4))
+    if message is None:
+        return
+    try:
+        reply = phase.receive(message)
+    except CoordinatorMisbehaved:
+        return
+    must(freeze(message) == freeze(step.down[me]), "a second request was answered")
+    must(freeze(reply) == freeze(step.up[me]), "the same request was answered otherwise")
+
+
+def _held(phase: Any) -> Any:
+    """All that a participant's phase holds, but for the mark that it is over."""
+    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
+
+
+def _over(played: Round, me: int, phase: Any, honest: Any) -> bool:
+    try:
+        answer(played.config, me, phase, honest)
+    except CoordinatorMisbehaved:
+        return True
+    return False
+
+
+def _asked(graph: str) -> list[str]:
+    """Phases of a participant that take a message of the coordinator, in their order."""
+    return [type(next(iter(step.asked.values()))).__name__ for step in reference_round(graph).steps if step.asked]
+
+
+def _seeds() -> Iterator[bytes]:
+    """Nothing strange; one change of each sort; a few scripts of everything."""
+    yield b""
+    for sort in range(8):
+        yield bytes([0, 0, sort, 1, 1, 0, 0, 1, 2, sort])
+    for first in range(24):
+        yield bytes((first * 37 + 11 * at * at + at) % 256 for at in range(64))
+
+
+def _targets() -> Iterator[Target]:
+    for step in reference_round().steps:
+        name = type(step.server).__name__
+        yield Target(f"coordinator_{name}", partial(server_target, name), _seeds, largest=512)
+    for name in dict.fromkeys(_asked("complete")):
+        yield Target(f"participant_{name}", partial(client_target, name), _seeds, largest=256)
+    if hasattr(client_phases, "Answered"):
+        yield Target("participant_Answered", answered_target, _seeds, largest=128)
+
+
+TARGETS: Final = tuple(_targets())

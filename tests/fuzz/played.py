@@ -1,0 +1,220 @@
+"""Attempts of honest sides, kept phase by phase, and their messages in the bytes that travel.
+
+Everything is found by the type of a message and by what a phase returns; nothing here counts phases or names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from attempts_in_memory import advertise, freeze, make_config, sum_of, twin, vector_of
+from google.protobuf.message import Message
+
+from secagg import messages, server_phases
+from secagg.context import RoundConfig
+from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
+from secagg.unmasking import Completed
+from tests.fuzz.target import must
+from wire import codec
+from wire import coordinator_pb2 as pb
+
+MEMBERS = 5
+plain = freeze
+"""A comparable copy of anything."""
+
+
+# ---------------------------------------------------------------- messages in bytes
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How one kind of message travels: the field of its envelope, the message in it, and both ways."""
+
+    phase_field: str
+    kind: type[Message]
+    write: Callable[[Any], Message]
+    read: Callable[[Any], Any]
+
+
+@cache
+def codecs() -> Mapping[type, Codec]:
+    """By the core's type. What the coordinator sends also names round and attempt."""
+    return {
+        messages.Advertisement: Codec(
+            "advertise_keys", pb.Advertisement, codec.write_advertisement, codec.read_advertisement
+        ),
+        messages.SealedShares: Codec(
+            "share_keys", pb.SealedShares, codec.write_sealed_shares, codec.read_sealed_shares
+        ),
+        messages.MaskedInput: Codec("masked_input", pb.MaskedInputOffer, _write_offer, _read_offer),
+        messages.ConsistencySignature: Codec(
+            "consistency", pb.ConsistencySignature, codec.write_consistency, codec.read_consistency
+        ),
+        messages.UnmaskingReply: Codec(
+            "unmasking", pb.UnmaskingReply, codec.write_unmasking_reply, codec.read_unmasking_reply
+        ),
+        messages.CohortKeys: Codec(
+            "cohort_keys", pb.CohortKeys, lambda one: codec.write_cohort_keys(1, 1, one), codec.read_cohort_keys
+        ),
+        messages.NeighbourShares: Codec(
+            "neighbour_shares",
+            pb.NeighbourShares,
+            lambda one: codec.write_neighbour_shares(1, 1, one),
+            codec.read_neighbour_shares,
+        ),
+        messages.SurvivorSets: Codec(
+            "survivor_sets",
+            pb.SurvivorSets,
+            lambda one: codec.write_survivor_sets(1, 1, one),
+            codec.read_survivor_sets,
+        ),
+        messages.UnmaskingRequest: Codec(
+            "unmasking_request",
+            pb.UnmaskingRequest,
+            lambda one: codec.write_unmasking_request(1, 1, one),
+            codec.read_unmasking_request,
+        ),
+    }
+
+
+def _write_offer(message: messages.MaskedInput) -> pb.MaskedInputOffer:
+    return pb.MaskedInputOffer(sha256=message.sha256, signature=message.signature)
+
+
+def _read_offer(message: pb.MaskedInputOffer) -> messages.MaskedInput:
+    return messages.MaskedInput(b"", message.sha256, message.signature)  # the vector comes by itself
+
+
+# ---------------------------------------------------------------- attempts
+
+
+@dataclass
+class Step:
+    """A phase of the coordinator as it was before anything came, and what honest participants then sent."""
+
+    server: Any
+    up: dict[int, Any]
+    clients: dict[int, Any]  # after they sent it
+    asked: dict[int, Any]  # their phases before they were asked
+    down: dict[int, Any]  # what each was asked; nothing in the first step
+
+
+@dataclass
+class Round:
+    """One attempt, step by step."""
+
+    config: RoundConfig
+    steps: list[Step] = field(default_factory=list)
+    completed: Completed | None = None
+
+    def messages(self) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
+        """Of each step: what participants send, what they were asked before."""
+        for step in self.steps:
+            yield step.up, step.down
+
+    def step(self, name: str) -> Step:
+        """That of the coordinator's phase with this name."""
+        return next(one for one in self.steps if type(one.server).__name__ == name)
+
+
+def answer(config: RoundConfig, who: int, phase: Any, message: Any) -> tuple[Any, Any]:
+    """What a participant does with a message of the coordinator: its next phase and its answer."""
+    following = phase.receive(message)
+    if not isinstance(following, tuple):
+        following = following.mask(vector_of(who, config.parameters))
+    return following
+
+
+@cache
+def reference_round(graph: str = "complete", round_: int = 1, left: str = "") -> Round:
+    """An attempt in which all goes well, but for the last participant, who leaves before its message of one phase.
+
+    Args:
+        left: name of the coordinator's phase that the last participant says nothing to.
+    """
+    config = config_of(graph, round_)
+    everybody = range(len(config.roster))
+    clients, up = advertise(config, everybody)
+    found = Round(config)
+    server: Any = server_phases.AdvertiseKeys(config, frozenset(everybody))
+    asked: dict[int, Any] = {}
+    down: dict[int, Any] = {}
+    while True:
+        if type(server).__name__ == left:
+            up.pop(max(up))
+        found.steps.append(Step(twin(server), dict(up), {who: twin(clients[who]) for who in up}, asked, down))
+        for who, message in up.items():
+            server.receive(who, message)
+        closed = server.close()
+        if isinstance(closed, Completed):
+            found.completed = closed
+            _check_sum(config, closed)
+            return found
+        server, down = closed
+        clients = {who: clients[who] for who in down if who in up}
+        asked, up = {who: twin(phase) for who, phase in clients.items()}, {}
+        for who, phase in clients.items():
+            clients[who], up[who] = answer(config, who, phase, down[who])
+
+
+def config_of(graph: str, round_: int = 1) -> RoundConfig:
+    """Five participants, A = 2, of whom one may leave."""
+    must(graph == "complete", "there is one graph")
+    return make_config(MEMBERS, colluders=2, min_survivors=4, round_=round_)
+
+
+def finish(
+    config: RoundConfig, server: Any, clients: dict[int, Any], up: Mapping[int, Any], exact: bool = True
+) -> Completed | None:
+    """Play an attempt to its end with an honest coordinator, whatever its phase holds already.
+
+    Args:
+        server: a phase of the coordinator; what it has received stays.
+        clients: phases of the participants who are still there.
+        up: what they send it now.
+        exact: whether a sum must be the right one.
+
+    Returns:
+        The end with its sum; None where the attempt was aborted.
+    """
+    while True:
+        for who in sorted(up):
+            if who not in server.received:
+                take(server, who, up[who])
+        try:
+            closed = server.close()
+        except ProtocolError:
+            return None
+        if isinstance(closed, Completed):
+            if exact:
+                _check_sum(config, closed)
+            return closed
+        server, down = closed
+        up = {}
+        for who in sorted(clients.keys() & down.keys()):
+            try:
+                clients[who], up[who] = answer(config, who, clients[who], down[who])
+            except CoordinatorMisbehaved:
+                del clients[who]
+
+
+def take(server: Any, sender: int, message: Any) -> bool:
+    """Give a message to a phase of the coordinator; whether it was taken. A refused one must leave no trace."""
+    before = freeze(server)
+    try:
+        server.receive(sender, message)
+    except (InvalidMessage, UnexpectedMessage) as error:
+        must(error.sender == sender and bool(error.reason), "a refusal that names nobody or no reason")
+        must(freeze(server) == before, "a refused message changed the phase")
+        return False
+    must(sender in server.received, "a message was taken and is not there")
+    return True
+
+
+def _check_sum(config: RoundConfig, completed: Completed) -> None:
+    wanted = sum_of(completed.u3, config.parameters)
+    must(bool(np.array_equal(completed.total, wanted)), "the sum is not that of u3")

@@ -1,0 +1,216 @@
+"""Fuzz every decoder and every phase for a while, guided by coverage, and keep what is new.
+
+    python -m tests.fuzz.run --seconds 60                   each target for a minute
+    python -m tests.fuzz.run --seconds 600 roster card      two of them
+    python -m tests.fuzz.run --replay roster FILE           one input, with its traceback
+    python -m tests.fuzz.run --keep roster FILE             into the corpus, once the fault is gone
+    python -m tests.fuzz.run --tidy                         leave out of the corpus what reaches nothing of its own
+
+Needs atheris (libFuzzer for Python); `make fuzz` makes an environment that has it. Each target runs in a process of its
+own, with our packages instrumented and nothing else. An input that crashes, hangs or takes too much memory is kept in
+build/fuzz/TARGET, and the exit code is 1. New inputs go to tests/fuzz/corpus/TARGET where they reach something new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+if str(ROOT / "tests" / "secagg") not in sys.path:
+    sys.path.append(str(ROOT / "tests" / "secagg"))
+
+CRASHES: Final = ROOT / "build" / "fuzz"
+_HANG_S: Final = 20  # on a machine that does other things as well
+_MEMORY_MB: Final = 1536
+_INSTRUMENTED: Final = ("secagg", "mechanisms", "wire", "learning", "server", "client")
+
+
+@dataclass
+class Report:
+    """What came of one target."""
+
+    name: str
+    executions: int
+    per_second: float
+    coverage: tuple[int, int]  # libFuzzer's edges: with the corpus alone, and at the end
+    kept: int
+    crashes: list[Path]
+
+
+def main() -> int:
+    """The command."""
+    options = _options()
+    if options.fuzz:
+        return _fuzz_here(options.fuzz, options.arguments)
+    from tests.fuzz import corpus
+    from tests.fuzz.target import targets
+
+    known = targets()
+    names = options.arguments or list(known)
+    if options.replay or options.keep:
+        target = known[options.replay or options.keep]
+        for file in options.arguments:
+            data = Path(file).read_bytes()
+            target.run(data)
+            print(f"{target.name}: {len(data)} bytes, no finding")
+            if options.keep:
+                print(corpus.keep(target, data))
+        return 0
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"there is no target {unknown[0]}: {', '.join(known)}", file=sys.stderr)
+        return 2
+    if options.tidy:
+        for name in names:
+            _tidy(name)
+        return 0
+    try:
+        import atheris  # noqa: F401  # each target's process uses it
+    except ImportError:
+        print("atheris is missing: run `make fuzz`, which makes an environment with it", file=sys.stderr)
+        return 2
+    print(f"{len(names)} targets, {options.seconds} s each", flush=True)
+    reports = []
+    for name in names:
+        reports.append(_fuzz(name, options.seconds))
+        print(_line(reports[-1]), flush=True)
+    crashed = [path for report in reports for path in report.crashes]
+    kept = sum(report.kept for report in reports)
+    print(
+        f"{sum(report.executions for report in reports)} executions, {kept} inputs kept, "
+        f"{len(crashed)} crashing inputs in {CRASHES.relative_to(ROOT)}"
+        if crashed
+        else f"{sum(report.executions for report in reports)} executions, {kept} inputs kept, no crash"
+    )
+    for path in crashed:
+        print(f"  python -m tests.fuzz.run --replay {path.parent.name} {path.relative_to(ROOT)}")
+    return 1 if crashed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("arguments", nargs="*", help="names of targets (default: all), or files")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--replay", metavar="TARGET", help="run files, and show the traceback of a finding")
+    parser.add_argument("--keep", metavar="TARGET", help="the same, and add them to the corpus")
+    parser.add_argument("--tidy", action="store_true", help="leave out of the corpus what reaches nothing of its own")
+    parser.add_argument("--fuzz", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _line(report: Report) -> str:
+    before, after = report.coverage
+    end = "" if not report.crashes else "  CRASHED"
+    return (
+        f"{report.name:<34} {report.executions:>9} executions {report.per_second:>8.0f}/s  "
+        f"edges {before:>5} + {after - before:<4} {report.kept:>3} inputs kept{end}"
+    )
+
+
+# ---------------------------------------------------------------- one target, from outside
+
+
+def _fuzz(name: str, seconds: int) -> Report:
+    from tests.fuzz import corpus
+    from tests.fuzz.target import targets
+
+    target = targets()[name]
+    crashes = CRASHES / name
+    crashes.mkdir(parents=True, exist_ok=True)
+    known = set(crashes.iterdir())
+    with tempfile.TemporaryDirectory(prefix="sordino-fuzz-") as scratch:
+        found, begin, tokens = Path(scratch, "found"), Path(scratch, "begin"), Path(scratch, "tokens")
+        for folder in (found, begin):
+            folder.mkdir()
+        for data in {*corpus.inputs(target), *target.seeds()}:
+            (begin / corpus.name_of(data)).write_bytes(data)
+        tokens.write_text("".join(f'"{_escaped(token)}"\n' for token in target.tokens), encoding="ascii")
+        arguments = [
+            *(str(found), str(begin), f"-max_total_time={seconds}", f"-max_len={target.largest}"),
+            *(f"-artifact_prefix={crashes}/", f"-timeout={_HANG_S}", f"-rss_limit_mb={_MEMORY_MB}"),
+            *("-print_final_stats=1", "-verbosity=1", *([f"-dict={tokens}"] if target.tokens else [])),
+        ]
+        began = time.monotonic()
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.run", "--fuzz", name, "--", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": scratch, "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            check=False,
+        )
+        took = time.monotonic() - began
+        said = (ended.stdout + ended.stderr).decode("utf-8", "replace")
+        crashed = sorted(set(crashes.iterdir()) - known)
+        if ended.returncode and not crashed:
+            (crashes / "output.txt").write_text(said, encoding="utf-8")
+            crashed = [crashes / "output.txt"]
+        for path in crashed:
+            print(said[-3000:] if path == crashed[0] else path, file=sys.stderr)
+        kept = corpus.inputs(target)
+        reached = {step for data in kept for step in corpus.steps_of(target.run, data)}
+        new = [] if crashed else [path.read_bytes() for path in (*found.iterdir(), *begin.iterdir())]
+        chosen = corpus.fewest(target, new, reached, corpus.ROOM - sum(map(len, kept)))
+        for data in chosen:
+            corpus.keep(target, data)
+    edges = [int(number) for number in re.findall(r"\bcov: (\d+)", said)]
+    count = re.findall(r"number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)", said, re.MULTILINE)
+    executions = int(count[-1]) if count else 0
+    coverage = (edges[0], edges[-1]) if edges else (0, 0)
+    return Report(name, executions, executions / max(took, 1), coverage, len(chosen), crashed)
+
+
+def _tidy(name: str) -> None:
+    from tests.fuzz import corpus
+    from tests.fuzz.target import targets
+
+    target = targets()[name]
+    before = corpus.inputs(target)
+    chosen = set(corpus.fewest(target, before or target.seeds(), set(), corpus.ROOM))
+    for data in chosen - set(before):
+        corpus.keep(target, data)
+    for data in set(before) - chosen:
+        (corpus.CORPUS / name / corpus.name_of(data)).unlink()
+    print(f"{name:<34} {len(before)} -> {len(chosen)} inputs, {sum(map(len, chosen))} bytes", flush=True)
+
+
+def _escaped(token: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in token)
+
+
+# ---------------------------------------------------------------- one target, from inside
+
+
+def _fuzz_here(name: str, arguments: list[str]) -> int:
+    """Never returns: libFuzzer ends the process."""
+    import atheris
+
+    with atheris.instrument_imports(include=list(_INSTRUMENTED), enable_loader_override=False):
+        from tests.fuzz.target import Dice, targets
+
+        target = targets()[name]
+    form = target.mutate
+
+    def mutate(data: bytes, largest: int, seed: int) -> bytes:
+        if form is None or seed % 3 == 0:
+            return bytes(atheris.Mutate(data, largest))
+        return form(bytes(data), Dice(seed))[:largest]
+
+    options: dict[str, Any] = {} if form is None else {"custom_mutator": mutate}
+    atheris.Setup([sys.argv[0], *arguments], target.run, **options)
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
