@@ -12,7 +12,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
+from small_rings import Rings, SmallRings
 
 from secagg import client_phases, server_phases, shamir, unmasking
 from secagg.commitments import MerkleTree, pair_node, share_leaf
@@ -59,6 +60,7 @@ from secagg.messages import (
 from secagg.packing import unpack
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from secagg.sharing import MALICIOUS
 from secagg.unmasking import Completed
 
 RandomBytes = Callable[[int], bytes]
@@ -113,8 +115,10 @@ def make_config(
     attempt: int = 1,
     study_digest: bytes = b"s" * 32,
     model_digest: bytes = b"m" * 32,
+    adversary: str = MALICIOUS,
+    rings: Rings = (),
 ) -> RoundConfig:
-    """By default min_survivors is the threshold and quorum is min_survivors."""
+    """By default min_survivors is the threshold and quorum is min_survivors; rings as in `SmallRings`."""
     fewest = (cohort + max(2, colluders)) // 2 + 1 if min_survivors is None else min_survivors
     return RoundConfig(
         roster=roster_of(roster or cohort),
@@ -122,13 +126,14 @@ def make_config(
         attempt=attempt,
         study_digest=study_digest,
         model_digest=model_digest,
-        parameters=RoundParameters(
+        parameters=(partial(SmallRings, rings=rings) if rings else RoundParameters)(
             cohort=cohort,
             colluders=colluders,
             min_survivors=fewest,
             quorum=fewest if quorum is None else quorum,
             bits=bits,
             dim=dim,
+            adversary=adversary,
         ),
     )
 
@@ -490,7 +495,10 @@ class Attempt:
         self.cohort.sealed = {who: self.sent[PHASES[1], who] for who in phase.u2}
         phase, messages = self._collect(PHASES[2], phase, self._ask(PHASES[2], messages, self._mask))
         self.u3 = phase.u3
-        phase, messages = self._collect(PHASES[3], phase, self._ask(PHASES[3], messages))
+        if config.parameters.signed:
+            phase, messages = self._collect(PHASES[3], phase, self._ask(PHASES[3], messages))
+        else:
+            phase = phase.without_signatures()
         u2 = phase.u2
         replies = self._ask(PHASES[4], messages)
         for who, reply in replies.items():

@@ -12,6 +12,7 @@ import numpy as np
 from attempts_in_memory import LOW_ORDER, Vector, crooked_shares, identities
 from numpy.typing import NDArray
 
+from secagg.cohort import set_of
 from secagg.context import RoundConfig
 from secagg.keys import advertisement_statement, upload_statement
 from secagg.masking import word_dtype
@@ -123,7 +124,7 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
         shares[row] = (shares[row].astype(int) + 1) % PRIME
 
     def outside_the_field(shares: NDArray[np.uint16]) -> None:
-        shares[holders.index(me)] = PRIME
+        shares[holders.index(me) if me in holders else row] = PRIME
 
     match how % CROOKED:
         case 0:
@@ -165,7 +166,9 @@ def rotten_keys(
     return Advertisement(*chosen, identity.sign(statement))
 
 
-def shifted(config: RoundConfig, context: bytes, me: int, honest: MaskedInput, by: int) -> tuple[MaskedInput, Vector]:
+def shifted(
+    config: RoundConfig, context: bytes, u2: frozenset[int], me: int, honest: MaskedInput, by: int
+) -> tuple[MaskedInput, Vector]:
     """An upload whose first entry is moved, and by what: nothing stops a participant from lying about its input."""
     parameters = config.parameters
     vector = unpack(honest.packed, parameters.dim, parameters.bits)
@@ -175,7 +178,8 @@ def shifted(config: RoundConfig, context: bytes, me: int, honest: MaskedInput, b
     packed = pack(((vector.astype(np.uint64) + shift) & top).astype(vector.dtype), parameters.bits)
     sha256 = hashlib.sha256(packed).digest()
     identity = identities(len(config.roster))[me]
-    return MaskedInput(packed, sha256, identity.sign(upload_statement(context, identity.public, sha256))), shift
+    statement = upload_statement(context, identity.public, sha256, set_of(config, context, "u2", u2))
+    return MaskedInput(packed, sha256, identity.sign(statement)), shift
 
 
 def silent_on(reply: UnmaskingReply, at: int) -> UnmaskingReply:

@@ -27,6 +27,8 @@ OTHER_PARAMETERS = {
         "quorum": 12,
         "bits": 17,
         "dim": 5,
+        "graph": "harary",
+        "adversary": "semi-malicious",
     }.items()
 }
 OTHER_ROSTERS = {
@@ -47,6 +49,11 @@ OTHER_CONFIGS = {
     **{f"parameters: {name}": replace(CONFIG, parameters=one) for name, one in OTHER_PARAMETERS.items()},
     **{f"roster: {name}": replace(CONFIG, roster=one) for name, one in OTHER_ROSTERS.items()},
 }
+
+
+OTHER_CONFIGS["parameters: another adversary"] = replace(
+    CONFIG, parameters=replace(CONFIG.parameters, adversary="curious")
+)
 
 
 def test_no_field_was_forgotten_below() -> None:

@@ -132,7 +132,8 @@ def test_a_signature_for_one_purpose_is_worth_nothing_for_another() -> None:
         keys.advertisement_statement(x, y, w, z),
         keys.dealing_statement(x, y, z, w),
         keys.dealing_statement(x, y, w, z),
-        keys.upload_statement(x, y, z),
+        keys.upload_statement(x, y, z, w),
+        keys.upload_statement(x, y, w, z),
         keys.consistency_statement(x, y, z),
         keys.consistency_statement(x, z, y),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secagg.messages import Advertisement, CohortKeys, DealtShare, NeighbourShares
+from secagg.messages import Advertisement, CohortKeys, DealtShare, NeighbourShares, UnmaskingRequest
 from wire import assembled, codec
 from wire import coordinator_pb2 as pb
 from wire.chunks import varint
@@ -54,10 +54,23 @@ def test_nobody_is_taken_for_somebody_else() -> None:
 
 def test_neighbour_shares() -> None:
     shares = NeighbourShares(
-        tuple(DealtShare(who, bytes(112), bytes(32), (bytes(32),) * 8, bytes(32), bytes(64)) for who in range(200))
+        tuple(DealtShare(who, bytes(112), bytes(32), (bytes(32),) * 8, bytes(32), bytes(64)) for who in range(200)),
+        bytes(range(25)),
     )
     whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, shares))
     assert assembled.neighbour_shares(3, 1, shares) == whole.SerializeToString()
+
+
+@pytest.mark.parametrize("others", [0, 1, 40])
+def test_an_unmasking_request_with_uploads_of_its_own(others: int) -> None:
+    """The signatures are serialised once for everybody, the uploads for each receiver."""
+    signatures = tuple((who, bytes([who]) * 64) for who in range(60))
+    uploads = tuple((bytes([who + 1]) * 32, bytes([who]) * 64) for who in range(others))
+    whole = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures, uploads))
+    shown = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures)).SerializeToString()
+    written = assembled.unmasking_request(shown, uploads)
+    assert written == pb.CoordinatorMessage(unmasking_request=whole).SerializeToString()
+    assert codec.read_unmasking_request(whole) == UnmaskingRequest(signatures, uploads)
 
 
 def test_messages_of_one_field() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, ProtocolError
 from secagg.messages import PHASES, CohortKeys, UnmaskingReply
 from wire import codec
@@ -23,6 +24,7 @@ from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
 CONFIG = make_config(8, min_survivors=6, quorum=7)
+RING = make_config(8, min_survivors=6, quorum=7, rings=((8, 6, 4),))
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
 
@@ -58,9 +60,10 @@ class Recorded(Attempt):
     """Keeps the phase that each message is meant for, as it was before."""
 
     def __init__(self) -> None:
-        # Participant 7 leaves before its upload, so that replies hold both kinds of share; 6 reports "no share" of 2.
-        super().__init__(CONFIG, Script(up={(MASK, 7): "lose"}))
-        self.tamper_down = {(MASK, 6): lambda message: _spoilt(message, 2)}
+        # Participant 7 leaves before its upload, so that replies hold both kinds of share; 6 has no share of its first
+        # neighbour. On a ring, requests show uploads as well.
+        super().__init__(RING, Script(up={(MASK, 7): "lose"}))
+        self.tamper_down = {(MASK, 6): _spoilt}
         self.before: dict[str, Any] = {}
 
     def _ask(self, name: str, messages: Any, step: Any = None) -> Any:
@@ -76,14 +79,12 @@ def fresh(phase: Any) -> Any:
     """The same phase, with nothing in it shared that messages change."""
     kept = [phase.cohort] if hasattr(phase, "cohort") else []
     kept += [one for one in vars(phase).values() if type(one).__name__ in ("RoundConfig", "Cohort", "IdentityKey")]
-    return copy.deepcopy(phase, {id(one): one for one in (*kept, CONFIG)})
+    return copy.deepcopy(phase, {id(one): one for one in (*kept, RING)})
 
 
-def _spoilt(message: Any, dealer: int) -> Any:
-    shares = list(message.shares)
-    at = next(i for i, dealt in enumerate(shares) if dealt.dealer == dealer)
-    shares[at] = type(shares[at])(**{**vars(shares[at]), "ciphertext": bytes(112)})
-    return type(message)(tuple(shares))
+def _spoilt(message: Any) -> Any:
+    first, *others = message.shares
+    return replace(message, shares=(replace(first, ciphertext=bytes(112)), *others))
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,11 @@ def test_replies_of_all_kinds_were_seen(recorded: Recorded) -> None:
         type(share).__name__ for reply in messages_of(recorded, KINDS["unmasking reply"]) for share in reply.shares
     }
     assert kinds == {"SelfMaskSeedShare", "MaskKeyShare", "NoneType"}
+
+
+def test_requests_with_uploads_were_seen(recorded: Recorded) -> None:
+    assert messages_of(recorded, KINDS["unmasking request"])[0].uploads
+    assert codec.write_unmasking_request(1, 1, recorded.asked[UNMASK, 0]).uploads
 
 
 def test_digests_of_those_who_are_no_neighbours() -> None:
@@ -290,14 +296,15 @@ def test_damaged_messages_never_cause_another_error(name: str, recorded: Recorde
 # ---------------------------------------------------------------- whole attempts through the wire
 
 
-def test_an_attempt_whose_messages_all_pass_through_protobuf() -> None:
+@pytest.mark.parametrize("config", [CONFIG, RING], ids=["complete", "ring"])
+def test_an_attempt_whose_messages_all_pass_through_protobuf(config: RoundConfig) -> None:
     def through(kind: Kind) -> Callable[[Any], Any]:
         return lambda message: kind.read(kind.type.FromString(kind.encode(message).SerializeToString()))
 
     up = {(one.phase, who): through(one) for one in KINDS.values() if not one.to_participant for who in range(8)}
     down = {(one.phase, who): through(one) for one in KINDS.values() if one.to_participant for who in range(8)}
-    plain = Attempt(CONFIG).run()
-    wired = Attempt(CONFIG, tamper=up, tamper_down=down).run()
+    plain = Attempt(config).run()
+    wired = Attempt(config, tamper=up, tamper_down=down).run()
     np.testing.assert_array_equal(plain.total, wired.total)
     assert plain.u5 == wired.u5 == frozenset(range(8))
 
