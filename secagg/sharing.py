@@ -93,7 +93,8 @@ def k_regular(
     degree = connected_degree(members, colluders, drops, adversary, sigma=sigma, grinding=grinding)
     while degree < members - 1:
         at = conditions(members, colluders, drops, adversary, degree, sigma=sigma, eta=eta, grinding=grinding)
-        missing = at.threshold - at.answering
+        # Where nobody is corrupt the published rule asks for one answer, although t is 2.
+        missing = (at.corrupt + 1 if adversary == CURIOUS else at.threshold) - at.answering
         if missing <= 0:
             return Sharing(degree, at.threshold)
         # What lies between can't pass: of one place more at most one more answers, and t never falls; where t follows

@@ -1,0 +1,169 @@
+"""`sordino graph`: stable names, the numbers that rounds use, refusals that say what to change, and the attack."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from secagg.parameters import RoundParameters
+from secagg.sharing import ADVERSARIES, Sharing
+from sordino import cli
+from sordino.cli.graph import graph_figures, graph_lines
+from sordino.exit_codes import ExitCode, Failure
+
+
+def graph(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["graph", *arguments])
+    printed = capsys.readouterr()
+    assert ended.value.code == code, printed.err
+    return printed.out, printed.err
+
+
+def test_the_names_that_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = graph(
+        capsys,
+        *("--clients", "1000", "--adversarial", "0.05", "--dropout", "0.1", "--adversary", "malicious", "--json"),
+    )
+    figures = json.loads(out)
+    assert (figures["degree"], figures["threshold"], figures["min_survivors"]) == (150, 99, 900)
+    assert (figures["graph"], figures["set_by"]) == ("harary", "connectivity")
+    assert (figures["colluders"], figures["drops"], figures["signatures"]) == (50, 100, 526)
+    assert (figures["sigma"], figures["eta"], figures["grinding"]) == (40, 20, 80)
+    assert figures["published_degree"] is None
+    assert {name: (one["degree"], one["threshold"]) for name, one in figures["adversaries"].items()} == {
+        "curious": (36, 19),
+        "semi-malicious": (78, 52),
+        "malicious": (150, 99),
+    }
+
+
+@pytest.mark.parametrize(
+    ("clients", "adversarial", "dropout", "adversary", "degree", "threshold"),
+    [
+        (100, 0.05, 0.33, "curious", 28, 6),
+        (1_000, 0.3, 0.3, "semi-malicious", 872, 584),
+        (1_000_000, 0.05, 0.05, "semi-malicious", 74, 52),
+    ],
+)
+def test_published_values(
+    clients: int, adversarial: float, dropout: float, adversary: str, degree: int, threshold: int
+) -> None:
+    figures = graph_figures(clients, adversarial, dropout, adversary)
+    assert (figures["degree"], figures["threshold"]) == (degree, threshold)
+    assert (figures["published_degree"], figures["published_threshold"]) == (degree, threshold)
+
+
+@pytest.mark.parametrize("clients", [3, 10, 16, 63])
+def test_small_cohorts_share_with_everybody(clients: int) -> None:
+    """The published rule says (2, 2) for 10 and 16: anybody's two neighbours would know her update."""
+    figures = graph_figures(clients, 0.0, 0.0, "curious")
+    assert (figures["graph"], figures["degree"], figures["set_by"]) == ("complete", clients - 1, "small")
+    assert figures["colluders"] == 2
+    assert figures["threshold"] == (clients + 2) // 2 + 1
+    if clients in (10, 16):
+        assert (figures["published_degree"], figures["published_threshold"]) == (2, 2)
+
+
+def test_the_complete_graph_where_no_sparse_one_holds() -> None:
+    figures = graph_figures(1_000, 0.33, 0.33, "semi-malicious")
+    assert (figures["graph"], figures["degree"], figures["threshold"]) == ("complete", 999, 666)
+    assert (figures["set_by"], figures["published_degree"]) == ("infeasible", None)
+
+
+def test_these_are_the_numbers_that_rounds_use() -> None:
+    for clients in (20, 63, 64, 130, 1_000):
+        for adversary in ADVERSARIES:
+            for adversarial, dropout in ((0.0, 0.1), (0.05, 0.1), (0.1, 0.3)):
+                figures = graph_figures(clients, adversarial, dropout, adversary)
+                rounds = RoundParameters(
+                    cohort=clients,
+                    colluders=figures["colluders"],
+                    min_survivors=figures["min_survivors"],
+                    quorum=figures["min_survivors"],
+                    bits=20,
+                    dim=8,
+                    graph="harary",
+                    adversary=adversary,
+                )
+                sharing = rounds.sharing(clients)
+                assert (figures["degree"], figures["threshold"]) == (sharing.degree, sharing.threshold)
+                assert figures["signatures"] == rounds.signatures_needed(clients)
+
+
+def test_min_survivors_decides_how_many_may_drop_out() -> None:
+    few, many = (graph_figures(1_000, 0.05, 0.1, "malicious", survivors) for survivors in (950, 800))
+    assert (few["drops"], many["drops"]) == (50, 200)
+    assert few["degree"] < 150 < many["degree"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message", "suggestion"),
+    [
+        ((20, 0.05, 0.5, "malicious"), ExitCode.INFEASIBLE, "threshold 12 .* min_survivors 10", "--min-survivors 12"),
+        ((1_000, 0.3, 0.5, "malicious"), ExitCode.INFEASIBLE, "threshold 651 .* 500", "--min-survivors 651"),
+        ((2, 0.0, 0.0, "curious"), ExitCode.INFEASIBLE, "2 clients of whom 2", "at least 3"),
+        ((100, 1.0, 0.1, "curious"), ExitCode.INPUT, "--adversarial 1 ", None),
+        ((100, 0.1, -0.1, "curious"), ExitCode.INPUT, "--dropout -0.1 ", None),
+        ((100, 0.1, 0.1, "curious", 101), ExitCode.INPUT, "--min-survivors 101 ", None),
+    ],
+)
+def test_refusals_say_what_to_change(
+    arguments: tuple[Any, ...], code: ExitCode, message: str, suggestion: str | None
+) -> None:
+    with pytest.raises(Failure, match=message) as refused:
+        graph_figures(*arguments)
+    assert refused.value.code is code
+    assert suggestion is None or suggestion in (refused.value.suggestion or "")
+
+
+def test_a_suggestion_works() -> None:
+    with pytest.raises(Failure):
+        graph_figures(20, 0.05, 0.5, "malicious")
+    assert graph_figures(20, 0.05, 0.5, "malicious", 12)["threshold"] == 12
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (1_000, 0.05, 0.1, "malicious"),
+        (65_520, 0.05, 0.1, "malicious"),
+        (1_000, 0.05, 0.1, "curious"),
+        (1_000, 0.33, 0.33, "semi-malicious"),
+        (20, 0.05, 0.3, "malicious"),
+    ],
+)
+def test_it_fits_a_terminal(arguments: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    figures = graph_figures(*arguments)
+    lines = graph_lines(figures)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    for figure in (figures["degree"], figures["threshold"], figures["min_survivors"]):
+        assert f"{figure:,}" in text
+    assert all(adversary in text for adversary in ADVERSARIES)
+
+
+def test_the_attack_is_played(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out, _ = graph(capsys, "--clients", "200", "--rings", "500", "--json")
+    attack = json.loads(out)["attack"]
+    assert (attack["rings"], attack["cuts"], attack["opened"], attack["ok"]) == (500, 0, 0, True)
+    assert attack["fewest_honest"] > attack["drops"] == 20
+    out, _ = graph(capsys, "--clients", "200", "--rings", "500")
+    assert "The attack on 500 random rings" in out
+    assert max(map(len, out.splitlines())) <= 80
+    _, told = graph(capsys, "--clients", "20", "--rings", "500", code=int(ExitCode.INPUT))
+    assert "complete graph" in told
+
+
+def test_an_attack_that_succeeds_too_often_fails_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published degree for random drops, under a coordinator that chooses them."""
+    monkeypatch.setattr("secagg.sharing.k_regular", lambda *_, **__: Sharing(78, 52))
+    out, told = graph(capsys, "--clients", "1000", "--rings", "50", "--json", code=int(ExitCode.BOUND))
+    assert json.loads(out.splitlines()[0])["attack"]["cuts"] == 50
+    assert "more often than these parameters allow" in told
