@@ -1,10 +1,11 @@
 # Everything a checkout needs, with nothing but Python >= 3.11, its venv module and make. `make help` lists the targets.
 #
-# Four environments, each rebuilt only when a file it depends on changes:
+# Five environments, each rebuilt only when a file it depends on changes:
 #   .venv-demo    the command and the coordinator's extras; no torch       make demo
 #   .venv         the same with torch and the development tools             make test, lint, types
 #   .venv-proto   the pinned protobuf compiler                              make proto, test
 #   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers
+#   .venv-fuzz    atheris, where there is a wheel of it                     make fuzz, fuzz-long
 PYTHON ?= python3
 PIP_ARGS ?=
 DEMO_ARGS ?=
@@ -16,7 +17,9 @@ SHELL := /bin/sh
 BENCH_ARGS ?=
 KILLS ?= 500
 COORDINATOR_KILLS ?= 5
-.PHONY: help demo test lint types bench bench-peers kill-run proto constraints clean distclean
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
+.PHONY: help demo test lint types bench bench-peers kill-run fuzz fuzz-long proto constraints clean distclean
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -39,7 +42,8 @@ endef
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", BENCH_ARGS="--json",'
-	@echo '           KILLS=500, COORDINATOR_KILLS=5, PIP_ARGS (given to pip install)'
+	@echo '           KILLS=500, COORDINATOR_KILLS=5, FUZZ_SECONDS=60, FUZZ_TARGETS="roster card",'
+	@echo '           PIP_ARGS (given to pip install)'
 
 demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
@@ -62,6 +66,12 @@ bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and
 kill-run: .venv/.stamp ## KILLS client processes killed at random instants, what they sent and wrote checked (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)
 
+fuzz: .venv-fuzz/.stamp ## each decoder and phase for FUZZ_SECONDS under a coverage-guided fuzzer; new inputs are kept
+	@nice .venv-fuzz/bin/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+fuzz-long: ## the same with ten minutes each (some hours)
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
+
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 	@PYTHON=.venv-proto/bin/python wire/generate.sh
 
@@ -80,7 +90,7 @@ clean: ## remove caches and build outputs, keep the environments
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments as well
-	@rm -rf .venv .venv-demo .venv-proto .venv-peers
+	@rm -rf .venv .venv-demo .venv-proto .venv-peers .venv-fuzz
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
@@ -97,3 +107,7 @@ distclean: clean ## remove the environments as well
 .venv-peers/.stamp: bench/peers/requirements.txt
 	$(CHECK_PYTHON)
 	$(call BUILD_ENVIRONMENT,.venv-peers,-r bench/peers/requirements.txt)
+
+.venv-fuzz/.stamp: tests/fuzz/requirements.txt pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	$(call BUILD_ENVIRONMENT,.venv-fuzz,-c constraints.txt -r tests/fuzz/requirements.txt -e '.[server]')
