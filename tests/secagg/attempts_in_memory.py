@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
@@ -173,12 +174,12 @@ def freeze(value: Any) -> Any:
 
 def twin(value: Any) -> Any:
     """A phase that can be used up without the original noticing: containers are copied, what can't change is not."""
+    if isinstance(value, set | Counter | np.ndarray):
+        return value.copy()
     if isinstance(value, dict):
         return {key: twin(one) for key, one in value.items()}
     if isinstance(value, list):
         return [twin(one) for one in value]
-    if isinstance(value, set | np.ndarray):
-        return value.copy()
     if type(value).__module__ in (client_phases.__name__, server_phases.__name__, unmasking.__name__):
         again = copy.copy(value)
         if not hasattr(value, "__dataclass_fields__"):

@@ -30,10 +30,12 @@ from secagg.messages import (
     RevealedShare,
     SelfMaskSeedShare,
 )
+from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
-# What a phase leads to once it has taken what it waits for; None is the end.
+# What a phase leads to once it has taken what it waits for; None is the end. Where signatures over the sets are left
+# out, `UNSIGNED` takes the place of what stands here.
 CLIENT_CHAIN: Final[Mapping[str, str | None]] = {
     "AdvertiseKeys": "ShareKeys",
     "ShareKeys": "MaskedInputCollection",
@@ -41,6 +43,7 @@ CLIENT_CHAIN: Final[Mapping[str, str | None]] = {
     "Masking": "ConsistencyCheck",
     "ConsistencyCheck": "Unmasking",
     "Unmasking": "Answered",
+    "UnsignedUnmasking": "Answered",
     "Answered": None,  # the same request, the same reply
 }
 SERVER_CHAIN: Final[Mapping[str, str | None]] = {
@@ -51,23 +54,24 @@ SERVER_CHAIN: Final[Mapping[str, str | None]] = {
     "Unmasking": "Completed",
     "Completed": None,
 }
+UNSIGNED: Final = {"Masking": "UnsignedUnmasking"}
 
-# closed: the phase takes no messages, so there is no method to give it one.
+# closed: the phase takes no messages, so there is no method to give it one. Unsigned: UnsignedUnmasking.
 CLIENT_TABLE: Final = """
-                      AdvertiseKeys ShareKeys MaskedInputCollection Masking ConsistencyCheck Unmasking Answered
-Advertisement         closed        refused   refused               closed  refused          refused   refused
-CohortKeys            closed        taken     refused               closed  refused          refused   refused
-SealedShares          closed        refused   refused               closed  refused          refused   refused
-DealtShare            closed        refused   refused               closed  refused          refused   refused
-NeighbourShares       closed        refused   taken                 closed  refused          refused   refused
-MaskedInput           closed        refused   refused               closed  refused          refused   refused
-SurvivorSets          closed        refused   refused               closed  taken            refused   refused
-ConsistencySignature  closed        refused   refused               closed  refused          refused   refused
-UnmaskingRequest      closed        refused   refused               closed  refused          taken     taken
-RevealedShare         closed        refused   refused               closed  refused          refused   refused
-SelfMaskSeedShare     closed        refused   refused               closed  refused          refused   refused
-MaskKeyShare          closed        refused   refused               closed  refused          refused   refused
-UnmaskingReply        closed        refused   refused               closed  refused          refused   refused
+                      AdvertiseKeys ShareKeys MaskedInputCollection Masking ConsistencyCheck Unmasking Unsigned Answered
+Advertisement         closed        refused   refused               closed  refused          refused   refused  refused
+CohortKeys            closed        taken     refused               closed  refused          refused   refused  refused
+SealedShares          closed        refused   refused               closed  refused          refused   refused  refused
+DealtShare            closed        refused   refused               closed  refused          refused   refused  refused
+NeighbourShares       closed        refused   taken                 closed  refused          refused   refused  refused
+MaskedInput           closed        refused   refused               closed  refused          refused   refused  refused
+SurvivorSets          closed        refused   refused               closed  taken            refused   taken    refused
+ConsistencySignature  closed        refused   refused               closed  refused          refused   refused  refused
+UnmaskingRequest      closed        refused   refused               closed  refused          taken     refused  taken
+RevealedShare         closed        refused   refused               closed  refused          refused   refused  refused
+SelfMaskSeedShare     closed        refused   refused               closed  refused          refused   refused  refused
+MaskKeyShare          closed        refused   refused               closed  refused          refused   refused  refused
+UnmaskingReply        closed        refused   refused               closed  refused          refused   refused  refused
 """
 SERVER_TABLE: Final = """
                       AdvertiseKeys ShareKeys MaskedInputCollection ConsistencyCheck Unmasking Completed
@@ -89,13 +93,13 @@ UnmaskingReply        refused       refused   refused               refused     
 # The kind that a phase takes, in every circumstance. Three messages of the coordinator are the same for everybody on
 # the complete graph, and bitmaps say nothing of the attempt they belong to: what is signed over them does.
 CLIENT_CIRCUMSTANCES: Final = """
-                                ShareKeys MaskedInputCollection ConsistencyCheck Unmasking Answered
-the one it waits for            taken     taken                 taken            taken     taken
-a second time                   refused   refused               refused          refused   taken
-for another participant         taken     refused               taken            taken     taken
-of another attempt              refused   refused               taken            refused   refused
-of another round                refused   refused               taken            refused   refused
-after the phase refused one     refused   refused               refused          refused   taken
+                                ShareKeys MaskedInputCollection ConsistencyCheck Unmasking Unsigned Answered
+the one it waits for            taken     taken                 taken            taken     taken    taken
+a second time                   refused   refused               refused          refused   refused  taken
+for another participant         taken     refused               taken            taken     taken    taken
+of another attempt              refused   refused               taken            refused   taken    refused
+of another round                refused   refused               taken            refused   taken    refused
+after the phase refused one     refused   refused               refused          refused   refused  taken
 """
 # unexpected: UnexpectedMessage; invalid: InvalidMessage; no way: the phase has no `drop`.
 SERVER_CIRCUMSTANCES: Final = """
@@ -117,7 +121,7 @@ after the phase was closed      unexpected    unexpected unexpected            u
 def table(text: str) -> dict[tuple[str, str], str]:
     """(row, column) -> entry; rows may have blanks in their names."""
     header, *lines = text.strip("\n").splitlines()
-    columns = header.split()
+    columns = [{"Unsigned": "UnsignedUnmasking"}.get(one, one) for one in header.split()]
     entries = {}
     for line in lines:
         words = line.split()
@@ -143,7 +147,8 @@ def led_to(phase: type, known: set[type]) -> set[type]:
     for name, method in inspect.getmembers(phase, inspect.isfunction):
         if not name.startswith("_"):
             result = typing.get_type_hints(method).get("return")
-            found |= {one for one in (result, *typing.get_args(result)) if one in known}
+            inside = [part for one in typing.get_args(result) for part in (one, *typing.get_args(one))]
+            found |= {one for one in (result, *inside) if one in known}
     return found
 
 
@@ -188,7 +193,9 @@ def test_the_tables_are_complete() -> None:
 
 def test_the_chains_are_those_of_the_annotations() -> None:
     client = phases_from(client_phases.AdvertiseKeys, classes(client_phases))
-    assert client == {phase: {after} if after else set() for phase, after in CLIENT_CHAIN.items()}
+    assert client == {
+        phase: {one for one in (after, UNSIGNED.get(phase)) if one} for phase, after in CLIENT_CHAIN.items()
+    }
     server = phases_from(server_phases.AdvertiseKeys, classes(server_phases, unmasking))
     assert server == {phase: {after} if after else set() for phase, after in SERVER_CHAIN.items()}
 
@@ -204,8 +211,8 @@ def test_every_entry_is_one_of_those_explained() -> None:
 ME, OTHER, FIRST, LEFT = 2, 3, 0, 5  # of six; 0 and 1 have answered already, 5 left in the phase before
 
 
-def config(round_: int = 1, attempt: int = 1) -> RoundConfig:
-    return make_config(6, round_=round_, attempt=attempt)
+def config(round_: int = 1, attempt: int = 1, adversary: str = MALICIOUS) -> RoundConfig:
+    return make_config(6, round_=round_, attempt=attempt, adversary=adversary)
 
 
 class Recorded(Attempt):
@@ -229,12 +236,12 @@ class Recorded(Attempt):
 
 
 @cache
-def record(left_before: str = "", round_: int = 1, attempt: int = 1) -> Recorded:
+def record(left_before: str = "", round_: int = 1, attempt: int = 1, adversary: str = MALICIOUS) -> Recorded:
     """A whole attempt; the one that leaves does so in the phase before this one."""
     fates = {}
     if left_before not in ("", ADVERTISE):
         fates = {(PHASES[PHASES.index(left_before) - 1], LEFT): "lose"}
-    recorded = Recorded(config(round_, attempt), Script(up=fates))
+    recorded = Recorded(config(round_, attempt, adversary), Script(up=fates))
     recorded.run()
     return recorded
 
@@ -249,6 +256,8 @@ def client_phase(name: str) -> Any:
             return client_phase(MASK).receive(recorded.down[MASK][ME])
         case "Answered":
             return client_phase(UNMASK).receive(recorded.down[UNMASK][ME])[0]
+        case "UnsignedUnmasking":
+            return twin(record(adversary=SEMI_MALICIOUS).client_before[UNMASK][ME])
     return twin(recorded.client_before[name][ME])
 
 
@@ -369,6 +378,8 @@ def test_what_is_no_message_at_all_is_refused_by_the_coordinator(name: str) -> N
 
 def down(name: str, who: int = ME, **which: int) -> Any:
     """What the coordinator tells a participant in a phase. In Answered it is the request once more."""
+    if name == "UnsignedUnmasking":
+        return record(adversary=SEMI_MALICIOUS, **which).down[UNMASK][who]
     return record("", **which).down[UNMASK if name == "Answered" else name][who]
 
 

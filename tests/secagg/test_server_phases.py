@@ -26,6 +26,7 @@ from naive_variants import refusals, server_without
 from numpy.typing import NDArray
 
 from secagg import server_phases, unmasking
+from secagg.cohort import set_of
 from secagg.commitments import MerkleTree, pair_node
 from secagg.errors import InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.keys import (
@@ -42,6 +43,7 @@ from secagg.messages import (
     UnmaskingReply,
 )
 from secagg.shamir import PRIME
+from secagg.sharing import CURIOUS, SEMI_MALICIOUS
 from secagg.unmasking import ServerPhase
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
@@ -50,6 +52,7 @@ CONFIG = make_config(9, min_survivors=7, quorum=7)
 ME = identities(9)[BAD]
 
 RUINED, CRASHES, TAKEN, ANOTHER_CHECK = "no sum or a wrong one", "the coordinator crashes", "taken", "another check"
+BLAMED = "somebody else is blamed"
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,16 @@ def an_upload_that_nobody_signed(attempt: Attempt, honest: MaskedInput) -> Maske
     return replace(honest, signature=bytes(64))
 
 
+@cheat(MASK, "the upload is not signed by the participant's identity", TAKEN)
+def an_upload_that_says_another_u2(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
+    """On a ring its neighbours will ask which u2 it was masked in, and refuse."""
+    context, u2 = attempt.cohort.context, attempt.server_phase.u2 - {0}
+    statement = upload_statement(
+        context, ME.public, honest.sha256, set_of(attempt.config, context, "u2", u2)
+    )
+    return replace(honest, signature=ME.sign(statement))
+
+
 @cheat(MASK, "the upload has", ANOTHER_CHECK)
 def an_upload_that_is_too_long(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
     return uploads(attempt, honest.packed + b"\x00")
@@ -168,7 +181,8 @@ def an_upload_with_one_bit_changed(attempt: Attempt, honest: MaskedInput) -> Mas
 
 def uploads(attempt: Attempt, packed: bytes) -> MaskedInput:
     sha256 = hashlib.sha256(packed).digest()
-    statement = upload_statement(attempt.cohort.context, ME.public, sha256)
+    context, u2 = attempt.cohort.context, attempt.server_phase.u2
+    statement = upload_statement(context, ME.public, sha256, set_of(attempt.config, context, "u2", u2))
     return MaskedInput(packed, sha256, ME.sign(statement))
 
 
@@ -178,7 +192,7 @@ def a_signature_over_other_sets(attempt: Attempt, honest: ConsistencySignature) 
     return ConsistencySignature(ME.sign(attempt.cohort.statement((u1, u1 - {0}))))
 
 
-@cheat(UNMASK, "there must be one entry for each member of u2", CRASHES)
+@cheat(UNMASK, "there must be one entry for each dealer of u2 it holds from", CRASHES)
 def an_entry_too_few(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
     return UnmaskingReply(honest.shares[:-1])
 
@@ -198,7 +212,7 @@ def a_short_salt(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
     return UnmaskingReply((replace(honest.shares[0], salt=honest.shares[0].salt[:15]), *honest.shares[1:]))
 
 
-@cheat(UNMASK, "doesn't match the commitment")
+@cheat(UNMASK, "doesn't match the commitment", BLAMED)
 def a_wrong_share(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
     share = honest.shares[0].share.copy()
     share[0] ^= 1
@@ -235,6 +249,7 @@ def test_cheat_is_refused_and_the_others_are_summed(name: str) -> None:
     assert (refused[0].phase, refused[0].sender) == (CHEATS[name].phase, BAD)
     assert CHEATS[name].check in str(refused[0])
     assert not attempt.misbehaved
+    assert not completed.cheats
     assert (BAD in completed.u3) == (CHEATS[name].phase in (SIGN, UNMASK))
     np.testing.assert_array_equal(completed.total, sum_of(completed.u3, CONFIG.parameters))
 
@@ -249,6 +264,8 @@ def test_cheat_on_a_naive_coordinator(name: str) -> None:
             except ProtocolError:
                 return
             assert (total != sum_of(attempt.u3, CONFIG.parameters)).any()
+        case "somebody else is blamed":
+            assert attempt.run().cheats.keys() == {0}
         case "the coordinator crashes":
             with pytest.raises((ValueError, IndexError, KeyError)):
                 attempt.run()
@@ -279,6 +296,43 @@ def test_unused_bits_of_an_upload_must_be_zero() -> None:
     completed = attempt.run()
     assert ["unused bits" in str(error) for error in attempt.refused] == [True]
     np.testing.assert_array_equal(completed.total, sum_of(set(range(9)) - {BAD}, config.parameters))
+
+
+# ---------------------------------------------------------------- without signatures over the sets
+
+
+@pytest.mark.parametrize("adversary", [CURIOUS, SEMI_MALICIOUS])
+def test_signatures_are_left_out_where_the_plan_asks_for_none(adversary: str) -> None:
+    config = make_config(9, min_survivors=7, quorum=7, adversary=adversary)
+    attempt = Attempt(config, Script(up={(MASK, BAD): "lose"}))
+    completed = attempt.run()
+    assert not attempt.misbehaved
+    assert not [phase for phase, _ in attempt.sent if phase == SIGN]
+    assert completed.u3 == completed.u4 == frozenset(range(9)) - {BAD}
+    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, config.parameters))
+
+
+def test_signatures_are_not_left_out_where_the_plan_asks_for_them() -> None:
+    phase = reach(SIGN).phase
+    before = freeze(phase)
+    with pytest.raises(ProtocolError, match="reveal nothing without signatures"):
+        phase.without_signatures()
+    assert freeze(phase) == before
+    naive = server_without("reveal nothing without signatures").ConsistencyCheck.without_signatures(phase)
+    assert naive.u4 == phase.u3
+
+
+def test_without_signatures_the_phase_is_over() -> None:
+    attempt = UpTo(make_config(9, min_survivors=7, quorum=7, adversary=CURIOUS))
+    attempt.stop = MASK
+    with pytest.raises(Reached) as caught:
+        attempt.run()
+    for who, message in caught.value.messages.items():
+        caught.value.phase.receive(who, message)
+    phase, _ = caught.value.phase.close()
+    phase.without_signatures()
+    with pytest.raises(ProtocolError, match="closed before"):
+        phase.without_signatures()
 
 
 # ---------------------------------------------------------------- every message in every phase

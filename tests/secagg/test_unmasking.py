@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, crooked_shares, identities, make_config, sum_of
+from attempts_in_memory import Attempt, Script, crooked_shares, identities, make_config, start_cohort, sum_of
+from naive_variants import server_changed
 from numpy.typing import NDArray
+from small_rings import safe_rings
 
+from secagg import server_phases
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey, advertisement_statement
-from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare
+from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
 from secagg.shamir import PRIME
+from secagg.unmasking import Unmasking
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 BAD = 3
@@ -90,18 +97,193 @@ def test_a_crooked_dealing_with_nothing_wrong_is_taken() -> None:
     np.testing.assert_array_equal(attempt.run().total, sum_of(range(9), CONFIG.parameters))
 
 
-def test_a_dealer_that_starves_the_holders_can_only_abort() -> None:
-    """Rubbish in place of most ciphertexts: too few shares of its seed come together. Nothing opens."""
-    attempt = Attempt(CONFIG)
+# ---------------------------------------------------------------- dealers that starve the holders
+
+
+def rubbish_for(receivers: Iterable[int]) -> Callable[[SealedShares], SealedShares]:
+    """What BAD sealed for these can't be opened."""
+    neighbours = [one for one in range(9) if one != BAD]
+    spoilt = {neighbours.index(one) for one in receivers}
 
     def change(honest: SealedShares) -> SealedShares:
-        return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
+        sealed = (bytes(112) if at in spoilt else one for at, one in enumerate(honest.ciphertexts))
+        return replace(honest, ciphertexts=tuple(sealed))
 
-    attempt.tamper = {(SHARE, BAD): change}
+    return change
+
+
+def test_a_dealer_that_starves_the_holders_is_named() -> None:
+    """Rubbish in place of every ciphertext: too few shares of its seed come together. Nothing opens."""
+    attempt = Attempt(CONFIG, tamper={(SHARE, BAD): rubbish_for(set(range(9)) - {BAD})})
+    with pytest.raises(ReconstructionFailed, match="what it sealed for 8 of its neighbours") as caught:
+        attempt.run()
+    assert set(caught.value.culprits) == {BAD}
+    assert not attempt.cohort.opens(range(9))
+
+
+@pytest.mark.parametrize(("without", "replies", "named"), [(2, 7, False), (3, 8, True)])
+def test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying(
+    without: int, replies: int, named: bool
+) -> None:
+    """The threshold is 6; both times there are 5 shares of its seed."""
+    attempt = Attempt(CONFIG, Script(deadline={UNMASK: replies}), tamper={(SHARE, BAD): rubbish_for(range(without))})
+    with pytest.raises(ReconstructionFailed if named else TooFewClients) as caught:
+        attempt.run()
+    if named:
+        assert set(caught.value.culprits) == {BAD}
+    else:
+        assert (caught.value.phase, caught.value.received, caught.value.needed) == (UNMASK, 5, 6)
+
+
+@pytest.mark.parametrize("server", [server_phases, server_changed("> liars", ">= liars")], ids=["real", "naive"])
+def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: ModuleType) -> None:
+    """They say that they have no share of dealer 4, and two others are late."""
+
+    def lie(honest: UnmaskingReply) -> UnmaskingReply:
+        return UnmaskingReply((*honest.shares[:4], None, *honest.shares[5:]))
+
+    attempt = Attempt(
+        CONFIG, Script(deadline={UNMASK: 7}), server=server, tamper={(UNMASK, one): lie for one in (0, 1)}
+    )
+    with pytest.raises(TooFewClients if server is server_phases else ReconstructionFailed) as caught:
+        attempt.run()
+    assert getattr(caught.value, "culprits", {}).keys() == (set() if server is server_phases else {4})
+
+
+# ---------------------------------------------------------------- shares that don't fit together
+
+
+def wrong_for(*holders: int) -> Callable[[NDArray[np.uint16]], None]:
+    """Some of the shares that a dealer seals and commits to lie beside the polynomial."""
+
+    def change(shares: NDArray[np.uint16]) -> None:
+        for holder in holders:
+            shares[holder] = (shares[holder].astype(int) + 1 + holder) % PRIME
+
+    return change
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["seed", "mask key"])
+def test_rotten_shares_are_told_from_the_others_once_enough_came(dropped: bool) -> None:
+    """Threshold 6: with 6 or 7 shares one wrong one is only seen, with 8 it is found. Until then the phase is open."""
+    fates = {(MASK, BAD): "lose"} if dropped else {}
+    attempt = UntilReplies(CONFIG, Script(up=fates))
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(1))}
+    phase, replies = attempt.unmasking()
+    order = [who for who in range(9) if who in replies]
+    for who in order[:6]:
+        phase.receive(who, replies[who])
+    for who in order[6:8]:
+        with pytest.raises(ReconstructionFailed) as caught:
+            phase.close()
+        assert set(caught.value.culprits) == {BAD}
+        phase.receive(who, replies[who])
+    completed = phase.close()
+    assert completed.cheats == {BAD: "1 of the shares it committed to don't fit the others"}
+    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, CONFIG.parameters))
+    assert (BAD in completed.u3) != dropped
+    with pytest.raises(ProtocolError, match="closed before"):
+        phase.close()
+
+
+def test_too_many_rotten_shares_are_no_sum() -> None:
+    """Two of nine: (9 - 6) / 2 is one."""
+    attempt = Attempt(CONFIG)
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(1, 2))}
+    with pytest.raises(ReconstructionFailed) as caught:
+        attempt.run()
+    assert set(caught.value.culprits) == {BAD}
+
+
+def test_rotten_shares_that_are_not_used_are_not_looked_for() -> None:
+    """The first six rebuild what the dealer committed to; nobody is harmed by the others."""
+    attempt = Attempt(CONFIG)
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(7, 8))}
+    completed = attempt.run()
+    assert not completed.cheats
+    np.testing.assert_array_equal(completed.total, sum_of(range(9), CONFIG.parameters))
+
+
+def test_all_bad_dealers_are_named_at_once() -> None:
+    """So that the next attempt can leave all of them out: two with another seed, one of them a dropout with another
+    mask key, and one whose shares could be put right.
+    """
+    attempt = Attempt(CONFIG, Script(up={(MASK, 2): "lose"}))
+    attempt.tamper = {
+        (SHARE, who): lambda honest, who=who: crooked_shares(attempt, who, another_secret) for who in (0, 2)
+    }
+    attempt.tamper[SHARE, BAD] = lambda honest: crooked_shares(attempt, BAD, wrong_for(1))
+    with pytest.raises(ReconstructionFailed) as caught:
+        attempt.run()
+    assert caught.value.culprits == {
+        0: "its shares rebuild another self-mask seed than it committed to",
+        2: "its shares rebuild another mask key than it advertised",
+        BAD: "1 of the shares it committed to don't fit the others",
+    }
+    assert all(f"participant {who}" in str(caught.value) for who in (0, 2, BAD))
+
+
+class UntilReplies(Attempt):
+    """Everything up to the replies, which the test hands over itself."""
+
+    def unmasking(self) -> tuple[Unmasking, dict[int, UnmaskingReply]]:
+        with pytest.raises(StopIteration):
+            self.run()
+        return self.server_phase, self.replies
+
+    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
+        if name == UNMASK:
+            self.server_phase, self.replies = phase, dict(messages)
+            raise StopIteration
+        return super()._collect(name, phase, messages)
+
+
+# ---------------------------------------------------------------- on a ring
+
+
+RING = make_config(10, min_survivors=7, rings=safe_rings(10, 7))
+
+
+@pytest.mark.parametrize("dropped", [(), (0,), (2,), (7,)])
+def test_replies_on_a_ring_are_about_neighbours(dropped: tuple[int, ...]) -> None:
+    attempt = Attempt(RING, Script(up={(MASK, who): "lose" for who in dropped}))
+    completed = attempt.run()
+    graph = attempt.cohort.graph
+    assert (graph.complete, graph.degree, graph.threshold) == (False, 6, 5)
+    np.testing.assert_array_equal(completed.total, sum_of(set(range(10)) - set(dropped), RING.parameters))
+    for (phase, who), reply in attempt.sent.items():
+        if phase == UNMASK:
+            kinds = [type(share) for share in reply.shares]
+            assert kinds == [
+                MaskKeyShare if one in dropped else SelfMaskSeedShare for one in graph.neighbours(who)
+            ]
+
+
+def test_a_ring_may_change_with_u1() -> None:
+    attempt = Attempt(RING, Script(up={(ADVERTISE, 4): "lose", (ADVERTISE, 5): "lose"}))
+    completed = attempt.run()
+    assert (attempt.cohort.graph.degree, attempt.cohort.graph.threshold) == (4, 4)
+    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, RING.parameters))
+
+
+def test_on_a_ring_a_dealer_is_named_for_what_its_neighbours_miss() -> None:
+    attempt = Attempt(RING)
+    attempt.tamper = {
+        (SHARE, BAD): lambda honest: replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
+    }
+    with pytest.raises(ReconstructionFailed, match="what it sealed for 6 of its neighbours") as caught:
+        attempt.run()
+    assert set(caught.value.culprits) == {BAD}
+
+
+def test_on_a_ring_a_neighbourhood_that_is_gone_can_only_abort() -> None:
+    """Three of six neighbours leave: three shares are too few, and nobody is to blame."""
+    graph = start_cohort(RING).graph
+    gone = graph.neighbours(0)[:3]
+    attempt = Attempt(RING, Script(up={(MASK, who): "lose" for who in gone}))
     with pytest.raises(TooFewClients) as caught:
         attempt.run()
-    assert (caught.value.phase, caught.value.received) == (UNMASK, 1)
-    assert not attempt.cohort.opens(range(9))
+    assert (caught.value.phase, caught.value.received, caught.value.needed) == (UNMASK, 3, 5)
 
 
 def test_shares_of_a_kind_are_told_apart_by_type_and_not_by_content() -> None:
