@@ -641,6 +641,8 @@ def test_rows_that_cannot_follow(path: Path, row: LedgerEntry, told: str) -> Non
         {"honest": 4},
         {"curve": ((4.0, 0.1), (2.0, 0.1))},
         {"curve": ((1.0, 0.1),)},
+        {"curve": ((float("inf"), 0.1),)},
+        {"curve": ((float("nan"), 0.1),)},
         {"curve": ((2, 0.1),)},
         {"study_sha256": "AA" * 32},
         {"plan": "cc"},
