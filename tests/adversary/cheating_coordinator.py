@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -38,6 +39,7 @@ from structlog.testing import capture_logs
 from study_in_process import identities
 
 import server.configuration
+from client import participant_host
 from client.keystore import load_identity
 from learning.parameters import flatten
 from learning.task import make_task
@@ -56,7 +58,7 @@ from tests.adversary.script import Places, Seen
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.chunks import unframe
-from wire.ledger_rows import CHARGE, EXACT
+from wire.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.round_model import write_model
 from wire.study import StudyDocument, round_parameters
 
@@ -67,6 +69,18 @@ STUDIES: dict[str, dict[str, Any]] = {
     # With nine and two colluders the threshold is 6: the smallest cohort on which every attack has room.
     "nine": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC},
     "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
+    "three": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "rounds": 3},
+    "weaker": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "name": "strict"},
+    "drawn": {
+        "participants": 14,
+        "sampling": "lottery",
+        "cohort": 9,
+        "population": 14,
+        "min_survivors": 8,
+        "quorum": 8,
+        **SYNTHETIC,
+        "rounds": 3,
+    },
 }
 LENIENT = {"min_honest_survivors": 1, "min_colluders": 0, "max_epsilon": 1e6}
 ORDER = ["advertise_keys", "share_keys", "masked_input", "upload", "consistency", "unmasking"]
@@ -214,7 +228,10 @@ class CheatingCoordinator:
         self.while_uploading: Callable[[int], Awaitable[None]] | None = None
         self.attempts: list[Attempt] = []
         self.logs: list[Any] = []
-        self.ledger = Path()
+        self.journal = Path()  # of the client
+        self.address = ""
+        self.client_task: asyncio.Task[int] | None = None
+        self.left = ""  # why the client ended by itself
         self.changed = asyncio.Event()
         self.sessions = Sessions(public.document.study, public.roster, self._session_lost)
         self.refused_calls = RefusedCalls()
@@ -281,6 +298,13 @@ class CheatingCoordinator:
         wanted = self.honest if who is None else frozenset(who)
         async with asyncio.timeout(PATIENCE_S):
             while not wanted <= self.sessions.ready():
+                self.sessions.changed.clear()
+                await self.sessions.changed.wait()
+
+    async def until_left(self) -> None:
+        """Until no client is connected."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.sessions):
                 self.sessions.changed.clear()
                 await self.sessions.changed.wait()
 
@@ -366,6 +390,15 @@ class CheatingCoordinator:
         """The last refusal's code of each client that refused anything."""
         return {who: one.said[-1][2] for who, one in self.clients.items() if one.said and one.said[-1][1] == "refusal"}
 
+    def gone(self) -> Seen | None:
+        """When the client has ended by itself: that it did, and why."""
+        task = self.client_task
+        if task is None or not task.done():
+            return None
+        said = sorted({kind for one in self.clients.values() for kind in one.kinds()})
+        assert not said, f"it left after it had sent {said}"
+        return Seen("leaves", _why(task))
+
     def reasons(self) -> list[str]:
         """Why clients refused, by their own logs; each once."""
         found = [str(entry["reason"]) for entry in self.logs if str(entry.get("event", "")).startswith("refused")]
@@ -377,7 +410,8 @@ class CheatingCoordinator:
 
     def broken_promises(self) -> list[str]:
         """What should have stayed closed, or unsaid, and did not."""
-        return [*self._two_answers(), *self._uncharged(), *(one for attempt in self.attempts for one in attempt.lost())]
+        secrets = [one for attempt in self.attempts for one in attempt.lost()]
+        return [*secrets, *self._two_answers(), *(self._uncharged() if self.journal.exists() else ())]
 
     def _two_answers(self) -> list[str]:
         broken = []
@@ -394,10 +428,18 @@ class CheatingCoordinator:
         return broken
 
     def _uncharged(self) -> list[str]:
-        rows = [(self.roster.positions[bytes.fromhex(row.identity or "")], row) for row in rows_of(self.ledger)]
+        ledger = rows_of(ledger_of(self.journal))
+        rows = [(self.roster.positions[bytes.fromhex(row.identity or "")], row) for row in ledger]
         charged = {(who, row.round, row.attempt) for who, row in rows if row.kind == CHARGE}
         exact = {(who, row.round, row.attempt) for who, row in rows if row.kind == EXACT}
-        broken = []
+        broken = [
+            f"participant {who} was told that the sum is without it, takes its charge back, and is in the sum"
+            for who, row in rows
+            if row.kind == EXCLUDED
+            for attempt in self.attempts
+            if attempt.number == (row.round, row.attempt)
+            and any(who in members for cohort in attempt.cohorts for members in cohort.openable(self.honest))
+        ]
         for who, client in self.clients.items():
             for number, kind, _ in client.said:
                 if kind in ("masked_input", "upload", "unmasking") and (who, *number) not in charged:
@@ -438,15 +480,20 @@ class Attempt:
             if message is not None:
                 self.advertisements[who] = codec.read_advertisement(message)
         for who in sorted(self.coordinator.colluders):
-            if who not in self.config.invited:
-                continue
-            phase, advertised = AdvertiseKeys(self.config, self.coordinator.keys[who], os.urandom).advertise()
-            self.colludes(who, phase, advertised)
+            with contextlib.suppress(client_phases.CoordinatorMisbehaved):  # not drawn
+                self.colludes(who, *AdvertiseKeys(self.config, self.coordinator.keys[who], os.urandom).advertise())
 
     def colludes(self, who: int, phase: Any, advertised: Advertisement) -> None:
         """Somebody of whom the coordinator has everything."""
         self.phases[who], self.advertisements[who] = phase, advertised
         self.mask_keys[who], self.channel_keys[who] = phase._keys.mask_key, phase._keys.channel_key
+
+    def force(self, who: int) -> None:
+        """A colluder advertises though its own client would not, not having been drawn."""
+        phase = AdvertiseKeys.__new__(AdvertiseKeys)
+        phase._config, phase._identity, phase._me = self.config, self.coordinator.keys[who], who
+        phase._random_bytes = os.urandom
+        self.colludes(who, *phase.advertise())
 
     def signed_by(self, colluder: int, mask_key: bytes, channel_key: bytes) -> Advertisement:
         """What a colluder advertises: any keys, under its own name."""
@@ -662,50 +709,64 @@ class Attempt:
 
 
 @contextlib.asynccontextmanager
-async def cheating(
-    places: Places,
-    study: str = "nine",
-    *,
-    colluders: int = COLLUDERS,
-    folder: Path | None = None,
-    **settings: dict[str, Any],
+async def serving(
+    places: Places, study: str = "nine", *, colluders: int = COLLUDERS, **tables: dict[str, Any]
 ) -> AsyncIterator[CheatingCoordinator]:
-    """Serve a study and start the honest participants' client; ``settings`` change tables of host.toml."""
-    folder = folder or places.study(study, **STUDIES[study])
-    coordinator = CheatingCoordinator(public_of(folder), colluders)
-    work = places.work()
-    coordinator.ledger = ledger_of(work / "journal.sqlite")
-    server_ = grpc.aio.server(options=SERVER_OPTIONS)
-    server_.add_generic_rpc_handlers((handlers(coordinator),))  # type: ignore[arg-type]
-    port = server_.add_secure_port("127.0.0.1:0", server_credentials(server.configuration.load(folder).coordinator))
-    await server_.start()
+    """Serve a study, as yet without clients; ``tables`` change study.toml."""
+    folder = places.study(study, **STUDIES[study])
+    coordinator = CheatingCoordinator(public_of(folder, **tables), colluders)
+    coordinator.journal = places.work() / "journal.sqlite"
+    grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+    grpc_server.add_generic_rpc_handlers((handlers(coordinator),))  # type: ignore[arg-type]
+    credentials = server_credentials(server.configuration.load(folder).coordinator)
+    coordinator.address = f"localhost:{grpc_server.add_secure_port('127.0.0.1:0', credentials)}"
+    await grpc_server.start()
     try:
-        async with clients_of(coordinator, f"localhost:{port}", work / "journal.sqlite", **settings):
-            yield coordinator
+        yield coordinator
     finally:
         coordinator.sessions.close_all()
-        await server_.stop(None)
+        await grpc_server.stop(None)
 
 
 @contextlib.asynccontextmanager
-async def clients_of(
-    coordinator: CheatingCoordinator, address: str, journal: Path, **settings: dict[str, Any]
-) -> AsyncIterator[asyncio.Task[int]]:
-    """The honest participants in one client, as `sordino join` runs it, from these files on."""
-    tables = {"policy": LENIENT, **settings}
-    configured = settings_of(coordinator.public.folder, journal, address, **tables)
+async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -> AsyncIterator[None]:
+    """The honest participants in one client, as `sordino join` runs it; again with the same journal when used again.
+
+    Until they are ready, or have left; ``settings`` change tables of host.toml.
+    """
+    tables = {**settings, "policy": {**LENIENT, **settings.get("policy", {})}}
+    configured = settings_of(coordinator.public.folder, coordinator.journal, coordinator.address, **tables)
     hosted = {load_identity(one.key).public: one for one in configured.participants}
     participants = tuple(hosted[coordinator.keys[who].public] for who in sorted(coordinator.honest))
     configured = dataclasses.replace(configured, participants=participants)
-    with capture_logs() as logs:
+    # Whoever was cut off comes back at once rather than after half a second.
+    quickly = mock.patch.object(participant_host, "RETRY_S", (0.01, 1.0))
+    with quickly, capture_logs() as logs:
         coordinator.logs = logs
         async with host(configured, lambda one: _observe(coordinator, one)) as task:
-            task.add_done_callback(lambda _: coordinator.changed.set())
+            coordinator.client_task = task
             ready = asyncio.create_task(coordinator.ready())
             await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
+            if ready.done():
+                ready.result()
+            else:
                 ready.cancel()
-            yield task
+            yield
+            coordinator.left = coordinator.left or _why(task)
+
+
+def _why(task: asyncio.Task[int]) -> str:
+    error = task.exception() if task.done() else None
+    return "" if error is None else f"{error}"
+
+
+@contextlib.asynccontextmanager
+async def cheating(
+    places: Places, study: str = "nine", *, colluders: int = COLLUDERS, **settings: dict[str, Any]
+) -> AsyncIterator[CheatingCoordinator]:
+    """Serve a study and start the honest participants' client; ``settings`` change tables of host.toml."""
+    async with serving(places, study, colluders=colluders) as coordinator, joined(coordinator, **settings):
+        yield coordinator
 
 
 def _observe(coordinator: CheatingCoordinator, host_: Any) -> None:

@@ -96,7 +96,8 @@ async def missed_each_other(places: Places) -> Seen:
 @scripted(
     name="two-halves-missed-each-other",
     cheat=COORDINATOR,
-    does="Tells each half of the cohort that the other half missed u2, with colluders in both: two sums in one attempt.",
+    does="Tells each half of the cohort that the other half missed u2, with colluders in both, for two sums in one "
+    "attempt.",
     must="Both halves are below the quorum, and refuse before they mask.",
     outcome="refused",
     check=(
@@ -108,7 +109,9 @@ async def missed_each_other(places: Places) -> Seen:
             also=(
                 Naive(
                     "secagg.parameters",
-                    changed=(("found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))", "Sharing(8, 4)"),),
+                    changed=(
+                        ("found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))", "Sharing(8, 4)"),
+                    ),
                 ),
                 ANY_PRICE,
             ),

@@ -315,7 +315,9 @@ async def stranger(places: Places) -> Seen:
 
 # ---------------------------------------------------------------- what the round is about
 
-SAME_MODEL = Naive("secagg.context", changed=(("            self.model_digest,\n", ""),), shows="one sum over two models")
+SAME_MODEL = Naive(
+    "secagg.context", changed=(("            self.model_digest,\n", ""),), shows="one sum over two models"
+)
 
 
 @scripted(
@@ -328,7 +330,8 @@ SAME_MODEL = Naive("secagg.context", changed=(("            self.model_digest,\n
 )
 async def another_model(places: Places) -> Seen:
     async with cheating(places) as coordinator:
-        other = await coordinator.begin(model=bytes(len(coordinator.public.model) - 4) + b"\x00\x00\x80\x3f", to=[VICTIM])
+        model = bytes(len(coordinator.public.model) - 4) + b"\x00\x00\x80\x3f"
+        other = await coordinator.begin(model=model, to=[VICTIM])
         attempt = await coordinator.begin(to=HONEST - {VICTIM})
         attempt.advertisements[VICTIM] = other.advertisements[VICTIM]
         cohort = await attempt.show()

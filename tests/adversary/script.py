@@ -128,7 +128,7 @@ class Places:
         self._studies: dict[str, Path] = {}
         self._runs = 0
 
-    def study(self, name: str = "seven", **options: Any) -> Path:
+    def study(self, name: str = "seven", /, **options: Any) -> Path:
         """A study folder (`tests/server/study_in_process.make_folder`); the name stands for its options."""
         from study_in_process import make_folder
 
