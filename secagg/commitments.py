@@ -84,6 +84,48 @@ def share_leaf(
     return sha256(_SHARE + fields + x.to_bytes(4, "big") + salt + share.astype("<u2", copy=False).tobytes()).digest()
 
 
+class LeavesOfHolder:
+    """`share_leaf` for the shares that one holder has from many dealers: what is the same in all is joined once.
+
+    Args:
+        kinds, cohort_context, holder, x: as of `share_leaf`; all kinds that are asked for.
+    """
+
+    def __init__(self, kinds: Sequence[bytes], cohort_context: bytes, holder: bytes, x: int) -> None:
+        if not 1 <= x < 2**32:
+            raise ValueError(f"a holder's point cannot be {x}")
+        self._heads = [_SHARE + _prefixed(kind) + _prefixed(cohort_context) for kind in kinds]
+        self._tail = _prefixed(holder) + x.to_bytes(4, "big")
+
+    def leaf(self, kind: int, dealer: bytes, salt: bytes, share: bytes) -> bytes:
+        """Commit to one share.
+
+        Args:
+            kind: number of the kind, from 0.
+            dealer: identity, 32 bytes.
+            salt: 16 bytes.
+            share: 16 symbols of two bytes, little-endian.
+
+        Raises:
+            ValueError: a field has another length.
+        """
+        if len(dealer) != HASH_BYTES or len(salt) != SALT_BYTES or len(share) != 2 * SHARE_SYMBOLS:
+            raise ValueError("a leaf is made of an identity of 32 bytes, a salt of 16 and a share of 32")
+        return sha256(b"".join((self._heads[kind], _OF_A_HASH, dealer, self._tail, salt, share))).digest()
+
+
+def pair_nodes(leaves: Sequence[bytes]) -> list[bytes]:
+    """Of the leaves of many holders, two for each: a node for each holder.
+
+    Raises:
+        ValueError: a leaf does not have 32 bytes, or one has no partner.
+    """
+    if any(len(leaf) != HASH_BYTES for leaf in leaves):
+        raise ValueError(f"a hash has {HASH_BYTES} bytes")
+    pairs = zip(leaves[::2], leaves[1::2], strict=True)
+    return [sha256(_PAIR + mask_leaf + seed_leaf).digest() for mask_leaf, seed_leaf in pairs]
+
+
 def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
     """Join the leaves of the two shares of one holder.
 
@@ -108,8 +150,8 @@ class MerkleTree:
     def __init__(self, leaves: Sequence[bytes]) -> None:
         if not 1 <= len(leaves) <= MAX_LEAVES:
             raise ValueError(f"a tree cannot have {len(leaves)} leaves")
-        for leaf in leaves:
-            _check_hash(leaf)
+        if any(len(leaf) != HASH_BYTES for leaf in leaves):
+            raise ValueError(f"a hash has {HASH_BYTES} bytes")
         level = [sha256(_LEAF + leaf).digest() for leaf in leaves]
         self._levels = [level]
         while len(level) > 1:

@@ -74,6 +74,9 @@ class Graph(ABC):
     def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
         """Those of a set whose shares the member holds, ascending."""
 
+    def tabulate(self) -> None:  # noqa: B027  # nothing to prepare unless a graph says so
+        """Prepare for being asked about every member, as a coordinator does."""
+
 
 class CompleteGraph(Graph):
     """All members of u1 are neighbours, and everybody holds a share of everybody, oneself included."""
@@ -120,12 +123,24 @@ class HararyGraph(Graph):
         on_ring[ring] = np.arange(len(ring))
         # A cohort has fewer than 65521 members, and a bench holds the graphs of all of them.
         self._ring, self._on_ring = ring.astype(np.uint16), on_ring.astype(np.uint16)
+        self._rows: list[tuple[int, ...]] = []
+        self._places: list[list[int]] = []
         half = sharing.degree // 2
         self._steps = np.concatenate([np.arange(-half, 0), np.arange(1, half + 1)])
 
     def neighbours(self, member: int) -> tuple[int, ...]:
         """The degree / 2 next on either side of the ring."""
-        return self._members(self._around(self.position(member)))
+        at = self.position(member)
+        return self._rows[at] if self._rows else self._members(self._around(at))
+
+    def tabulate(self) -> None:
+        """Look everybody's neighbours up at once: for a coordinator, who will ask for all of them."""
+        at = (self._on_ring.astype(np.int64)[:, None] + self._steps) % len(self.u1)
+        table = np.sort(self._ring[at])
+        # In the order of holders, and for each in that of dealers: where in the dealer's row the holder stands.
+        order = np.argsort(table, axis=None, kind="stable")
+        self._places = [row.tolist() for row in (order % self.degree).reshape(table.shape)]
+        self._rows = [self._members(row) for row in table]
 
     def holders(self, dealer: int) -> tuple[int, ...]:
         """Its neighbours; no share stays with the dealer."""
@@ -134,6 +149,8 @@ class HararyGraph(Graph):
     def places(self, holder: int) -> dict[int, int]:
         """One row for each neighbour: how many of its neighbours come before the member."""
         at = self.position(holder)
+        if self._rows:
+            return dict(zip(self._rows[at], self._places[at], strict=True))
         dealers = self._around(at)
         theirs = self._ring[(self._on_ring[dealers].astype(np.int64)[:, None] + self._steps) % len(self.u1)]
         before = (theirs < at).sum(axis=1).tolist()

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.cohort import set_of, survivor_statement
-from secagg.commitments import MerkleTree, pair_node
+from secagg.commitments import MerkleTree, pair_nodes
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import InvalidMessage, ProtocolError
 from secagg.graph import Graph, graph_of
@@ -138,6 +138,7 @@ class AdvertiseKeys(ServerPhase):
             self._round_context, ((self.config.roster.identity(who), digest) for who, digest in digests)
         )
         graph = graph_of(u1, parameters, context)
+        graph.tabulate()
         cohort = ServerCohort(self.config, self._round_context, context, graph, members, digests)
         return ShareKeys(cohort), Messages(u1, cohort.keys_for)
 
@@ -168,8 +169,12 @@ class ServerCohort:
             return self._everything
         members: list[tuple[int, Advertisement | bytes]] = list(self.digests)
         for who in (receiver, *self.graph.neighbours(receiver)):
-            members[self.graph.position(who)] = (who, self.advertisements[who])
+            members[self._positions[who]] = (who, self.advertisements[who])
         return CohortKeys(tuple(members))
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        return {member: at for at, member in enumerate(self.u1)}
 
     @cached_property
     def _everything(self) -> CohortKeys:
@@ -206,13 +211,13 @@ class ShareKeys(ServerPhase):
             raise InvalidMessage(SHARE_KEYS, sender, "there must be two commitments of 32 bytes for each holder")
         if len(message.seed_commitment) != 32:
             raise InvalidMessage(SHARE_KEYS, sender, "the seed commitment is not 32 bytes long")
-        pairs = list(zip(message.leaves[::2], message.leaves[1::2], strict=True))
-        tree = MerkleTree([pair_node(*pair) for pair in pairs])
+        tree = MerkleTree(pair_nodes(message.leaves))
         statement = dealing_statement(
             cohort.context, cohort.identity(sender), tree.root, message.seed_commitment
         )
         if not cohort.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(SHARE_KEYS, sender, "the commitments are not signed by the participant's identity")
+        pairs = zip(message.leaves[::2], message.leaves[1::2], strict=True)
         self._dealings[sender] = Dealing(
             dict(zip(holders, pairs, strict=True)), tree.root, message.seed_commitment, message.signature
         )
@@ -231,25 +236,23 @@ class ShareKeys(ServerPhase):
         """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share."""
         quorum = self.cohort.config.parameters.quorum
         self._close(len(self._dealings), quorum)
-        dealings, ciphertexts, trees = dict(sorted(self._dealings.items())), self._ciphertexts, self._trees
+        dealings, ciphertexts = dict(sorted(self._dealings.items())), self._ciphertexts
+        paths = {dealer: self._trees[dealer].paths() for dealer in dealings}
         self._ciphertexts, self._trees = {}, {}
         u2 = to_bitmap(frozenset(dealings), self.cohort.u1)
         graph = self.cohort.graph
 
         def shares_for(receiver: int) -> NeighbourShares:
             shares: list[DealtShare] = []
-            for dealer, place in sorted(graph.places(receiver).items()):
-                dealing = dealings.get(dealer)
-                if dealing is None or dealer == receiver:
+            for dealer, place in graph.places(receiver).items():
+                if dealer not in dealings or dealer == receiver:
                     continue
+                dealing = dealings[dealer]
+                path = paths[dealer][place]
+                ciphertext = ciphertexts[dealer][receiver]
                 shares.append(
                     DealtShare(
-                        dealer,
-                        ciphertexts[dealer][receiver],
-                        dealing.root,
-                        trees[dealer].path(place),
-                        dealing.seed_commitment,
-                        dealing.signature,
+                        dealer, ciphertext, dealing.root, path, dealing.seed_commitment, dealing.signature
                     )
                 )
             return NeighbourShares(tuple(shares), u2)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.commitments import share_leaf
+from secagg.commitments import LeavesOfHolder
 from secagg.errors import (
     InvalidKey,
     InvalidMessage,
@@ -41,6 +41,7 @@ from secagg.messages import (
     MASK_KEY,
     SALT_BYTES,
     SELF_MASK_SEED,
+    SHARE_BYTES,
     UNMASKING,
     MaskKeyShare,
     SelfMaskSeedShare,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from secagg.server_phases import ServerCohort
 
 _DEALERS_AT_ONCE: Final = 64
+_SHAPE: Final = (shamir.SYMBOLS,)
+_TYPES: Final = {MASK_KEY: MaskKeyShare, SELF_MASK_SEED: SelfMaskSeedShare}
 
 
 class _WrongSecret(Exception):
@@ -143,34 +146,32 @@ class Unmasking(ServerPhase):
         dealers = self.cohort.graph.dealers(sender, self.u2)
         if len(message.shares) != len(dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
-        holder, x = self.cohort.identity(sender), self.cohort.graph.x(sender)
-        checked: dict[int, NDArray[np.uint16]] = {}
+        held: list[tuple[int, int, SelfMaskSeedShare | MaskKeyShare]] = []
         for dealer, share in zip(dealers, message.shares, strict=True):
             if share is None:
                 continue
             kind = SELF_MASK_SEED if dealer in self.u3 else MASK_KEY
-            if not isinstance(share, SelfMaskSeedShare if kind == SELF_MASK_SEED else MaskKeyShare):
+            if not isinstance(share, _TYPES[kind]):
                 raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
-            well_formed = share.share.shape == (shamir.SYMBOLS,) and share.share.dtype == np.uint16
-            if not well_formed or len(share.salt) != SALT_BYTES:
+            if share.share.shape != _SHAPE or share.share.dtype != np.uint16 or len(share.salt) != SALT_BYTES:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
-            leaf = share_leaf(
-                KIND_LABELS[kind],
-                self.cohort.context,
-                self.cohort.identity(dealer),
-                holder,
-                x,
-                share.salt,
-                share.share,
-            )
-            if leaf != self._dealings[dealer].leaves[sender][kind]:
+            held.append((dealer, kind, share))
+        symbols_of_all = np.array([share.share for _, _, share in held], dtype=np.uint16).reshape(-1, shamir.SYMBOLS)
+        written = symbols_of_all.astype("<u2", copy=False).tobytes()
+        identities, dealings = self.cohort.config.roster, self._dealings
+        leaves = LeavesOfHolder(
+            KIND_LABELS, self.cohort.context, self.cohort.identity(sender), self.cohort.graph.x(sender)
+        )
+        for row, (dealer, kind, share) in enumerate(held):
+            at = SHARE_BYTES * row
+            leaf = leaves.leaf(kind, identities.identity(dealer), share.salt, written[at : at + SHARE_BYTES])
+            if leaf != dealings[dealer].leaves[sender][kind]:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
-            checked[dealer] = share.share
         # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only be found
         # when the secret is rebuilt, with nobody left to drop.
-        symbols_of_all = np.array(list(checked.values()), dtype=np.uint16)
         if (symbols_of_all >= shamir.PRIME).any():
             raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
+        checked = {dealer: symbols_of_all[row] for row, (dealer, _, _) in enumerate(held)}
         needed = self.needed
         for dealer, symbols in checked.items():
             shares = self._shares[dealer]
