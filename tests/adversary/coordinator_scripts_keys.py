@@ -177,6 +177,26 @@ async def one_key_both_roles(places: Places) -> Seen:
         return await shown(attempt, changed={7: attempt.signed_by(7, key, key)})
 
 
+@scripted(
+    name="a-colluders-short-key",
+    cheat=COORDINATOR,
+    does="Has a colluder advertise, and sign, a mask key of 31 bytes.",
+    must="Everybody refuses before they deal.",
+    outcome="refused",
+    check=(
+        naive(
+            "is not 32 bytes long",
+            also=(Naive("wire.codec", without=("must have {length} bytes",)),),
+            shows="goes on",
+        ),
+    ),
+)
+async def short_key(places: Places) -> Seen:
+    async with cheating(places) as coordinator:
+        attempt = await coordinator.begin()
+        return await shown(attempt, changed={7: attempt.signed_by(7, bytes(31), attempt.advertisements[7].channel_key)})
+
+
 # An agreement with a point of low order is all zero, whatever the private key is.
 AGREES_ON_ZERO = Naive(
     "secagg.keys",

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from secagg.lottery import Draws, Ticket
 from secagg.roster import Roster, RosterEntry, sign_roster
+from sordino.local_study import StudyOptions, plan_for
 from tests.adversary.cheating_coordinator import (
     STUDIES,
     CheatingCoordinator,
@@ -107,6 +108,9 @@ async def another_document(places: Places) -> Seen:
             return dataclasses.replace(attempt.verdict(), detail="the second document is accepted")
 
 
+NO_THRESHOLD = Naive("secagg.parameters", without=("is below the threshold",), shows="sum")
+
+
 @scripted(
     name="survivors-below-the-threshold",
     cheat=COORDINATOR,
@@ -114,13 +118,13 @@ async def another_document(places: Places) -> Seen:
     "six to share with.",
     must="They leave: the protocol's numbers are held against each other.",
     outcome="leaves",
-    check=(Naive("secagg.parameters", without=("is below the threshold",), shows="sum"),),
+    check=(NO_THRESHOLD,),
 )
 async def below_the_threshold(places: Places) -> Seen:
+    with NO_THRESHOLD.switched_off():
+        plan = plan_for(StudyOptions(**{**STUDIES["nine"], "name": "nine", "min_survivors": 5, "quorum": 5}))
     return await with_document(
-        places,
-        "nine",
-        lambda one: with_plan(one, min_survivors=5, quorum=5, local_variance=noise(one, Fraction(3, 2))),
+        places, "nine", lambda one: dataclasses.replace(one.public.document, plan=plan).to_bytes()
     )
 
 
