@@ -38,6 +38,11 @@ def inputs(target: Target) -> list[bytes]:
     return sorted(found, key=lambda data: (len(data), data))
 
 
+def begin(target: Target) -> list[bytes]:
+    """What honest peers write, and all that is kept."""
+    return [*target.seeds(), *inputs(target)]
+
+
 def keep(target: Target, data: bytes) -> Path:
     """Add an input."""
     path = CORPUS / target.name / name_of(data)
@@ -79,6 +84,15 @@ def steps_of(run: Callable[[bytes], None], data: bytes) -> set[Step]:
     return found
 
 
+def reached_by(target: Target, several: Iterable[bytes]) -> set[Step]:
+    """By any of them; each is run once before, since what is made only once is nothing that an input reaches."""
+    reached: set[Step] = set()
+    for data in several:
+        target.run(data)
+        reached |= steps_of(target.run, data)
+    return reached
+
+
 def fewest(target: Target, candidates: Iterable[bytes], reached: set[Step], room: int) -> list[bytes]:
     """Few of the candidates that reach, together, what all of them reach beyond ``reached``.
 
@@ -89,8 +103,7 @@ def fewest(target: Target, candidates: Iterable[bytes], reached: set[Step], room
     """
     left: dict[bytes, set[Step]] = {}
     for data in set(candidates):
-        target.run(data)  # once before: what is only made the first time is nothing that the input reaches
-        steps = steps_of(target.run, data) - reached
+        steps = reached_by(target, [data]) - reached
         if steps:
             left[data] = steps
     chosen: list[bytes] = []

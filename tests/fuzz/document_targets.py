@@ -29,12 +29,12 @@ from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
 from tests.fuzz.mutations import canonical, change_bytes, change_text, compact, indented, json_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.secagg.attempts_in_memory import authority, keyed_source, roster_of
-from tests.wire.rounds_on_record import card as signed_card
 from tests.wire.rounds_on_record import drawn, play, whole
 from tests.wire.rounds_on_record import plan as plan_of
 from wire.address import split_address
 from wire.enrolment import (
     Answer,
+    Card,
     EnrolmentRequest,
     InvalidAnswer,
     InvalidCard,
@@ -43,7 +43,6 @@ from wire.enrolment import (
     InvalidRequest,
     JoinCode,
     fingerprint,
-    make_csr,
     make_request,
     read_package,
     read_request,
@@ -59,7 +58,7 @@ from wire.lottery import read_draws, write_draws
 from wire.peer_text import LONGEST, peer_text, printable
 from wire.round_model import model_bytes, read_model, write_model
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
-from wire.transcript import InvalidTranscript, read_transcript
+from wire.transcript import InvalidTranscript, read_transcript, write_transcript
 from wire.transcript_checks import verify_transcript
 
 AUTHORITY: Final = authority().public_key().public_bytes_raw()
@@ -89,8 +88,11 @@ def read_a_transcript(data: bytes) -> None:
 
 
 def transcript_seeds() -> Iterator[bytes]:
-    yield play(whole(7), 1).write()
-    yield play(drawn(7, 9), 1).write()
+    for setting in (whole(7), drawn(7, 9)):
+        bare = play(setting, 1).transcript(card=_card(setting.study))
+        yield write_transcript(
+            bare, authority(), sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None
+        )
 
 
 # ---------------------------------------------------------------- study
@@ -185,7 +187,12 @@ def read_card(data: bytes) -> None:
 
 
 def card_seeds() -> Iterator[bytes]:
-    yield signed_card()
+    yield _card("clinics")
+
+
+@cache
+def _card(study: str) -> bytes:
+    return sign_card(Card(study, AUTHORITY, client_certificate(), AUTHORITY, "coordinator.example:8443"), authority())
 
 
 def read_enrolment_request(data: bytes) -> None:
@@ -201,7 +208,8 @@ def read_enrolment_request(data: bytes) -> None:
 
 def request_seeds() -> Iterator[bytes]:
     identity, code = _joiner()
-    csr = make_csr(tls_key())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    csr = builder.sign(tls_key(), hashes.SHA256(), ecdsa_deterministic=True).public_bytes(serialization.Encoding.PEM)
     asked = EnrolmentRequest("join", "clinics", identity.public, "laptop", csr, float(_NOW), code.code_id)
     yield make_request(asked, identity, code)
     yield make_request(EnrolmentRequest("renew", "clinics", identity.public, "pc", csr, 0.5), identity, None)
@@ -235,8 +243,8 @@ def client_certificate() -> bytes:
     )
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier("urn:sordino:host:laptop")])
     usage = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH])
-    signed = builder.add_extension(names, False).add_extension(usage, False).sign(tls_key(), hashes.SHA256())
-    return signed.public_bytes(serialization.Encoding.PEM)
+    signed = builder.add_extension(names, False).add_extension(usage, False)
+    return signed.sign(tls_key(), hashes.SHA256(), ecdsa_deterministic=True).public_bytes(serialization.Encoding.PEM)
 
 
 def read_a_package(data: bytes) -> None:

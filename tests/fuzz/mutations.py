@@ -242,7 +242,7 @@ def _change_repeated(message: Message, field: FieldDescriptor, choose: Choices) 
     at = choose.below(len(values)) if values else 0
     other = choose.below(len(values)) if values else 0
     inner = field.type == FieldDescriptor.TYPE_MESSAGE
-    match choose.below(8):
+    match choose.below(18):  # mostly what is in the list, seldom the list
         case 0 if values:
             del values[at]
         case 1 if values:

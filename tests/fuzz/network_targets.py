@@ -99,7 +99,7 @@ def participant_seeds() -> Iterator[bytes]:
 def coordinator_seeds() -> Iterator[bytes]:
     """What the coordinator sends in an attempt, and around it."""
     sets = request = None
-    for _, down in reference_round().messages():
+    for _, down in (*reference_round().messages(), *reference_round("ring").messages()):
         for message in down.values():
             name = codecs()[type(message)].phase_field
             yield pb.CoordinatorMessage(**{name: codecs()[type(message)].write(message)}).SerializeToString()

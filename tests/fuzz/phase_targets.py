@@ -16,19 +16,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from attempts_in_memory import freeze, twin
+from attempts_in_memory import freeze
 from google.protobuf.message import DecodeError
 
-from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
-from tests.fuzz.played import Round, answer, codecs, finish, reference_round, take
+from tests.fuzz.played import GRAPHS, Round, answer, codecs, copied, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
 from wire.codec import MalformedMessage
 
 _MOST_MESSAGES: Final = 8
-_GRAPHS: Final = ("complete",)
 
 
 def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
@@ -56,15 +54,16 @@ def _rounds(graph: str) -> tuple[Round, ...]:
 def server_target(name: str, data: bytes) -> None:
     """Messages to one phase of the coordinator."""
     choose = Steering(data)
-    graph = _GRAPHS[choose.below(len(_GRAPHS))]
+    graphs = [graph for graph in GRAPHS if name in _collecting(graph)]
+    graph = graphs[choose.below(len(graphs))]
     # One participant may have left in the phase before, and be back.
-    names = [type(step.server).__name__ for step in reference_round(graph).steps]
+    names = _collecting(graph)
     at = names.index(name)
     left = names[at - 1] if at > 1 and choose.below(3) == 1 else ""
     played = reference_round(graph, 1, left)
     step = played.step(name)
-    server = twin(step.server)
-    clients = {who: twin(phase) for who, phase in step.clients.items()}
+    server = copied(step.server)
+    clients = {who: copied(phase) for who, phase in step.clients.items()}
     known = [played, *_rounds(graph)]
     changed = 0
     for _ in range(_MOST_MESSAGES):
@@ -88,15 +87,13 @@ def server_target(name: str, data: bytes) -> None:
 def client_target(name: str, data: bytes) -> None:
     """A message of the coordinator to one phase of a participant."""
     choose = Steering(data)
-    graph = _GRAPHS[choose.below(len(_GRAPHS))]
-    names = _asked(graph)
-    left = choose.below(3) == 1 and len(names) > 2
-    # Somebody left before the inputs were summed up, so that there is a mask key to be rebuilt.
-    phases = [type(step.server).__name__ for step in reference_round(graph).steps]
-    played = reference_round(graph, 1, phases[2] if left else "")
+    graphs = [graph for graph in GRAPHS if name in _asked(graph)]
+    graph = graphs[choose.below(len(graphs))]
+    # Somebody may have left before the inputs were summed up, so that there is a mask key to be rebuilt.
+    played = reference_round(graph, 1, _collecting(graph)[2] if choose.below(3) == 1 else "")
     step = next(one for one in played.steps if one.asked and name in {type(p).__name__ for p in one.asked.values()})
     me = sorted(step.up)[choose.below(len(step.up))]
-    phase = twin(step.asked[me])
+    phase = copied(step.asked[me])
     kind = choose.below(8)
     source = _rounds(graph)[1] if kind == 7 else played
     letters = source.steps[choose.below(len(source.steps))].down if kind == 6 else step.down
@@ -115,19 +112,19 @@ def client_target(name: str, data: bytes) -> None:
         must(_held(phase) == before, "a refused message changed what a participant holds")
         must(_over(played, me, phase, step.down[me]), "a participant goes on after a refusal")
         return
-    clients = {who: twin(after) for who, after in step.clients.items() if who != me} | {me: following}
+    clients = {who: copied(after) for who, after in step.clients.items() if who != me} | {me: following}
     honest = freeze(message) == freeze(step.down[me])
-    completed = finish(played.config, twin(step.server), clients, {**step.up, me: reply}, exact=honest)
+    completed = finish(played.config, copied(step.server), clients, {**step.up, me: reply}, exact=honest)
     must(completed is not None or not honest, "an honest attempt was aborted")
 
 
 def answered_target(data: bytes) -> None:
     """An unmasking request to a participant who has answered one: the same gets the same reply, any other nothing."""
     choose = Steering(data)
-    played = reference_round(_GRAPHS[choose.below(len(_GRAPHS))])
+    played = reference_round(GRAPHS[choose.below(len(GRAPHS))])
     step = played.steps[-1]
     me = sorted(step.up)[choose.below(len(step.up))]
-    phase = twin(step.clients[me])
+    phase = copied(step.clients[me])
     other = sorted(step.down)[choose.below(len(step.down))]
     message = travelled(step.down[other], choose, choose.below(4))
     if message is None:
@@ -153,6 +150,11 @@ def _over(played: Round, me: int, phase: Any, honest: Any) -> bool:
     return False
 
 
+def _collecting(graph: str) -> list[str]:
+    """Phases of the coordinator, in their order."""
+    return [type(step.server).__name__ for step in reference_round(graph).steps]
+
+
 def _asked(graph: str) -> list[str]:
     """Phases of a participant that take a message of the coordinator, in their order."""
     return [type(next(iter(step.asked.values()))).__name__ for step in reference_round(graph).steps if step.asked]
@@ -160,21 +162,20 @@ def _asked(graph: str) -> list[str]:
 
 def _seeds() -> Iterator[bytes]:
     """Nothing strange; one change of each sort; a few scripts of everything."""
-    yield b""
-    for sort in range(8):
-        yield bytes([0, 0, sort, 1, 1, 0, 0, 1, 2, sort])
+    for graph in range(len(GRAPHS)):
+        yield bytes([graph])
+        for sort in range(8):
+            yield bytes([graph, graph, sort, 1, 1, 0, 0, 1, 2, sort, 0])
     for first in range(24):
-        yield bytes((first * 37 + 11 * at * at + at) % 256 for at in range(64))
+        yield bytes((first * 37 + 11 * at * at + at) % 256 for at in range(48)) + b"\x00"
 
 
 def _targets() -> Iterator[Target]:
-    for step in reference_round().steps:
-        name = type(step.server).__name__
+    for name in dict.fromkeys(name for graph in GRAPHS for name in _collecting(graph)):
         yield Target(f"coordinator_{name}", partial(server_target, name), _seeds, largest=512)
-    for name in dict.fromkeys(_asked("complete")):
+    for name in dict.fromkeys(name for graph in GRAPHS for name in _asked(graph)):
         yield Target(f"participant_{name}", partial(client_target, name), _seeds, largest=256)
-    if hasattr(client_phases, "Answered"):
-        yield Target("participant_Answered", answered_target, _seeds, largest=128)
+    yield Target("participant_Answered", answered_target, _seeds, largest=128)
 
 
 TARGETS: Final = tuple(_targets())

@@ -5,26 +5,38 @@ Everything is found by the type of a message and by what a phase returns; nothin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from attempts_in_memory import advertise, freeze, make_config, sum_of, twin, vector_of
 from google.protobuf.message import Message
+from small_rings import safe_rings
 
 from secagg import messages, server_phases
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
+from secagg.sharing import SEMI_MALICIOUS
 from secagg.unmasking import Completed
 from tests.fuzz.target import must
 from wire import codec
 from wire import coordinator_pb2 as pb
 
-MEMBERS = 5
+GRAPHS: Final = ("complete", "ring", "unsigned")
 plain = freeze
 """A comparable copy of anything."""
+
+
+def copied(phase: Any) -> Any:
+    """A phase that can be used up; `twin` makes plain dictionaries of counters."""
+    again = twin(phase)
+    for name, value in vars(phase).items():
+        if isinstance(value, Counter):
+            setattr(again, name, value.copy())
+    return again
 
 
 # ---------------------------------------------------------------- messages in bytes
@@ -121,6 +133,17 @@ class Round:
         return next(one for one in self.steps if type(one.server).__name__ == name)
 
 
+def close(config: RoundConfig, server: Any) -> Completed | tuple[Any, dict[int, Any]]:
+    """The end, or the coordinator's next phase that collects something, and what it asks whom."""
+    closed = server.close()
+    if isinstance(closed, Completed):
+        return closed
+    following, down = closed
+    if hasattr(following, "without_signatures") and not config.parameters.signed:
+        following = following.without_signatures()
+    return following, dict(down.items())
+
+
 def answer(config: RoundConfig, who: int, phase: Any, message: Any) -> tuple[Any, Any]:
     """What a participant does with a message of the coordinator: its next phase and its answer."""
     following = phase.receive(message)
@@ -146,25 +169,29 @@ def reference_round(graph: str = "complete", round_: int = 1, left: str = "") ->
     while True:
         if type(server).__name__ == left:
             up.pop(max(up))
-        found.steps.append(Step(twin(server), dict(up), {who: twin(clients[who]) for who in up}, asked, down))
+        found.steps.append(Step(copied(server), dict(up), {who: copied(clients[who]) for who in up}, asked, down))
         for who, message in up.items():
             server.receive(who, message)
-        closed = server.close()
+        closed = close(config, server)
         if isinstance(closed, Completed):
             found.completed = closed
             _check_sum(config, closed)
             return found
         server, down = closed
         clients = {who: clients[who] for who in down if who in up}
-        asked, up = {who: twin(phase) for who, phase in clients.items()}, {}
+        asked, up = {who: copied(phase) for who, phase in clients.items()}, {}
         for who, phase in clients.items():
             clients[who], up[who] = answer(config, who, phase, down[who])
 
 
 def config_of(graph: str, round_: int = 1) -> RoundConfig:
-    """Five participants, A = 2, of whom one may leave."""
-    must(graph == "complete", "there is one graph")
-    return make_config(MEMBERS, colluders=2, min_survivors=4, round_=round_)
+    """A = 2, and one may leave: five on the complete graph; eight on a ring; five whose survivors nobody signs."""
+    match graph:
+        case "ring":
+            return make_config(8, colluders=2, min_survivors=6, round_=round_, rings=safe_rings(8, 6))
+        case "unsigned":
+            return make_config(5, colluders=2, min_survivors=4, round_=round_, adversary=SEMI_MALICIOUS)
+    return make_config(5, colluders=2, min_survivors=4, round_=round_)
 
 
 def finish(
@@ -186,7 +213,7 @@ def finish(
             if who not in server.received:
                 take(server, who, up[who])
         try:
-            closed = server.close()
+            closed = close(config, server)
         except ProtocolError:
             return None
         if isinstance(closed, Completed):

@@ -133,7 +133,7 @@ def _fuzz(name: str, seconds: int) -> Report:
         found, begin, tokens = Path(scratch, "found"), Path(scratch, "begin"), Path(scratch, "tokens")
         for folder in (found, begin):
             folder.mkdir()
-        for data in {*corpus.inputs(target), *target.seeds()}:
+        for data in corpus.begin(target):
             (begin / corpus.name_of(data)).write_bytes(data)
         tokens.write_text("".join(f'"{_escaped(token)}"\n' for token in target.tokens), encoding="ascii")
         arguments = [
@@ -157,10 +157,10 @@ def _fuzz(name: str, seconds: int) -> Report:
             crashed = [crashes / "output.txt"]
         for path in crashed:
             print(said[-3000:] if path == crashed[0] else path, file=sys.stderr)
-        kept = corpus.inputs(target)
-        reached = {step for data in kept for step in corpus.steps_of(target.run, data)}
-        new = [] if crashed else [path.read_bytes() for path in (*found.iterdir(), *begin.iterdir())]
-        chosen = corpus.fewest(target, new, reached, corpus.ROOM - sum(map(len, kept)))
+        reached = corpus.reached_by(target, corpus.begin(target))
+        room = corpus.ROOM - sum(map(len, corpus.inputs(target)))
+        new = [] if crashed else [path.read_bytes() for path in found.iterdir()]
+        chosen = corpus.fewest(target, new, reached, room)
         for data in chosen:
             corpus.keep(target, data)
     edges = [int(number) for number in re.findall(r"\bcov: (\d+)", said)]
@@ -176,9 +176,8 @@ def _tidy(name: str) -> None:
 
     target = targets()[name]
     before = corpus.inputs(target)
-    chosen = set(corpus.fewest(target, before or target.seeds(), set(), corpus.ROOM))
-    for data in chosen - set(before):
-        corpus.keep(target, data)
+    reached = corpus.reached_by(target, target.seeds())
+    chosen = set(corpus.fewest(target, before, reached, corpus.ROOM))
     for data in set(before) - chosen:
         (corpus.CORPUS / name / corpus.name_of(data)).unlink()
     print(f"{name:<34} {len(before)} -> {len(chosen)} inputs, {sum(map(len, chosen))} bytes", flush=True)
