@@ -204,7 +204,8 @@ class Cohort:
     mask_keys: dict[int, AgreementKey] = field(default_factory=dict)  # private ones that the adversary has anyway
     sealed: dict[int, SealedShares] = field(default_factory=dict)
     uploads: dict[int, Vector] = field(default_factory=dict)
-    masked_with: dict[int, frozenset[int]] = field(default_factory=dict)
+    masked_with: dict[int, frozenset[int]] = field(default_factory=dict)  # neighbours in the u2 it was told
+    told_u2: dict[int, frozenset[int]] = field(default_factory=dict)
     signed_uploads: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)  # (dealer, kind) -> x ->
     held: dict[int, dict[int, Any]] = field(default_factory=dict)
@@ -254,6 +255,7 @@ class Cohort:
         self.note_held(receiver, masking)
         self.phases[receiver], upload = masking.mask(vector_of(receiver, self.config.parameters))
         self.note_upload(receiver, upload, u2 & frozenset(self.graph.neighbours(receiver)))
+        self.told_u2[receiver] = u2 | {receiver}
         return upload
 
     def sign(self, who: int, sets: Sets) -> bytes:
@@ -275,7 +277,7 @@ class Cohort:
         pairs = sorted(signatures.items()) if isinstance(signatures, Mapping) else signatures
         request = UnmaskingRequest(tuple(pairs), self.evidence(who, sets, {signer for signer, _ in pairs}))
         self.phases[who], reply = self.phases[who].receive(request)
-        self.note_reply(who, sets[0], reply)
+        self.note_reply(who, self.told_u2.get(who, sets[0]), reply)
 
     def evidence(self, who: int, sets: Sets, signers: set[int]) -> tuple[tuple[bytes, bytes], ...]:
         """What neighbours that are no signers have signed of their uploads, as a request on the ring shows it."""

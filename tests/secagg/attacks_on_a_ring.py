@@ -1,0 +1,184 @@
+"""More of attacks_on_participants.py: what a coordinator can try only where not everybody is everybody's neighbour.
+
+On the complete graph no sum of a few opens as long as all count the survivors: every honest input is tied to every
+other by a mask. On a ring it is enough to empty two windows of half a degree: what stands between them is a sum of its
+own. `CUT` of small_rings.py says who stands where.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+from attacks_on_participants import ANOTHER_CHECK, attack, deals, sign_and_unmask
+from attempts_in_memory import Cohort, Sets, make_config, start_cohort
+from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
+
+from secagg.context import RoundConfig
+from secagg.messages import CohortKeys, UnmaskingRequest
+
+
+def cut_config(min_survivors: int = 13) -> RoundConfig:
+    """14 participants, of whom 4 collude: one may drop out, and the ring is safe; with two it can be cut."""
+    return make_config(14, colluders=4, min_survivors=min_survivors, rings=CUT)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Who stands where, once the ring is known; the colluders stand where it hurts most."""
+
+    cohort: Cohort
+    drops: int
+    near: frozenset[int]
+    victim: int
+    far: frozenset[int]
+
+    @property
+    def everybody(self) -> frozenset[int]:
+        return frozenset(self.cohort.u1)
+
+    @property
+    def few(self) -> frozenset[int]:
+        """5 honest inputs, where the plan promises 9."""
+        return self.near | {self.victim}
+
+
+def places(client: ModuleType, min_survivors: int = 13) -> Places:
+    config = cut_config(min_survivors)
+    ring = start_cohort(config).graph.ring
+    cohort = start_cohort(config, client=client, colluders=[ring[at] for at in CUT_COLLUDERS])
+    assert cohort.graph.ring == ring
+    near, far = (frozenset(ring[at] for at in part) for part in (CUT_NEAR, CUT_FAR))
+    return Places(cohort, ring[CUT_DROPS], near, ring[CUT_VICTIM], far)
+
+
+def uploads(ring: Places, who: Iterable[int], hidden: Iterable[int] = ()) -> None:
+    """All of them mask in all of u1, but for the victim, to whom some are said to have missed u2."""
+    for one in who:
+        ring.cohort.mask(one, ring.everybody - frozenset(hidden) if one == ring.victim else ring.everybody)
+
+
+def neighbours_that_answer(ring: Places) -> frozenset[int]:
+    """Honest neighbours of the victim on the far side."""
+    return frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
+
+
+def told_that_neighbours_missed_u2(client: ModuleType) -> tuple[Places, Sets]:
+    """The victim masks with the near side, with colluders and with nobody of the far side.
+
+    It counts as many members of u2 as it wants to see, and as many of them among its neighbours. Nobody says that it
+    dropped out: its neighbours are asked for its seed.
+    """
+    ring = places(client)
+    ring.cohort.deal(ring.everybody)
+    uploads(ring, ring.everybody - {ring.drops}, hidden=neighbours_that_answer(ring))
+    return ring, (ring.everybody, ring.everybody - {ring.drops})
+
+
+@attack("{one} did not upload what was masked in this u2")
+def a_victim_is_told_that_its_neighbours_missed_u2(client: ModuleType) -> bool:
+    """It will not sign, and needn't: the others are enough, and its seed is theirs to give. The sum of the near side
+    and the victim opens.
+    """
+    ring, sets = told_that_neighbours_missed_u2(client)
+    assert not ring.cohort.opens(ring.few)
+    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    assert not ring.cohort.opens(sets[1])
+    return ring.cohort.opens(ring.few)
+
+
+@attack("there must be one upload for each neighbour that isn't a signer")
+def nobody_is_shown_what_the_victim_uploaded(client: ModuleType) -> bool:
+    ring, sets = told_that_neighbours_missed_u2(client)
+    signers = ring.near | ring.far
+    signatures = {one: ring.cohort.sign(one, sets) for one in signers}
+    signatures |= {one: ring.cohort.forge(one, sets) for one in ring.cohort.colluders}
+    for one in signers:
+        request = UnmaskingRequest(tuple(sorted(signatures.items())))
+        ring.cohort.phases[one], reply = ring.cohort.phases[one].receive(request)
+        ring.cohort.note_reply(one, sets[0], reply)
+    return ring.cohort.opens(ring.few)
+
+
+@attack("there must be one upload for each neighbour that isn't a signer")
+def one_upload_too_many(client: ModuleType) -> bool:
+    """Of itself, or of nobody: then it would not be clear whose the others are."""
+    ring = places(client)
+    ring.cohort.deal(ring.everybody)
+    uploads(ring, ring.everybody)
+    sets = ring.everybody, ring.everybody
+    signers = {one: ring.cohort.sign(one, sets) for one in ring.everybody - ring.cohort.colluders}
+    one = ring.victim
+    shown = ring.cohort.evidence(one, sets, set(signers))
+    request = UnmaskingRequest(tuple(sorted(signers.items())), (*shown, ring.cohort.signed_uploads[one]))
+    return bool(ring.cohort.phases[one].receive(request))
+
+
+@attack("{one} did not upload what was masked in this u2")
+def the_upload_of_another_is_shown(client: ModuleType) -> bool:
+    """The victim's own says another u2; so that of a neighbour that does say this one is shown in its place."""
+    ring, sets = told_that_neighbours_missed_u2(client)
+    ring.cohort.signed_uploads[ring.victim] = ring.cohort.signed_uploads[min(ring.near)]
+    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    return ring.cohort.opens(ring.few)
+
+
+@attack("{one} did not upload what was masked in this u2")
+def the_victims_upload_of_an_earlier_attempt_is_shown(client: ModuleType) -> bool:
+    """There it was masked in all of u1."""
+    ring, sets = told_that_neighbours_missed_u2(client)
+    earlier = start_cohort(replace(cut_config(), attempt=2))
+    earlier.deal(earlier.u1)
+    earlier.mask(ring.victim, earlier.u1)
+    ring.cohort.signed_uploads[ring.victim] = earlier.signed_uploads[ring.victim]
+    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    return ring.cohort.opens(ring.few)
+
+
+@attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
+def the_victim_signs_what_all_sign(client: ModuleType) -> bool:
+    """Then nobody asks for its upload: its signature speaks for it. See `some_are_told_that_others_missed_u2`."""
+    ring, sets = told_that_neighbours_missed_u2(client)
+    sign_and_unmask(ring.cohort, ring.few | ring.far, sets)
+    return ring.cohort.opens(ring.few)
+
+
+@attack("neighbours in u2, {graph.threshold} needed")
+def a_victim_is_left_with_colluders(client: ModuleType) -> bool:
+    """u2 is large, and of its neighbours only two colluders are in it: it masks with nobody else.
+
+    The victim of `test_a_single_input_opens_without_both_checks`.
+    """
+    ring = places(client, min_survivors=10)
+    ring.cohort.deal(ring.everybody)
+    honest = frozenset(ring.cohort.graph.neighbours(ring.victim)) - ring.cohort.colluders
+    uploads(ring, [ring.victim], hidden=honest)
+    return ring.cohort.masked_with[ring.victim] <= ring.cohort.colluders
+
+
+@attack("u3 has {len(u3)}")
+def two_drops_cut_the_ring(client: ModuleType) -> bool:
+    """Both windows hold nobody but colluders and those who are called dropouts; what is near opens by itself."""
+    ring = places(client)
+    ring.cohort.deal(ring.everybody)
+    uploads(ring, ring.everybody)
+    sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
+    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    return ring.cohort.opens(ring.near)
+
+
+@attack("u1 is not strictly ascending")
+def two_change_places_in_u1(client: ModuleType) -> bool:
+    """On a ring only the neighbours' places are looked at."""
+    cohort = start_cohort(cut_config(), client=client)
+    members = cohort.keys().members
+    for at in range(1, 13):
+        changed = (*members[:at], members[at + 1], members[at], *members[at + 2 :])
+        again = replace(cohort, phases={0: copy.copy(cohort.phases[0])})
+        try:
+            return deals(again, CohortKeys(changed))
+        except KeyError:
+            continue
+    return False

@@ -1,0 +1,668 @@
+"""What a lying coordinator, with two colluding participants, tries on participants: a list of attacks.
+
+Each names the one check that must stop it. test_client_phases.py runs it twice: against the real code, where that
+check must end it, and against the same code without that check, where it must succeed. What "succeed" means is written
+into each attack: the adversary opens a sum over too few inputs, or holds both secrets of one participant, or at least
+has a participant go on that should have stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import numpy as np
+from attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
+
+from secagg import client_phases
+from secagg.context import RoundConfig
+from secagg.keys import AgreementKey, ShareChannel, advertisement_statement
+from secagg.lottery import Draws
+from secagg.messages import (
+    MASK_KEY,
+    SELF_MASK_SEED,
+    Advertisement,
+    CohortKeys,
+    NeighbourShares,
+    UnmaskingRequest,
+    to_bitmap,
+)
+from secagg.sharing import CURIOUS, SEMI_MALICIOUS
+
+HONEST, COLLUDERS = frozenset(range(10)), frozenset({10, 11})
+ALL = HONEST | COLLUDERS
+
+SUCCEEDS, ANOTHER_CHECK, CRASHES = "the attack succeeds", "another check stops it", "the participant crashes"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One lie, the check that must find it, and what happens to a participant without that check."""
+
+    run: Callable[[ModuleType], bool]
+    check: str  # part of the source of the check, unique in secagg/client_phases.py
+    naive: str
+
+
+ATTACKS: dict[str, Attack] = {}  # those of attacks_on_a_ring.py as well, once that is imported
+
+
+def attack(check: str, naive: str = SUCCEEDS) -> Callable[[Callable[[ModuleType], bool]], None]:
+    def register(run: Callable[[ModuleType], bool]) -> None:
+        assert run.__name__ not in ATTACKS
+        ATTACKS[run.__name__] = Attack(run, check, naive)
+
+    return register
+
+
+def brought_to(phase: str, client: ModuleType, config: RoundConfig | None = None) -> Cohort:
+    """An honest attempt, all present, up to the moment before `phase` gets its message."""
+    cohort = start_cohort(config or make_config(12), client=client, colluders=COLLUDERS)
+    if phase == "ShareKeys":
+        return cohort
+    cohort.deal(cohort.u1)
+    if phase == "MaskedInputCollection":
+        return cohort
+    for one in cohort.u1:
+        cohort.mask(one, cohort.u1)
+    return cohort
+
+
+def drawn_config() -> RoundConfig:
+    """A cohort of 12, drawn from a roster of 20."""
+    base = roster_of(20)
+    draws = Draws.draw(base.study, base.version, 3, np.random.default_rng(5).bytes)
+    return replace(make_config(12, roster=20), roster=replace(base, lottery=draws.lottery), ticket=draws.ticket(1))
+
+
+def sign_and_unmask(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
+    """All say the same, and as many sign as there are."""
+    honest = tuple(honest)
+    signatures = {one: cohort.sign(one, sets) for one in honest}
+    signatures |= {one: cohort.forge(one, sets) for one in cohort.colluders}
+    for one in honest:
+        cohort.unmask(one, sets, signatures)
+
+
+# ---------------------------------------------------------------- AdvertiseKeys
+
+
+@attack("this participant is not on the roster", ANOTHER_CHECK)
+def invited_without_being_on_the_roster(client: ModuleType) -> bool:
+    config = make_config(12)
+    stranger = next(key for key in identities(13) if key.public not in config.roster.positions)
+    _, advertisement = client.AdvertiseKeys(config, stranger, bytes).advertise()
+    return len(advertisement.signature) == 64
+
+
+@attack("this participant did not win the round's lottery")
+def invited_without_having_won(client: ModuleType) -> bool:
+    config = drawn_config()
+    loser = next(who for who in range(20) if who not in config.invited)
+    _, advertisement = client.AdvertiseKeys(config, identities(20)[loser], bytes).advertise()
+    return len(advertisement.signature) == 64
+
+
+# ---------------------------------------------------------------- ShareKeys: the cohort
+
+
+@attack("u1 names somebody who is not on the roster")
+def a_victim_among_colluders(client: ModuleType) -> bool:
+    """The victim has won its own place; those who haven't are put around it."""
+    config = drawn_config()
+    victim = min(config.invited)
+    losers = sorted(set(range(20)) - config.invited)[:8]
+    members = sorted([victim, *sorted(config.invited - {victim})[:3], *losers])
+    keys = {who: client.AdvertiseKeys.__new__(client.AdvertiseKeys) for who in members}
+    advertised = {}
+    for who in members:
+        phase = keys[who]
+        phase._config, phase._identity, phase._me = config, identities(20)[who], who
+        phase._random_bytes = np.random.default_rng(who).bytes
+        keys[who], advertised[who] = phase.advertise()
+    _, sealed = keys[victim].receive(CohortKeys(tuple((who, advertised[who]) for who in members)))
+    return len(sealed.ciphertexts) == 11
+
+
+def deals(cohort: Cohort, message: CohortKeys, who: int = 0) -> bool:
+    """Whether this participant hands out shares of its secrets to the cohort it was shown."""
+    _, sealed = cohort.phases[who].receive(message)
+    return len(sealed.ciphertexts) > 0
+
+
+def told(cohort: Cohort, changed: Mapping[int, Advertisement | bytes]) -> CohortKeys:
+    return CohortKeys(tuple((who, changed.get(who, cohort.advertisements[who])) for who in cohort.u1))
+
+
+def signed_by(config: RoundConfig, who: int, mask_key: bytes, channel_key: bytes) -> Advertisement:
+    """What a colluder advertises: any keys it likes, under its own name."""
+    identity = identities(len(config.roster))[who]
+    statement = advertisement_statement(config.round_context(), identity.public, mask_key, channel_key)
+    return Advertisement(mask_key, channel_key, identity.sign(statement))
+
+
+@attack("u1 is not strictly ascending", CRASHES)
+def u1_in_another_order(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    members = list(cohort.keys().members)
+    members[3], members[4] = members[4], members[3]
+    return deals(cohort, CohortKeys(tuple(members)))
+
+
+@attack("u1 is not strictly ascending", CRASHES)
+def a_colluder_listed_twice(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    members = cohort.keys().members
+    return deals(cohort, CohortKeys((*members[:8], *members[10:], *members[10:])))
+
+
+@attack("u1 names somebody who is not on the roster")
+def a_colluder_counts_twice_by_a_negative_position(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    again = AgreementKey(b"a" * 32).public, AgreementKey(b"b" * 32).public
+    members = [(-1, signed_by(cohort.config, 11, *again)), *cohort.keys().members]
+    del members[5]
+    return deals(cohort, CohortKeys(tuple(members)))
+
+
+@attack("u1 names somebody who is not on the roster", CRASHES)
+def a_stranger_beyond_the_roster(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    members = cohort.keys().members
+    return deals(cohort, CohortKeys((*members[:11], (12, members[11][1]))))
+
+
+@attack("members, outside")
+def a_cohort_of_one_honest_participant(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    return deals(cohort, CohortKeys(tuple((who, cohort.advertisements[who]) for who in (0, 10, 11))))
+
+
+@attack("the cohort is not the whole roster")
+def a_cohort_that_the_coordinator_chose(client: ModuleType) -> bool:
+    config = make_config(12, roster=13)
+    _, advertisement = client.AdvertiseKeys(config, identities(13)[0], bytes).advertise()
+    return len(advertisement.signature) == 64
+
+
+@attack("own keys unaltered")
+def own_mask_key_altered(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    mine = cohort.advertisements[0]
+    return deals(cohort, told(cohort, {0: replace(mine, mask_key=AgreementKey(b"k" * 32).public)}))
+
+
+@attack("own keys unaltered", CRASHES)
+def own_keys_left_out(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    return deals(cohort, CohortKeys(cohort.keys().members[1:]))
+
+
+@attack("an advertisement of a neighbour is missing", CRASHES)
+def only_the_digest_of_a_neighbour(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    return deals(cohort, told(cohort, {3: cohort.advertisements[3].digest()}))
+
+
+@attack("is not 32 bytes long")
+def a_colluders_key_is_too_short(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    short = signed_by(cohort.config, 10, b"k" * 31, cohort.advertisements[10].channel_key)
+    return deals(cohort, told(cohort, {10: short}))
+
+
+@attack("the same public key is advertised twice")
+def a_colluder_copies_an_honest_mask_key(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    copied = signed_by(cohort.config, 10, cohort.advertisements[3].mask_key, cohort.advertisements[10].channel_key)
+    return deals(cohort, told(cohort, {10: copied}))
+
+
+@attack("the same public key is advertised twice")
+def a_colluder_uses_one_key_in_both_roles(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    key = cohort.advertisements[10].channel_key
+    return deals(cohort, told(cohort, {10: signed_by(cohort.config, 10, key, key)}))
+
+
+@attack("are not signed by it")
+def in_the_middle_of_all_channels(client: ModuleType) -> bool:
+    """The coordinator shows keys of its own as everybody else's, and opens what is sealed with them."""
+    cohort = brought_to("ShareKeys", client)
+    own = {who: AgreementKey(bytes([who]) * 32) for who in cohort.u1}
+    forged = {
+        who: Advertisement(AgreementKey(bytes([who + 100]) * 32).public, own[who].public, bytes(64))
+        for who in cohort.u1
+        if who != 0
+    }
+    seen = Cohort(cohort.config, cohort.u1, {**forged, 0: cohort.advertisements[0]}, cohort.phases)
+    seen.deal([0])
+    victim = (seen.config.roster.identity(0), seen.advertisements[0].channel_key)
+    for who, ciphertext in zip(seen.u1[1:], seen.sealed[0].ciphertexts, strict=True):
+        receiver = (seen.config.roster.identity(who), own[who].public)
+        plaintext = ShareChannel(own[who].agree(victim[1]), victim, receiver, seen.context).open(ciphertext)
+        assert plaintext is not None
+        for kind in (MASK_KEY, SELF_MASK_SEED):
+            symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2")
+            seen.shares.setdefault((0, kind), {})[seen.graph.x(who)] = symbols.astype("uint16")
+    return seen.both_secrets(0)
+
+
+@attack("are not signed by it")
+def a_neighbours_keys_of_an_earlier_round(client: ModuleType) -> bool:
+    """The mask key of somebody who dropped out of that round is known to the coordinator."""
+    cohort = brought_to("ShareKeys", client, make_config(12, round_=2))
+    earlier = start_cohort(make_config(12, round_=1)).advertisements[3]
+    return deals(cohort, told(cohort, {3: earlier}))
+
+
+@attack("are not signed by it")
+def two_neighbours_change_names(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    return deals(cohort, told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}))
+
+
+@attack("are not signed by it")
+def a_neighbours_keys_change_roles(client: ModuleType) -> bool:
+    cohort = brought_to("ShareKeys", client)
+    one = cohort.advertisements[3]
+    swapped = replace(one, mask_key=one.channel_key, channel_key=one.mask_key)
+    return deals(cohort, told(cohort, {3: swapped}))
+
+
+@attack("are not signed by it")
+def shown_another_model(client: ModuleType) -> bool:
+    """One participant trains another model: its update in the sum would be told apart."""
+    cohort = brought_to("ShareKeys", client)
+    other = start_cohort(make_config(12, model_digest=b"M" * 32), client=client)
+    mixed = told(cohort, {0: other.advertisements[0]})
+    return deals(other, mixed) and deals(cohort, mixed, who=1)
+
+
+@attack("are not signed by it")
+def shown_another_plan(client: ModuleType) -> bool:
+    """One participant is told of more survivors than the others ask for."""
+    cohort = brought_to("ShareKeys", client, make_config(12, min_survivors=8, quorum=10))
+    other = start_cohort(make_config(12, min_survivors=10, quorum=10), client=client)
+    mixed = told(cohort, {0: other.advertisements[0]})
+    return deals(other, mixed) and deals(cohort, mixed, who=1)
+
+
+# ---------------------------------------------------------------- MaskedInputCollection: u2
+
+
+@attack("the dealings are not those of the neighbours in u2")
+def colluders_repeated_until_u2_is_large_enough(client: ModuleType) -> bool:
+    """The victim holds shares of nobody but colluders, though it is told that all have dealt."""
+    cohort = brought_to("MaskedInputCollection", client)
+    shares = [cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)]
+    cohort.mask(0, ALL, NeighbourShares(tuple(shares), to_bitmap(ALL, cohort.u1)))
+    return 0 in cohort.uploads
+
+
+@attack("the dealings are not those of the neighbours in u2", CRASHES)
+def ones_own_dealing_comes_back(client: ModuleType) -> bool:
+    cohort = brought_to("MaskedInputCollection", client)
+    message = cohort.neighbour_shares(0, ALL)
+    cohort.mask(0, ALL, replace(message, shares=(cohort.dealt(0, 3), *message.shares)))
+    return 0 in cohort.uploads
+
+
+@attack("the dealings are not those of the neighbours in u2")
+def a_dealer_more_than_in_u2(client: ModuleType) -> bool:
+    """The participant would hold, and give away, a share of somebody with whom it doesn't mask."""
+    cohort = brought_to("MaskedInputCollection", client)
+    message = cohort.neighbour_shares(0, ALL)
+    cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {5}, cohort.u1)))
+    return 5 in cohort.held[0]
+
+
+@attack("the dealings are not those of the neighbours in u2")
+def the_dealings_of_some_in_u2_are_missing(client: ModuleType) -> bool:
+    """As in `two_cohorts_of_one_attempt`: those called dropouts in another cohort have not dealt in this one, and
+    nobody is shown a dealing of theirs that could be checked.
+    """
+    return _opens_in_two_cohorts(client, _without_dealings)
+
+
+@attack("this participant's dealing was left out of u2")
+def a_participant_masks_in_a_u2_without_itself(client: ModuleType) -> bool:
+    cohort = brought_to("MaskedInputCollection", client)
+    message = cohort.neighbour_shares(0, ALL)
+    cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {0}, cohort.u1)))
+    return 0 in cohort.uploads
+
+
+@attack("u2 has {len(u2)} members")
+def u2_below_the_quorum(client: ModuleType) -> bool:
+    cohort = brought_to("MaskedInputCollection", client, make_config(12, min_survivors=8, quorum=10))
+    cohort.mask(0, ALL - {5, 6, 7})
+    return 0 in cohort.uploads
+
+
+@attack("u2 has {len(u2)} members", ANOTHER_CHECK)
+def u2_of_colluders_and_two_others(client: ModuleType) -> bool:
+    """The threshold would be out of reach as well."""
+    cohort = brought_to("MaskedInputCollection", client)
+    cohort.mask(0, {0, 1, 10, 11})
+    return 0 in cohort.uploads
+
+
+@attack("the dealing of {dealt.dealer} is not signed by it")
+def two_cohorts_of_one_attempt(client: ModuleType) -> bool:
+    """Two cohorts are shown to disjoint participants; both reach every number the plan asks for, by listing people
+    of the other one, whose advertisements are good in both.
+
+    In the second cohort four participants are called dropouts, so that their mask keys are opened. In the first the
+    same four are called survivors: their masks come off, and 6 honest inputs are left where the plan promises 10.
+    """
+    return _opens_in_two_cohorts(client, lambda cohort, one: None)
+
+
+def _without_dealings(cohort: Cohort, receiver: int) -> NeighbourShares:
+    """All of u1 as u2, and nothing from those who have not dealt."""
+    message = cohort.neighbour_shares(receiver, cohort.u1)
+    return replace(message, shares=tuple(one for one in message.shares if one.dealer in cohort.sealed))
+
+
+def _opens_in_two_cohorts(
+    client: ModuleType, told_to: Callable[[Cohort, int], NeighbourShares | None]
+) -> bool:
+    config = make_config(20)
+    assert (config.parameters.min_survivors, config.parameters.quorum) == (12, 12)
+    colluders = {18, 19}
+    few, opened, many = set(range(6)), set(range(6, 10)), set(range(10, 18))
+
+    everybody = start_cohort(config, client=client, colluders=colluders)
+    twice = {one: copy.copy(everybody.phases[one]) for one in colluders}
+
+    def cohort_of(u1: set[int]) -> Cohort:
+        shown = {one: everybody.advertisements[one] for one in u1}
+        return Cohort(
+            config, tuple(sorted(u1)), shown, everybody.phases, frozenset(colluders), dict(everybody.mask_keys)
+        )
+
+    second = cohort_of({0, 1} | opened | many | colluders)
+    second.deal(opened | many | colluders)
+    for one in many | colluders:
+        second.mask(one, second.u1, told_to(second, one))
+    sets = frozenset(second.u1), frozenset(second.u1) - opened
+    assert len(sets[1]) >= config.parameters.min_survivors
+    sign_and_unmask(second, many, sets)
+
+    first = cohort_of(few | opened | colluders)
+    first.phases.update(twice)
+    first.deal(few | colluders)
+    for one in few | colluders:
+        first.mask(one, first.u1, told_to(first, one))
+    sign_and_unmask(first, few, (frozenset(first.u1), frozenset(first.u1)))
+    for one in opened:
+        key = second.private_mask_key(one)
+        assert key is not None
+        first.mask_keys[one] = key
+    return first.opens(few | colluders)
+
+
+# ---------------------------------------------------------------- ConsistencyCheck: u2 and u3
+
+
+@attack("u3 is not a subset of u2")
+def u3_filled_up_with_people_outside_u2(client: ModuleType) -> bool:
+    config = make_config(12, min_survivors=10, quorum=10)
+    cohort = brought_to("ShareKeys", client, config)
+    u2, present = ALL - {8, 9}, frozenset({0, 1, 2, 3, 4, 5, 10, 11})
+    cohort.deal(u2)
+    for one in present:
+        cohort.mask(one, u2)
+    sign_and_unmask(cohort, present - COLLUDERS, (u2, present | {8, 9}))
+    return cohort.opens(present)  # 8 inputs, where the plan promises 10
+
+
+@attack("this participant's upload was left out of u3")
+def a_participant_helps_to_open_a_sum_without_its_own_input(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    return len(cohort.sign(0, (ALL, ALL - {0}))) == 64
+
+
+@attack("u2 is not the set this participant masked in")
+def u2_shrinks_afterwards(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    fewer = ALL - {5, 6}
+    return len(cohort.sign(0, (fewer, fewer))) == 64
+
+
+@attack("u3 has {len(u3)}")
+def u3_below_min_survivors(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client, make_config(12, min_survivors=10, quorum=10))
+    few = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
+    sign_and_unmask(cohort, few - COLLUDERS, (ALL, few))
+    return cohort.opens(few)
+
+
+@attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
+def some_are_told_that_others_missed_u2(client: ModuleType) -> bool:
+    """Two participants mask with nobody who stays, and later sign what all sign: the sum of those two would open.
+
+    What they sign is what they masked in, whatever they are told later; see
+    `test_what_is_signed_is_what_was_masked_in`.
+    """
+    cohort = brought_to("MaskedInputCollection", client)
+    victims, others, dropped = frozenset({0, 1}), frozenset({2, 3, 4, 5}), frozenset({6, 7, 8, 9})
+    for one in victims:
+        cohort.mask(one, victims | dropped | COLLUDERS)
+    for one in others | COLLUDERS:
+        cohort.mask(one, ALL)
+    sign_and_unmask(cohort, victims | others, (ALL, ALL - dropped))
+    return cohort.opens(victims)
+
+
+# ---------------------------------------------------------------- Unmasking: the signatures
+
+
+def split_views() -> dict[int, Sets]:
+    """Each of ten honest participants is told of eight survivors, itself among them, but of different ones.
+
+    Each of 0 to 5 is called a dropout to six participants: with two colluders that makes eight shares of its mask
+    key. The sum of the other six opens, though nobody saw fewer than eight survivors.
+    """
+    dropped = {one: {(one + step) % 6 for step in (1, 2, 3, 4)} for one in range(6)}
+    dropped |= {6: {0, 1, 2, 3}, 7: {4, 5, 0, 1}, 8: {2, 3, 4, 5}, 9: {0, 1, 2, 3}}
+    return {one: (ALL, ALL - frozenset(gone)) for one, gone in dropped.items()}
+
+
+FEW = frozenset({6, 7, 8, 9}) | COLLUDERS  # 4 honest inputs, where the plan promises 6
+
+
+@attack("signatures over the survivors")
+def split_u3_with_too_few_signatures(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    for one, sets in split_views().items():
+        signatures = {one: cohort.sign(one, sets)} | {other: cohort.forge(other, sets) for other in COLLUDERS}
+        cohort.unmask(one, sets, signatures)
+    return cohort.opens(FEW)
+
+
+@attack("the signers are not an ascending list of members of u3")
+def split_u3_with_one_signature_repeated(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    for one, sets in split_views().items():
+        cohort.unmask(one, sets, [(one, cohort.sign(one, sets))] * 8)
+    return cohort.opens(FEW)
+
+
+@attack("the signers are not an ascending list of members of u3")
+def signed_by_people_outside_u3(client: ModuleType) -> bool:
+    """Six in u3 sign; two more signatures come from participants that were called dropouts."""
+    cohort = brought_to("ConsistencyCheck", client)
+    sets = ALL, ALL - {8, 9}
+    statement = cohort.statement(sets)
+    outside = {one: identities(12)[one].sign(statement) for one in (8, 9)}
+    inside = {one: cohort.sign(one, sets) for one in range(6)}
+    cohort.unmask(0, sets, inside | outside)
+    return bool(cohort.shares)
+
+
+@attack("doesn't cover these sets")
+def split_u3_with_signatures_over_other_sets(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    views = split_views()
+    signatures = {one: cohort.sign(one, sets) for one, sets in views.items()}
+    signatures |= {one: cohort.forge(one, views[0]) for one in COLLUDERS}
+    for one, sets in views.items():
+        cohort.unmask(one, sets, {signer: signatures[signer] for signer in sets[1]})
+    return cohort.opens(FEW)
+
+
+@attack("doesn't cover these sets")
+def signatures_of_the_same_sets_in_an_earlier_attempt(client: ModuleType) -> bool:
+    earlier = brought_to("ConsistencyCheck", client_phases, make_config(12, attempt=1))
+    cohort = brought_to("ConsistencyCheck", client, make_config(12, attempt=2))
+    replayed = {one: earlier.sign(one, (ALL, ALL)) for one in HONEST}
+    cohort.sign(0, (ALL, ALL))
+    cohort.unmask(0, (ALL, ALL), replayed)
+    return bool(cohort.shares)
+
+
+# ---------------------------------------------------------------- UnsignedUnmasking: the same checks of u2 and u3
+
+
+def unsigned(client: ModuleType, adversary: str = SEMI_MALICIOUS) -> Cohort:
+    """Ten survivors are asked for, and nobody signs anything."""
+    config = make_config(12, min_survivors=10, quorum=10, adversary=adversary)
+    return brought_to("ConsistencyCheck", client, config)
+
+
+def ask_unsigned(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
+    for one in honest:
+        cohort.phases[one], reply = cohort.phases[one].receive(cohort.survivor_sets(sets))
+        cohort.note_reply(one, sets[0], reply)
+
+
+@attack("u3 has {len(u3)}")
+def u3_below_min_survivors_and_nobody_signs(client: ModuleType) -> bool:
+    few = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
+    cohort = unsigned(client)
+    ask_unsigned(cohort, few - COLLUDERS, (ALL, few))
+    return cohort.opens(few)
+
+
+@attack("this participant's upload was left out of u3")
+def a_participant_answers_for_a_sum_without_its_own_input(client: ModuleType) -> bool:
+    cohort = unsigned(client, CURIOUS)
+    ask_unsigned(cohort, [0], (ALL, ALL - {0}))
+    return (0, MASK_KEY) in cohort.shares
+
+
+@attack("u2 is not the set this participant masked in")
+def u2_shrinks_afterwards_and_nobody_signs(client: ModuleType) -> bool:
+    cohort = unsigned(client)
+    return bool(cohort.phases[0].receive(cohort.survivor_sets((ALL - {5}, ALL - {5}))))
+
+
+@attack("u3 is not a subset of u2")
+def u3_beyond_u2_and_nobody_signs(client: ModuleType) -> bool:
+    cohort = start_cohort(make_config(12, adversary=SEMI_MALICIOUS), client=client, colluders=COLLUDERS)
+    cohort.deal(ALL - {9})
+    for one in ALL - {9}:
+        cohort.mask(one, ALL - {9})
+    ask_unsigned(cohort, [0], (ALL - {9}, ALL))
+    return bool(cohort.shares)
+
+
+@attack("a second, different unmasking request")
+def a_second_request_that_nobody_signed(client: ModuleType) -> bool:
+    cohort = unsigned(client)
+    ask_unsigned(cohort, [0], (ALL, ALL))
+    other = cohort.survivor_sets((ALL, ALL - {9}))
+    return len(cohort.phases[0].receive(other).shares) == 12
+
+
+# ---------------------------------------------------------------- what takes a charge back
+
+
+def takes_back(
+    client: ModuleType, cohort: Cohort, who: int, sets: Sets, signatures: Mapping[int, bytes]
+) -> bool:
+    """Whether this participant believes that no sum of the attempt holds its input."""
+    request = UnmaskingRequest(tuple(sorted(signatures.items())))
+    client.excluding_survivors(cohort.phases[who]._cohort, cohort.survivor_sets(sets), request)
+    return True
+
+
+@attack("u3 was said to be without this participant")
+def told_that_its_own_sum_was_without_it(client: ModuleType) -> bool:
+    """The sum holds its input, and its budget would be as if it had never taken part."""
+    cohort = brought_to("ConsistencyCheck", client)
+    return takes_back(client, cohort, 0, (ALL, ALL), {one: cohort.sign(one, (ALL, ALL)) for one in HONEST - {0}})
+
+
+@attack("signatures over the survivors")
+def told_by_colluders_alone_that_it_was_left_out(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    sets = ALL, ALL - {0}
+    return takes_back(client, cohort, 0, sets, {one: cohort.forge(one, sets) for one in COLLUDERS})
+
+
+@attack("doesn't cover these sets")
+def told_with_signatures_over_a_sum_that_holds_it(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    signed = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST - {0}}
+    return takes_back(client, cohort, 0, (ALL, ALL - {0}), signed)
+
+
+@attack("the signers are not an ascending list of members of u3")
+def told_with_one_signature_repeated(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    sets = ALL, ALL - {0}
+    request = UnmaskingRequest(((1, cohort.sign(1, sets)),) * 8)
+    client.excluding_survivors(cohort.phases[0]._cohort, cohort.survivor_sets(sets), request)
+    return True
+
+
+@attack("survivors that nobody signs prove nothing")
+def told_that_it_was_left_out_where_nobody_signs(client: ModuleType) -> bool:
+    return takes_back(client, unsigned(client), 0, (ALL, ALL - {0}), {})
+
+
+@attack("this phase is over for this participant")
+def asked_to_sign_many_survivor_sets(client: ModuleType) -> bool:
+    """The same phase is asked again and again: then every split view gets all signatures it needs."""
+    cohort = brought_to("ConsistencyCheck", client)
+    checks, views = dict(cohort.phases), split_views()
+    signed = {
+        one: {signer: checks[signer].receive(cohort.survivor_sets(sets)) for signer in sets[1] & HONEST}
+        for one, sets in views.items()
+    }
+    for one, sets in views.items():
+        cohort.phases[one] = signed[one][one][0]
+        signatures = {signer: message.signature for signer, (_, message) in signed[one].items()}
+        cohort.unmask(one, sets, signatures | {other: cohort.forge(other, sets) for other in COLLUDERS})
+    return cohort.opens(FEW)
+
+
+@attack("is not what this phase waits for", CRASHES)
+def a_message_of_another_phase(client: ModuleType) -> bool:
+    """Every pair of phase and message is in test_every_message.py."""
+    cohort = brought_to("ConsistencyCheck", client)
+    return bool(cohort.phases[0].receive(cohort.keys()))
+
+
+@attack("a second, different unmasking request")
+def a_second_unmasking_request(client: ModuleType) -> bool:
+    cohort = brought_to("ConsistencyCheck", client)
+    sets = ALL, ALL
+    signatures = {one: cohort.sign(one, sets) for one in HONEST}
+    cohort.unmask(0, sets, signatures)
+    fewer = UnmaskingRequest(tuple(sorted(signatures.items()))[:8])
+    return len(cohort.phases[0].receive(fewer).shares) == 12
+
+
+@attack("a second, different unmasking request")
+def a_second_unmasking_request_with_a_signer_that_has_no_digest(client: ModuleType) -> bool:
+    """Positions that don't fit eight bytes: `request_digest` has no bytes for them and must not be asked."""
+    cohort = brought_to("ConsistencyCheck", client)
+    signatures = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST}
+    cohort.unmask(0, (ALL, ALL), signatures)
+    return len(cohort.phases[0].receive(UnmaskingRequest(((-1, bytes(64)), (1 << 70, bytes(64))))).shares) == 12
