@@ -17,6 +17,7 @@ from typing import Any, Final
 from client.settings import HostSettings, Policy
 from mechanisms.plan import Plan
 from secagg.roster import Roster
+from secagg.sharing import CURIOUS
 from wire.ledger_rows import epsilon, price
 from wire.ledger_totals import Totals
 from wire.study import StudyDocument
@@ -24,7 +25,8 @@ from wire.study import StudyDocument
 REASONS: Final = (
     # A study is refused: nothing but the opening of a session was sent.
     *("another-study", "study-name", "study-digest", "task", "task-options", "task-digest"),
-    *("trusted-coordinator", "mechanism", "epsilon-in-study", "delta", "epsilon-in-round", "another-guarantee"),
+    *("trusted-coordinator", "curious-coordinator", "mechanism"),
+    *("epsilon-in-study", "delta", "epsilon-in-round", "another-guarantee"),
     *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
     *("clip", "bits", "dimension"),
     # A round is refused; the same may happen for epsilon-in-study, another-guarantee, clip and one-machine.
@@ -132,6 +134,12 @@ def _refusals(policy: Policy, document: StudyDocument, study_sha256: bytes) -> I
 
 
 def _mechanism(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
+    if plan.adversary == CURIOUS and not policy.curious_coordinator:
+        yield PolicyRefusal(
+            "curious-coordinator",
+            "nobody would sign whose updates are in a sum: the coordinator is trusted to tell everybody the same; "
+            "policy.curious_coordinator = true accepts that",
+        )
     accepted = policy.accepted_mechanisms
     if not accepted and plan.mechanism == "gaussian":
         yield PolicyRefusal(

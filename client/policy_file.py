@@ -82,6 +82,8 @@ class PolicyTable(Table):
     """Most attempts within 24 hours that are charged to this ledger, over all its studies."""
     hours: tuple[Hours, ...] | None = None
     """Local times of day at which rounds are taken part in, such as ``["22:00-06:00"]``."""
+    curious_coordinator: bool = False
+    """Accept a study in which nobody signs whose updates are in a sum."""
     one_machine: bool = False
     """Accept that one host runs more participants than are assumed to collude: a trial on one machine."""
 

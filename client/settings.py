@@ -71,6 +71,7 @@ class Policy:
     min_honest_survivors: int
     min_colluders: int
     one_machine: bool
+    curious_coordinator: bool = False
     max_epsilon_round: float | None = None
     max_epsilon_total: float | None = None
     max_delta_total: float | None = None

@@ -83,9 +83,13 @@ class Plan(Statement):
     order_conditional: float  # at which epsilon_conditional is stated
     budget_coordinator: float  # either budget stops the study; the target's is epsilon
     budget_released: float
+    graph: str = "complete"  # on which secrets are shared; the protocol's word, nothing here depends on it
+    adversary: str = "malicious"  # what the coordinator may do, as the protocol names it
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not all(isinstance(name, str) and name.isascii() and 0 < len(name) <= 32 for name in self._names):
+            raise InfeasiblePlan("graph and adversary must be names", "use those that the protocol knows")
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
         largest = LARGEST_SAMPLED_ORDER if self.sampling_rate < 1 else LARGEST_ORDER
@@ -94,6 +98,10 @@ class Plan(Statement):
         if self.sampling_rate < 1 and self.order_conditional != math.floor(self.order_conditional):
             raise InfeasiblePlan("the conditional figure holds at whole orders", "use make_plan")
         verify_plan(self)
+
+    @property
+    def _names(self) -> tuple[object, object]:
+        return self.graph, self.adversary
 
     @property
     def adjacency(self) -> str:
@@ -340,6 +348,8 @@ def make_plan(
     k_stddevs: float = DEFAULT_K_STDDEVS,
     budget_coordinator: float | None = None,
     budget_released: float | None = None,
+    graph: str = "complete",
+    adversary: str = "malicious",
 ) -> Plan:
     """Find granularity, noise and filter orders for what is wanted; the arguments are the fields of `Plan`.
 
@@ -417,4 +427,6 @@ def make_plan(
         order_conditional=found.order_conditional,
         budget_coordinator=float(budgets[COORDINATOR] or 0),
         budget_released=float(budgets[RELEASED] or 0),
+        graph=graph,
+        adversary=adversary,
     )

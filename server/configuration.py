@@ -95,6 +95,10 @@ class PrivacyTable(Table):
     """Lottery only: the smallest roster that cohorts are drawn from."""
     largest_roster: int | None = Field(default=None, ge=1, le=1_000_000)
     """Lottery only: the largest one, for which A must hold. Left out: ``population``."""
+    adversary: Literal["malicious", "curious"] = "malicious"
+    """What the coordinator may do. ``curious``: participants trust it to tell all of them the same."""
+    graph: Literal["auto", "complete", "harary"] = "auto"
+    """On which secrets are shared; ``auto`` takes the k-regular ring where that halves the work."""
     max_dropout: float = Field(default=0.3, ge=0, lt=1)
     """Share of the cohort that may leave during a round."""
     adversarial: float = Field(default=0.05, ge=0, lt=1)

@@ -134,6 +134,8 @@ def open_study(
             sampling=privacy.sampling,
             population=privacy.population,
             largest_roster=privacy.largest_roster,
+            graph=privacy.graph,
+            adversary=privacy.adversary,
             **privacy.coding(layers),
         )
         check_roster_fits(plan, roster)

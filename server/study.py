@@ -49,7 +49,7 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
-from wire.study import StudyDocument, round_parameters, upload_bytes
+from wire.study import StudyDocument, planned_upload_bytes, round_parameters
 
 log = structlog.get_logger()
 
@@ -607,7 +607,7 @@ class Study:
             "address": address,
             "partition": {"name": data.partition, "alpha": data.alpha, "seed": data.seed},
             "dataset": data.dataset,
-            "planned_upload_bytes": upload_bytes(self._plan.clients, self._plan.padded_dim, self._plan.bits),
+            "planned_upload_bytes": planned_upload_bytes(self._plan),
             "one_machine": self._configuration.coordinator.one_machine,
         }
 

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
+from secagg.sharing import CURIOUS
 from secagg.unmasking import Unmasking
 from server.configuration import StudyConfiguration
 from wire import codec
@@ -85,6 +86,10 @@ def open_transcripts(
     if public:
         check_publishing(plan)
     if table.transcripts == "off":
+        return None, public
+    if plan.adversary == CURIOUS:  # no participant signs who is in a sum: there is nothing to prove
+        if table.publish_transcripts:
+            raise TranscriptError("against a curious coordinator nothing is signed: set publish_transcripts = false")
         return None, public
     if not (table.card.exists() or table.transcript_key.exists() or table.publish_transcripts):
         log.warning("no transcripts are kept: the study has no card and no transcript key", card=str(table.card))

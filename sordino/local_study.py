@@ -77,6 +77,8 @@ class StudyOptions:
     bits: int = 16
     max_dropout: float = 0.3
     adversarial: float = 0.05
+    adversary: str = "malicious"
+    graph: str = "auto"
     min_survivors: int | None = None
     quorum: int | None = None
     beta: float = math.exp(-0.5)
@@ -198,6 +200,8 @@ def plan_for(options: StudyOptions) -> Plan:
         adversarial=chosen.adversarial,
         min_survivors=chosen.min_survivors,
         quorum=chosen.quorum,
+        graph=chosen.graph,
+        adversary=chosen.adversary,
         beta=chosen.beta,
         k_stddevs=chosen.k_stddevs,
         rotation=None if chosen.rotation == "auto" else chosen.rotation,

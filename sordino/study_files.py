@@ -57,6 +57,8 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("bits", options.bits, "of one value on the wire, 1 to 62"),
             _line("max_dropout", options.max_dropout, "share of participants that may leave in a round"),
             _line("adversarial", options.adversarial, "share assumed to collude with the coordinator"),
+            _line("adversary", options.adversary, "malicious; curious: trusted to follow the protocol"),
+            _line("graph", options.graph, "complete, harary (a ring), auto: the ring where it halves the work"),
             _line("min_survivors", _settled(options.min_survivors), "fewest in a sum; the noise is sized for it"),
             _line("quorum", _settled(options.quorum), "fewest that may begin a round"),
             _line("beta", options.beta, "rounding is repeated above the norm bound of this level"),
@@ -142,6 +144,7 @@ def host_toml(
         _line("min_honest_survivors", h_min, "fewest honest participants in a sum"),
         _line("min_colluders", colluders, "participants that must be assumed to collude"),
         _line("one_machine", options.one_machine, "accept more participants on one host than that: a trial"),
+        *_curious(options),
         "",
         "[task]  # as in the study's file",
         *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
@@ -156,6 +159,12 @@ def host_toml(
     for key, part in participants:
         lines += ["", "[[participants]]", _line("key", key, "secret"), _line("part", part, "")]
     return _aligned(lines)
+
+
+def _curious(options: StudyOptions) -> list[str]:
+    if options.adversary != "curious":
+        return []
+    return [_line("curious_coordinator", True, "trust it to tell everybody the same; nobody signs who is in a sum")]
 
 
 def _sampling(options: StudyOptions) -> list[str]:

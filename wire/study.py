@@ -23,18 +23,22 @@ from secagg.lottery import MOST_VERSIONS
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
 from secagg.parameters import (
+    COMPLETE,
+    HARARY,
     RoundParameters,
     assumed_colluders,
+    choose_graph,
     colluders_in_cohort,
-    complete_graph_threshold,
     default_min_survivors,
     probability_below,
 )
 from secagg.roster import InvalidRoster, Roster
+from secagg.sharing import CURIOUS, MALICIOUS
 from wire import coordinator_pb2 as pb
 
 FORMAT: Final = "sordino-study-1"
 LARGEST_DOCUMENT: Final = 1 << 20
+AUTO: Final = "auto"
 
 
 class InvalidStudy(ValueError):
@@ -59,6 +63,8 @@ def plan_study(
     sampling: str = NO_SAMPLING,
     population: int | None = None,
     largest_roster: int | None = None,
+    graph: str = AUTO,
+    adversary: str = MALICIOUS,
     **others: Any,
 ) -> Plan:
     """From what people mean to the public plan of a study.
@@ -71,6 +77,8 @@ def plan_study(
         quorum: fewest participants of u1 and u2; default: ``min_survivors``.
         sampling, population: how the participants of a round are found, and from how many at least.
         largest_roster: with a lottery the largest roster that A must hold for; default: ``population``.
+        graph: ``complete``, ``harary``, or ``auto``: the k-regular one where it halves the work.
+        adversary: what the coordinator may do, ``malicious`` or ``curious``.
         others: see `mechanisms.plan.make_plan`.
 
     Raises:
@@ -85,6 +93,8 @@ def plan_study(
             )
         if min_survivors is None:
             min_survivors = default_min_survivors(clients, colluders, max_dropout)
+        if graph == AUTO:
+            graph = choose_graph(clients, colluders, min_survivors, adversary)
         RoundParameters(
             cohort=clients,
             colluders=colluders,
@@ -92,6 +102,8 @@ def plan_study(
             quorum=min_survivors if quorum is None else quorum,
             bits=bits,
             dim=max(dim, 1),
+            graph=graph,
+            adversary=adversary,
         )
     except InvalidParameters as error:
         raise InfeasiblePlan(str(error), "") from error
@@ -112,6 +124,8 @@ def plan_study(
         adversarial=adversarial,
         sampling=sampling,
         population=population,
+        graph=graph,
+        adversary=adversary,
         **others,
     )
 
@@ -166,6 +180,8 @@ def round_parameters(plan: Plan) -> RoundParameters:
         quorum=plan.quorum,
         bits=plan.bits,
         dim=plan.padded_dim,
+        graph=plan.graph,
+        adversary=plan.adversary,
     )
 
 
@@ -217,12 +233,18 @@ def smallest_roster(plan: Plan) -> int:
     return plan.population if plan.sampling == LOTTERY else plan.quorum
 
 
-def refuse_unserved(target: object, sampling: object) -> None:
+def refuse_unserved(target: object, sampling: object, adversary: object = MALICIOUS) -> None:
     """Plans that can be made and compared, but not served. Looked at before anything costly is computed.
 
     Raises:
-        InfeasiblePlan: the target is conditional, or participants are drawn otherwise than by the lottery.
+        InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
+            coordinator is assumed to be semi-malicious.
     """
+    if adversary not in (CURIOUS, MALICIOUS):
+        raise InfeasiblePlan(
+            "against a semi-malicious coordinator nothing stops an arc from being cut out of the ring",
+            f"use the adversary {MALICIOUS!r}, or {CURIOUS!r} where the coordinator is trusted to follow the protocol",
+        )
     if target == CONDITIONAL:
         raise InfeasiblePlan(
             "a plan whose target is conditional is for comparison only: its epsilon holds if everybody had been drawn "
@@ -282,7 +304,8 @@ class StudyDocument:
             # Python reads NaN, and 1e999 as Infinity; neither can be written again, and so the document has no digest.
             json.dumps(document["task_options"], allow_nan=False)
             if isinstance(document["plan"], Mapping):
-                refuse_unserved(document["plan"].get("target"), document["plan"].get("sampling"))
+                stated = document["plan"]
+                refuse_unserved(stated.get("target"), stated.get("sampling"), stated.get("adversary"))
             plan = Plan.from_json(document["plan"])
             round_parameters(plan)
         except InvalidStudy:
@@ -296,7 +319,7 @@ class StudyDocument:
 
 def plan_figures(plan: Plan) -> dict[str, Any]:
     """A plan's numbers under their stable JSON names; data units, not grid units."""
-    threshold = complete_graph_threshold(plan.clients, plan.colluders)
+    sharing = round_parameters(plan).sharing(plan.clients)
     return {
         "mechanism": plan.mechanism,
         "clients": plan.clients,
@@ -330,10 +353,12 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
         "h_min": plan.h_min,
         "min_survivors": plan.min_survivors,
         "quorum": plan.quorum,
-        "threshold": threshold,
-        "degree": plan.clients - 1,
+        "graph": COMPLETE if sharing.degree == plan.clients - 1 else HARARY,
+        "adversary": plan.adversary,
+        "threshold": sharing.threshold,
+        "degree": sharing.degree,
         "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
-        "upload_bytes": upload_bytes(plan.clients, plan.padded_dim, plan.bits),
+        "upload_bytes": planned_upload_bytes(plan),
     }
 
 
@@ -341,22 +366,36 @@ def _stated(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def upload_bytes(u1: int, dim: int, bits: int) -> int:
-    """Bytes one participant sends in a whole attempt on the complete graph, protobuf framing included, TLS not."""
+def planned_upload_bytes(plan: Plan) -> int:
+    """Bytes that one participant sends in an attempt in which nobody leaves."""
+    parameters = round_parameters(plan)
+    degree = parameters.sharing(plan.clients).degree
+    return upload_bytes(plan.clients, plan.padded_dim, plan.bits, degree, signed=parameters.signed)
+
+
+def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, signed: bool = True) -> int:
+    """Bytes one participant sends in a whole attempt, protobuf framing included, TLS not.
+
+    Args:
+        degree: neighbours; default: all others, the complete graph.
+        signed: whether there is a ConsistencyCheck.
+    """
+    degree = u1 - 1 if degree is None else degree
+    holders = u1 if degree == u1 - 1 else degree
     key, signature, share = bytes(32), bytes(64), pb.RevealedShare(share=bytes(SHARE_BYTES), salt=bytes(SALT_BYTES))
     phases = (
         {"advertise_keys": pb.Advertisement(mask_key=key, channel_key=key, signature=signature)},
         {
             "share_keys": pb.SealedShares(
-                ciphertexts=[bytes(CIPHERTEXT_BYTES)] * (u1 - 1),
-                leaves=[key] * (2 * u1),
+                ciphertexts=[bytes(CIPHERTEXT_BYTES)] * degree,
+                leaves=[key] * (2 * holders),
                 seed_commitment=key,
                 signature=signature,
             )
         },
         {"masked_input": pb.MaskedInputOffer(sha256=key, signature=signature)},
-        {"consistency": pb.ConsistencySignature(signature=signature)},
-        {"unmasking": pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * u1)},
+        *([{"consistency": pb.ConsistencySignature(signature=signature)}] if signed else []),
+        {"unmasking": pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * holders)},
     )
     control = sum(
         pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **phase)).ByteSize() for phase in phases

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg.context import RoundConfig, encode
 from secagg.lottery import Ticket
 from secagg.messages import Advertisement
-from secagg.parameters import RoundParameters
+from secagg.parameters import COMPLETE, HARARY, RoundParameters
 from wire.ledger import Row
 
 FORMAT: Final = "sordino-transcript-1"
@@ -171,10 +171,12 @@ def stated_parameters(parameters: RoundParameters, u1: int) -> dict[str, Any]:
     Args:
         u1: number of members.
     """
+    sharing = parameters.sharing(u1)
     return {
-        "graph": "complete",
-        "degree": u1 - 1,
-        "threshold": parameters.threshold(u1),
+        "graph": COMPLETE if sharing.degree == u1 - 1 else HARARY,
+        "degree": sharing.degree,
+        "threshold": sharing.threshold,
+        "adversary": parameters.adversary,
         "signatures_needed": parameters.signatures_needed(u1),
         "cohort": parameters.cohort,
         "colluders": parameters.colluders,

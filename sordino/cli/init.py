@@ -109,6 +109,22 @@ def run(
     adversarial: Annotated[
         float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PRIVACY)
     ] = _D.adversarial,
+    adversary: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What the coordinator may do: malicious, or curious, which is trusted to tell everybody the same.",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = _D.adversary,
+    graph: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="On which secrets are shared: complete, harary (a ring), or auto: the ring where it halves the work.",
+            rich_help_panel=_PRIVACY,
+        ),
+    ] = _D.graph,
     min_survivors: Annotated[
         int | None,
         typer.Option(
@@ -208,6 +224,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     from mechanisms.refusals import InfeasiblePlan
+    from secagg.parameters import GRAPHS
+    from secagg.sharing import CURIOUS, MALICIOUS
     from sordino.carried_authority import CarriedAuthority
     from sordino.local_study import check_places, make_local_study, plan_for
     from sordino.plan_checks import notes
@@ -237,6 +255,8 @@ def run(
             "Use 2 or more.",
         )
     one_of("--rotation", rotation, ("auto", *ROTATIONS))
+    one_of("--adversary", adversary, (MALICIOUS, CURIOUS))
+    one_of("--graph", graph, ("auto", *GRAPHS))
     one_of("--clip-scaling", clip_scaling, SCALINGS)
     check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
     check_sketch(sketch_rows, sketch_ratio)
@@ -274,6 +294,8 @@ def run(
         bits=bits,
         max_dropout=max_dropout,
         adversarial=adversarial,
+        adversary=adversary,
+        graph=graph,
         min_survivors=min_survivors,
         quorum=quorum,
         beta=beta,

@@ -100,6 +100,22 @@ def run(
         float, typer.Option(help="Share that may leave in a round.", rich_help_panel=_PROTOCOL)
     ] = 0.3,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PROTOCOL)] = 0.05,
+    adversary: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What the coordinator may do: malicious, or curious, which is trusted to tell everybody the same.",
+            rich_help_panel=_PROTOCOL,
+        ),
+    ] = "malicious",
+    graph: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="On which secrets are shared: complete, harary (a ring), or auto: the ring where it halves the work.",
+            rich_help_panel=_PROTOCOL,
+        ),
+    ] = "auto",
     min_survivors: Annotated[
         int | None,
         typer.Option(
@@ -178,6 +194,8 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
 ) -> int:
+    from secagg.parameters import GRAPHS
+    from secagg.sharing import ADVERSARIES
     from sordino.plan_options import (
         check_budgets,
         check_names,
@@ -186,11 +204,14 @@ def run(
         check_ranges,
         clip_rule,
         default_target,
+        one_of,
         shape,
     )
     from sordino.plan_refusals import check_aborts, check_counts, in_options
 
     check_names(mechanism=mechanism, target=target, sampling=sampling, rotation=rotation)
+    one_of("--adversary", adversary, ADVERSARIES)
+    one_of("--graph", graph, ("auto", *GRAPHS))
     check_ranges(
         epsilon=epsilon,
         delta=delta,
@@ -237,6 +258,8 @@ def run(
         "budget_released": budget_released,
         "max_dropout": max_dropout,
         "adversarial": adversarial,
+        "adversary": adversary,
+        "graph": graph,
         "min_survivors": min_survivors,
         "quorum": quorum,
         "beta": beta,

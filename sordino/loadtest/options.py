@@ -145,7 +145,7 @@ class LoadOptions:
 
         left = self.clients - self.dropped
         adversarial = next((share for share in _COLLUDING if threshold(share) <= left), _COLLUDING[-1])
-        survivors = threshold(adversarial)
+        survivors = self._survivors(adversarial, threshold(adversarial), left)
         return StudyOptions(
             name="loadtest",
             rounds=self.rounds,
@@ -167,6 +167,16 @@ class LoadOptions:
             connect_s=max(60.0, 0.1 * self.clients),
             max_attempts=min(_MOST_ATTEMPTS, self.rounds),
         )
+
+    def _survivors(self, adversarial: float, threshold: int, left: int) -> int:
+        """As few as can be; but if that lets participants share on a ring, as many as independent drops leave."""
+        from secagg.parameters import HARARY, assumed_colluders, choose_graph, default_min_survivors
+        from secagg.sharing import MALICIOUS
+
+        colluders = assumed_colluders(self.clients, adversarial, self.drop)
+        more = min(left, default_min_survivors(self.clients, colluders, self.drop))
+        sparse = more > threshold and choose_graph(self.clients, colluders, more, MALICIOUS) == HARARY
+        return more if sparse else threshold
 
     def _nearest(self) -> str:
         """The option that, changed by the least, makes a plan."""
