@@ -7,9 +7,10 @@ from typing import Any
 
 from tests.reference import commitments, setting
 from tests.reference.curves import agreement, ed25519_valid, x25519_public
+from tests.reference.graph import Graph
 from tests.reference.participant import CIPHERTEXT_BYTES, Message, bitmap
 from tests.reference.setting import PHASES, Refused, Setting
-from tests.reference.sharing import P, bytes_symbols, rebuild, symbol_bytes
+from tests.reference.sharing import P, bytes_symbols, misfits, rebuild, symbol_bytes
 from tests.reference.vectors_mod_2b import add_masks, add_vectors, unpack
 
 ANY_SCALAR = bytes(range(32))  # a key of low order gives zero with every private key
@@ -47,9 +48,10 @@ class Coordinator:
 
     def _dealing(self, sender: int, message: Message) -> bool:
         ciphertexts, leaves, commitment = message["ciphertexts"], message["leaves"], message["seed_commitment"]
-        if len(ciphertexts) != len(self.u1) - 1 or any(len(one) != CIPHERTEXT_BYTES for one in ciphertexts):
+        neighbours, holders = self.graph.neighbours(sender), self.graph.holders(sender)
+        if len(ciphertexts) != len(neighbours) or any(len(one) != CIPHERTEXT_BYTES for one in ciphertexts):
             return False
-        if len(leaves) != 2 * len(self.u1) or any(len(one) != 32 for one in [*leaves, commitment]):
+        if len(leaves) != 2 * len(holders) or any(len(one) != 32 for one in [*leaves, commitment]):
             return False
         root = commitments.root(self._entries(message))
         statement = setting.dealing_statement(self.context, self.agreed.identity(sender), root, commitment)
@@ -61,7 +63,8 @@ class Coordinator:
         return [commitments.pair_node(leaves[at], leaves[at + 1]) for at in range(0, len(leaves), 2)]
 
     def _upload(self, sender: int, message: Message) -> bool:
-        statement = setting.upload_statement(self.context, self.agreed.identity(sender), message["sha256"])
+        identity = self.agreed.identity(sender)
+        statement = setting.upload_statement(self.context, identity, message["sha256"], self._named(self.u2))
         if not self._signed(sender, message["signature"], statement):
             return False
         try:
@@ -74,27 +77,33 @@ class Coordinator:
         return self._signed(sender, message["signature"], self.statement)
 
     def _reply(self, sender: int, message: Message) -> bool:
-        if len(message["shares"]) != len(self.u2):
+        dealers = self._dealers(sender)
+        if len(message["shares"]) != len(dealers):
             return False
-        for dealer, entry in zip(self.u2, message["shares"], strict=True):
+        for dealer, entry in zip(dealers, message["shares"], strict=True):
             if "none" in entry:
                 continue
             kind, name = (1, "self_mask_seed") if dealer in self.u3 else (0, "mask_key")
             if name not in entry or any(symbol >= P for symbol in bytes_symbols(entry[name]["share"])):
                 return False
-            position = self.u1.index(sender)
             leaf = commitments.share_leaf(
                 commitments.KINDS[kind],
                 self.context,
                 self.agreed.identity(dealer),
                 self.agreed.identity(sender),
-                position + 1,
+                self.graph.x(sender),
                 entry[name]["salt"],
                 entry[name]["share"],
             )
-            if leaf != self.dealings[dealer]["leaves"][2 * position + kind]:
+            if leaf != self.dealings[dealer]["leaves"][2 * self.graph.place(dealer, sender) + kind]:
                 return False
         return True
+
+    def _dealers(self, holder: int) -> list[int]:
+        return [dealer for dealer in self.graph.dealers(holder) if dealer in self.u2]
+
+    def _named(self, members: list[int]) -> list[bytes]:
+        return [self.agreed.identity(who) for who in members]
 
     # ------------------------------------------------------------ the ends of the phases
 
@@ -102,7 +111,8 @@ class Coordinator:
         """Fix the set. Returns what goes to whom; after Unmasking the sum of u3."""
         step = (self._fix_u1, self._fix_u2, self._fix_u3, self._fix_u4, self._open_sum)[PHASES.index(self.phase)]
         result = step(sorted(self.received))
-        self.phase = (*PHASES[1:], "Completed")[PHASES.index(self.phase)]
+        phases = self.numbers.phases
+        self.phase = (*phases[1:], "Completed")[phases.index(self.phase)]
         self.received = {}
         return result
 
@@ -113,26 +123,35 @@ class Coordinator:
     def _fix_u1(self, senders: list[int]) -> dict[int, Message]:
         self._enough(len(senders), self.numbers.quorum)
         self.u1, self.keys, self.invited = senders, self.received, set(senders)
-        self.threshold = self.numbers.threshold(len(senders))
         listed = [(self.agreed.identity(who), setting.advertisement_digest(**self.keys[who])) for who in senders]
         self.context = setting.cohort_context(self.round_context, listed)
-        members = [{"participant": who, "advertisement": self.keys[who]} for who in senders]
-        return {who: {"members": members} for who in senders}
+        degree, self.threshold = self.agreed.sharing_of(len(senders))
+        self.graph = Graph(senders, degree, self.context)
+        return {who: {"members": [self._listed(one, who) for one in senders]} for who in senders}
+
+    def _listed(self, who: int, receiver: int) -> Message:
+        if who == receiver or who in self.graph.neighbours(receiver):
+            return {"participant": who, "advertisement": self.keys[who]}
+        return {"participant": who, "advertisement_sha256": setting.advertisement_digest(**self.keys[who])}
 
     def _fix_u2(self, senders: list[int]) -> dict[int, Message]:
         self._enough(len(senders), self.numbers.quorum)
         self.u2, self.dealings, self.invited = senders, self.received, set(senders)
-        return {who: {"shares": [self._dealt(dealer, who) for dealer in senders if dealer != who]} for who in senders}
+        return {who: self.dealt_to(who) for who in senders}
+
+    def dealt_to(self, receiver: int) -> Message:
+        """What its neighbours in u2 dealt to one member, and u2."""
+        shares = [self._dealt(dealer, receiver) for dealer in self.graph.neighbours(receiver) if dealer in self.u2]
+        return {"shares": shares, "u2": bitmap(set(self.u2), self.u1)}
 
     def _dealt(self, dealer: int, receiver: int) -> Message:
         message = self.dealings[dealer]
         entries = self._entries(message)
-        neighbours = [who for who in self.u1 if who != dealer]
         return {
             "dealer": dealer,
-            "ciphertext": message["ciphertexts"][neighbours.index(receiver)],
+            "ciphertext": message["ciphertexts"][self.graph.neighbours(dealer).index(receiver)],
             "root": commitments.root(entries),
-            "path": commitments.path(entries, self.u1.index(receiver)),
+            "path": commitments.path(entries, self.graph.place(dealer, receiver)),
             "seed_commitment": message["seed_commitment"],
             "signature": message["signature"],
         }
@@ -140,52 +159,87 @@ class Coordinator:
     def _fix_u3(self, senders: list[int]) -> dict[int, Message]:
         self._enough(len(senders), self.numbers.min_survivors)
         numbers = self.numbers
-        self.u3, self.invited = senders, set(senders)
+        self.u3, self.uploads, self.invited = senders, self.received, set(senders)
+        if not numbers.signed:
+            self.u4 = senders
         vectors = [unpack(upload["packed"], numbers.dim, numbers.bits) for upload in self.received.values()]
         self.masked_sum = add_vectors(vectors, numbers.dim, numbers.bits)
-        named = [[self.agreed.identity(who) for who in members] for members in (self.u2, self.u3)]
-        self.statement = setting.survivor_statement(self.context, *named)
+        self.statement = setting.survivor_statement(self.context, self._named(self.u2), self._named(self.u3))
         sets = {"u2": bitmap(set(self.u2), self.u1), "u3": bitmap(set(self.u3), self.u1)}
         return dict.fromkeys(senders, sets)
 
     def _fix_u4(self, senders: list[int]) -> dict[int, Message]:
-        self._enough(len(senders), self.threshold)
+        needed = self.numbers.majority(len(self.u1))
+        self._enough(len(senders), needed)
         self.u4, self.invited = senders, set(senders)
-        shown = senders[: self.threshold]
-        request = {"signatures": [{"participant": who, **self.received[who]} for who in shown]}
-        return dict.fromkeys(senders, request)
+        shown = senders[:needed]
+        signatures = [{"participant": who, **self.received[who]} for who in shown]
+        return {who: {"signatures": signatures, "uploads": self._uploads_for(who, shown)} for who in senders}
+
+    def _uploads_for(self, receiver: int, shown: list[int]) -> list[Message]:
+        """What each of its neighbours in u3 has signed with its upload, unless it has signed the sets."""
+        if self.graph.complete:
+            return []
+        others = [one for one in self.graph.neighbours(receiver) if one in self.u3 and one not in shown]
+        return [{name: self.uploads[one][name] for name in ("sha256", "signature")} for one in others]
 
     def _open_sum(self, senders: list[int]) -> list[int]:
         held: dict[int, dict[int, list[int]]] = {dealer: {} for dealer in self.u2}
+        without = dict.fromkeys(self.u2, 0)
         for sender in senders:
-            for dealer, entry in zip(self.u2, self.received[sender]["shares"], strict=True):
+            for dealer, entry in zip(self._dealers(sender), self.received[sender]["shares"], strict=True):
                 for revealed in entry.values():
                     if revealed:
-                        held[dealer][self.u1.index(sender) + 1] = bytes_symbols(revealed["share"])
+                        held[dealer][self.graph.x(sender)] = bytes_symbols(revealed["share"])
+                    else:
+                        without[dealer] += 1
+        short = {dealer: len(shares) for dealer, shares in held.items() if len(shares) < self.threshold}
+        named = [dealer for dealer in short if without[dealer] > self.numbers.liars]
+        if named:
+            raise Refused("ReconstructionFailed", self.phase, culprits=named)
         self._enough(min(len(shares) for shares in held.values()), self.threshold)
         masks: list[tuple[bytes, int]] = []
+        culprits: list[int] = []
+        self.cheats: list[int] = []  # dealt some shares that don't fit the others, which was no harm
         for dealer, shares in held.items():
             points = sorted(shares)
-            secret = symbol_bytes(rebuild(points, [shares[x] for x in points], self.threshold))
-            masks += self._self_mask(dealer, secret) if dealer in self.u3 else self._pairwise_masks(dealer, secret)
+            found = self._masks(dealer, points, [shares[x] for x in points])
+            wrong = set[int]() if found else misfits(points, [shares[x] for x in points], self.threshold)
+            if wrong:
+                points = [x for x in points if x not in wrong]
+                found = self._masks(dealer, points, [shares[x] for x in points])
+            if found is None:
+                culprits.append(dealer)
+            else:
+                masks += found
+                self.cheats += [dealer] if wrong else []
+        if culprits:
+            raise Refused("ReconstructionFailed", self.phase, culprits=sorted(culprits + self.cheats))
         self.u5 = senders
         return add_masks(self.masked_sum, masks, self.numbers.bits)
 
-    def _self_mask(self, dealer: int, secret: bytes) -> list[tuple[bytes, int]]:
+    def _masks(self, dealer: int, points: list[int], shares: list[list[int]]) -> list[tuple[bytes, int]] | None:
+        """What to take back for a dealer; None if the secret isn't what it should be."""
+        secret = symbol_bytes(rebuild(points, shares, self.threshold))
+        return self._self_mask(dealer, secret) if dealer in self.u3 else self._pairwise_masks(dealer, secret)
+
+    def _self_mask(self, dealer: int, secret: bytes) -> list[tuple[bytes, int]] | None:
         identity, numbers = self.agreed.identity(dealer), self.numbers
         seed = setting.self_mask_seed(secret, self.context, identity)
         if setting.seed_commitment(seed, self.context, identity) != self.dealings[dealer]["seed_commitment"]:
-            raise Refused("ReconstructionFailed", self.phase, dealer=dealer)
+            return None
         return [(setting.self_mask_key(seed, identity, numbers.bits, numbers.dim, self.context), -1)]
 
-    def _pairwise_masks(self, dealer: int, secret: bytes) -> list[tuple[bytes, int]]:
+    def _pairwise_masks(self, dealer: int, secret: bytes) -> list[tuple[bytes, int]] | None:
         """What each survivor added for a dealer above it, or subtracted for one below, is taken back."""
         numbers = self.numbers
         private = setting.mask_private_key(secret, self.round_context, self.agreed.identity(dealer))
         if x25519_public(private) != self.keys[dealer]["mask_key"]:
-            raise Refused("ReconstructionFailed", self.phase, dealer=dealer)
+            return None
         masks = []
-        for survivor in self.u3:
+        for survivor in self.graph.neighbours(dealer):
+            if survivor not in self.u3:
+                continue
             low, high = (
                 (self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((dealer, survivor))
             )

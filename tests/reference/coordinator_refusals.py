@@ -5,7 +5,7 @@ A case states the whole message; the reference itself is made to refuse it, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from hashlib import sha256
@@ -125,9 +125,10 @@ def false_uploads() -> Iterator[tuple[str, int, Message]]:
     good = uploads[LIAR]
     packed = good["packed"]
 
-    def signed(data: bytes, context: bytes = base.coordinator.context) -> Message:
+    def signed(data: bytes, context: bytes = base.coordinator.context, members: Sequence[int] = range(5)) -> Message:
         digest = sha256(data).digest()
-        statement = setting.upload_statement(context, base.agreed.identity(LIAR), digest)
+        everyone = [base.agreed.identity(who) for who in members]
+        statement = setting.upload_statement(context, base.agreed.identity(LIAR), digest, everyone)
         return {"packed": data, "sha256": digest, "signature": ed25519_sign(identity_seeds(5)[LIAR], statement)}
 
     assert signed(packed) == good
@@ -137,6 +138,7 @@ def false_uploads() -> Iterator[tuple[str, int, Message]]:
     yield "somebody else's upload", LIAR, uploads[4]
     yield "the signature is altered", LIAR, {**good, "signature": flip(good["signature"])}
     yield "signed for another cohort", LIAR, signed(packed, other_cohort()[0])
+    yield "signed for another u2", LIAR, signed(packed, members=(0, 1, 2, 4))
     yield "the vector is not what was signed", LIAR, {**good, "packed": flip(packed, 5)}
     yield "another digest than was signed", LIAR, {**good, "sha256": flip(good["sha256"])}
     yield "one byte too short", LIAR, signed(packed[:-1])
@@ -213,6 +215,7 @@ def malformed_messages() -> Case:
     said, heard = base.record.to_coordinator, base.record.to_participants
     advert, dealing, reply = said["AdvertiseKeys"][LIAR], said["ShareKeys"][LIAR], said["Unmasking"][LIAR]
     members, request = heard["ShareKeys"][VICTIM]["members"], heard["Unmasking"][VICTIM]["signatures"]
+    upload = {name: said["MaskedInputCollection"][LIAR][name] for name in ("sha256", "signature")}
     longer = {name: value + b"\0" for name, value in advert.items()}
     cases: list[tuple[str, str, Message]] = []
     for name, value in advert.items():
@@ -234,6 +237,10 @@ def malformed_messages() -> Case:
     cases.append(("consistency", "signature one byte too long", {"signature": longer["signature"]}))
     cut = {**request[0], "signature": request[0]["signature"][:-1]}
     cases.append(("unmasking_request", "a signature one byte too short", {"signatures": [cut, *request[1:]]}))
+    for name, value in upload.items():
+        for about, wrong in (("short", value[:-1]), ("long", value + b"\0")):
+            shown = {"signatures": request, "uploads": [{**upload, name: wrong}]}
+            cases.append(("unmasking_request", f"the {name} of an upload one byte too {about}", shown))
     first, *others = reply["shares"]
     seed = first["self_mask_seed"]
     for name, entry in (

@@ -13,6 +13,7 @@ from typing import Any
 from tests.reference import commitments, setting
 from tests.reference.aes import gcm_open, gcm_seal
 from tests.reference.curves import agreement, ed25519_public, ed25519_sign, ed25519_valid, x25519_public
+from tests.reference.graph import Graph
 from tests.reference.setting import Refused, Setting
 from tests.reference.sharing import SYMBOLS, P, Stream, bytes_symbols, random_symbols, share, symbol_bytes
 from tests.reference.vectors_mod_2b import add_masks, pack
@@ -48,7 +49,7 @@ class Participant:
         self.identity_seed, self.stream = identity_seed, stream
         self.identity = ed25519_public(identity_seed)
         self.phase = "AdvertiseKeys"
-        self.answered, self.reply = b"", dict[str, Any]()  # once it has
+        self.answered, self.reply = dict[str, Any](), dict[str, Any]()  # once it has
         identities = [identity for identity, _ in agreed.roster]
         # Without a lottery a cohort that is not the whole roster would be the coordinator's choice.
         self._require(self.identity in identities and self.numbers.cohort >= len(identities), self.phase)
@@ -91,25 +92,24 @@ class Participant:
         self._enter("ShareKeys", "MaskedInputCollection")
         self._check_cohort(cohort_keys)
         self.agreements: dict[int, bytes] = {}
-        for other in self.u1:
-            if other != self.me:
-                shared = agreement(self.channel_private, self.keys[other]["channel_key"])
-                self._require(shared is not None, "ShareKeys")
-                self.agreements[other] = shared or b""
+        for other in self.graph.neighbours(self.me):
+            shared = agreement(self.channel_private, self.keys[other]["channel_key"])
+            self._require(shared is not None, "ShareKeys")
+            self.agreements[other] = shared or b""
 
-        seed_secret = random_symbols(SYMBOLS, self.stream)
-        self.seed = setting.self_mask_seed(symbol_bytes(seed_secret), self.context, self.identity)
-        points = [self.x(holder) for holder in self.u1]
-        shares = share([*self.mask_secret, *seed_secret], self.threshold, points, self.stream)
+        self.seed_secret = random_symbols(SYMBOLS, self.stream)
+        self.seed = setting.self_mask_seed(symbol_bytes(self.seed_secret), self.context, self.identity)
+        shares = share([*self.mask_secret, *self.seed_secret], self.threshold, self.points, self.stream)
         return self.deal(shares, setting.seed_commitment(self.seed, self.context, self.identity))
 
     def deal(self, shares: Sequence[Sequence[int]], seed_commitment: bytes) -> Message:
         """Commit to the shares of all holders (16 symbols of each kind), seal them, sign. Draws the salts."""
-        salts = self.stream.take(2 * 16 * len(self.u1))
+        holders = self.graph.holders(self.me)
+        salts = self.stream.take(2 * 16 * len(holders))
         leaves: list[bytes] = []
         ciphertexts: list[bytes] = []
         self.held: dict[int, list[tuple[bytes, bytes]] | None] = {}
-        for position, holder in enumerate(self.u1):
+        for position, holder in enumerate(holders):
             pair = []
             for kind in (0, 1):
                 at = 32 * position + 16 * kind
@@ -138,10 +138,25 @@ class Participant:
         u1 = [member["participant"] for member in members]
         self._require(ascending(u1) and all(0 <= who < len(self.agreed.roster) for who in u1), "ShareKeys")
         self._require(self.numbers.quorum <= len(u1) <= self.numbers.cohort, "ShareKeys")
-        # On the complete graph everybody is a neighbour, whose keys must be there in full.
-        self._require(all("advertisement" in member for member in members), "ShareKeys")
-        keys = {member["participant"]: member["advertisement"] for member in members}
-        self._require(keys.get(self.me) == self.advertisement, "ShareKeys")
+        own = [one.get("advertisement") for one in members if one["participant"] == self.me]
+        self._require(own == [self.advertisement], "ShareKeys")
+        listed = []
+        for one in members:
+            full = "advertisement" in one
+            digest = setting.advertisement_digest(**one["advertisement"]) if full else one["advertisement_sha256"]
+            listed.append((self.agreed.identity(one["participant"]), digest))
+        self.u1, self.context = u1, setting.cohort_context(self.round_context, listed)
+        degree, self.threshold = self.agreed.sharing_of(len(u1))
+        self.graph = Graph(u1, degree, self.context)
+        self.points = [self.graph.x(holder) for holder in self.graph.holders(self.me)]
+        # Of others than the neighbours keys may be there in full; they are of no use.
+        near = {self.me, *self.graph.neighbours(self.me)}
+        keys = {
+            one["participant"]: one["advertisement"]
+            for one in members
+            if one["participant"] in near and "advertisement" in one
+        }
+        self._require(set(keys) == near, "ShareKeys")
         public = [key for entry in keys.values() for key in (entry["mask_key"], entry["channel_key"])]
         self._require(all(len(key) == 32 for key in public) and len(set(public)) == len(public), "ShareKeys")
         for who, entry in keys.items():
@@ -149,19 +164,13 @@ class Participant:
                 self.round_context, self.agreed.identity(who), entry["mask_key"], entry["channel_key"]
             )
             self._require(ed25519_valid(self.agreed.identity(who), entry["signature"], statement), "ShareKeys")
-        self.u1, self.keys, self.threshold = u1, keys, self.numbers.threshold(len(u1))
-        listed = [(self.agreed.identity(who), setting.advertisement_digest(**keys[who])) for who in u1]
-        self.context = setting.cohort_context(self.round_context, listed)
-
-    def x(self, holder: int) -> int:
-        """Position in u1, plus one."""
-        return self.u1.index(holder) + 1
+        self.keys = keys
 
     def leaves(self, dealer: int, holder: int, pair: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
         """Commitments to (salt, share) of the mask key's secret and of the seed's."""
         ends = (self.agreed.identity(dealer), self.agreed.identity(holder))
         return [
-            commitments.share_leaf(kind, self.context, *ends, self.x(holder), salt, part)
+            commitments.share_leaf(kind, self.context, *ends, self.graph.x(holder), salt, part)
             for kind, (salt, part) in zip(commitments.KINDS, pair, strict=True)
         ]
 
@@ -175,13 +184,16 @@ class Participant:
     # ------------------------------------------------------------ MaskedInputCollection
 
     def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
-        """Open what the others in u2 dealt; mask with exactly those."""
+        """Open what the neighbours in u2 dealt; mask with exactly those."""
         name = "MaskedInputCollection"
-        self._enter(name, "ConsistencyCheck")
+        self._enter(name, "ConsistencyCheck" if self.numbers.signed else "Unmasking")
+        self.u2 = self._set(neighbour_shares["u2"], name)
+        self._require(self.me in self.u2 and len(self.u2) >= self.numbers.quorum, name)
         dealt = neighbour_shares["shares"]
         dealers = [entry["dealer"] for entry in dealt]
-        self._require(ascending(dealers) and set(dealers) <= set(self.u1) - {self.me}, name)
-        self._require(len(dealers) + 1 >= max(self.threshold, self.numbers.quorum), name)
+        self._require(dealers == [one for one in self.graph.neighbours(self.me) if one in self.u2], name)
+        # On the complete graph one's own share counts.
+        self._require(len([one for one in self.graph.holders(self.me) if one in self.u2]) >= self.threshold, name)
         for entry in dealt:
             self.held[entry["dealer"]] = self._open(entry)
 
@@ -193,10 +205,9 @@ class Participant:
             low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((self.me, other)))
             key = setting.pairwise_mask_key(shared or b"", low, high, numbers.bits, numbers.dim, self.context)
             masks.append((key, 1 if self.me < other else -1))
-        self.masked_with = set(dealers)
         packed = pack(add_masks(vector, masks, numbers.bits), numbers.bits)
         digest = sha256(packed).digest()
-        signature = self.sign(setting.upload_statement(self.context, self.identity, digest))
+        signature = self.sign(setting.upload_statement(self.context, self.identity, digest, self.named(self.u2)))
         self.phase = self._following
         return {"packed": packed, "sha256": digest, "signature": signature}
 
@@ -216,45 +227,52 @@ class Participant:
         if any(symbol >= P for _, part in pair for symbol in bytes_symbols(part)):
             return None
         node = commitments.pair_node(*self.leaves(dealer, self.me, pair))
-        position = self.u1.index(self.me)
-        if not commitments.path_valid(entry["root"], node, position, len(self.u1), entry["path"]):
+        place, count = self.graph.place(dealer, self.me), len(self.graph.holders(dealer))
+        if not commitments.path_valid(entry["root"], node, place, count, entry["path"]):
             return None
         return pair
+
+    def _set(self, data: bytes, phase: str) -> set[int]:
+        try:
+            return read_bitmap(data, self.u1)
+        except ValueError:
+            raise Refused("CoordinatorMisbehaved", phase) from None
+
+    def named(self, members: set[int]) -> list[bytes]:
+        """A set by its identities, ascending."""
+        return [self.agreed.identity(who) for who in sorted(members)]
 
     # ------------------------------------------------------------ ConsistencyCheck
 
     def sign_sets(self, survivor_sets: Message) -> Message:
         """Hold the sets against what this participant did, and sign them."""
-        name = "ConsistencyCheck"
-        self._enter(name, "Unmasking")
-        try:
-            u2, u3 = (read_bitmap(survivor_sets[which], self.u1) for which in ("u2", "u3"))
-        except ValueError:
-            raise Refused("CoordinatorMisbehaved", name) from None
-        self._require(u3 <= u2 and self.me in u3, name)
-        self._require(len(u2) >= self.numbers.quorum and len(u3) >= self.numbers.min_survivors, name)
-        self._require(u2 - {self.me} == self.masked_with, name)
-        self.u2, self.u3 = u2, u3
-        named = [[self.agreed.identity(who) for who in sorted(members)] for members in (u2, u3)]
-        self.statement = setting.survivor_statement(self.context, *named)
+        self._enter("ConsistencyCheck", "Unmasking")
+        self._check_sets(survivor_sets, "ConsistencyCheck")
+        self.statement = setting.survivor_statement(self.context, self.named(self.u2), self.named(self.u3))
         self.phase = self._following
         return {"signature": self.sign(self.statement)}
+
+    def _check_sets(self, survivor_sets: Message, phase: str) -> None:
+        u2, self.u3 = (self._set(survivor_sets[which], phase) for which in ("u2", "u3"))
+        self._require(u2 == self.u2 and self.u3 <= u2 and self.me in self.u3, phase)
+        self._require(len(self.u3) >= self.numbers.min_survivors, phase)
 
     # ------------------------------------------------------------ Unmasking
 
     def unmask(self, request: Message) -> Message:
-        """One share for each member of u2, the kind fixed by u3; the same request again gets the same reply."""
-        signatures = [(entry["participant"], entry["signature"]) for entry in request["signatures"]]
-        if self.phase == "Answered" and setting.request_digest(signatures) == self.answered:
+        """A share of each dealer in u2 that it holds from, the kind fixed by u3; once more for the same request."""
+        if self.phase == "Answered" and request == self.answered:
             return self.reply
         self._enter("Unmasking", "Answered")
-        signers = [who for who, _ in signatures]
-        self._require(ascending(signers) and set(signers) <= self.u3, "Unmasking")
-        self._require(len(signers) >= self.numbers.threshold(len(self.u1)), "Unmasking")
-        for who, signature in signatures:
-            self._require(ed25519_valid(self.agreed.identity(who), signature, self.statement), "Unmasking")
+        if self.numbers.signed:
+            self._check_request(request)
+        else:
+            self._require(set(request) == {"u2", "u3"}, "Unmasking")
+            self._check_sets(request, "Unmasking")
         shares: list[Message] = []
-        for dealer in sorted(self.u2):
+        for dealer in self.graph.dealers(self.me):
+            if dealer not in self.u2:
+                continue
             pair = self.held[dealer]
             if pair is None:
                 shares.append({"none": {}})
@@ -262,6 +280,24 @@ class Participant:
                 kind, name = (1, "self_mask_seed") if dealer in self.u3 else (0, "mask_key")
                 salt, part = pair[kind]
                 shares.append({name: {"share": part, "salt": salt}})
-        self.answered, self.reply = setting.request_digest(signatures), {"shares": shares}
+        self.answered, self.reply = request, {"shares": shares}
         self.phase = self._following
         return self.reply
+
+    def _check_request(self, request: Message) -> None:
+        """Enough signatures over the sets, and of all other neighbours in u3 that they masked in this u2."""
+        self._require("signatures" in request, "Unmasking")
+        signers = [entry["participant"] for entry in request["signatures"]]
+        self._require(ascending(signers) and set(signers) <= self.u3, "Unmasking")
+        self._require(len(signers) >= self.numbers.majority(len(self.u1)), "Unmasking")
+        for entry in request["signatures"]:
+            identity = self.agreed.identity(entry["participant"])
+            self._require(ed25519_valid(identity, entry["signature"], self.statement), "Unmasking")
+        silent = [one for one in self.graph.neighbours(self.me) if one in self.u3 and one not in signers]
+        if self.graph.complete:
+            silent = []  # everybody has seen dealings of a whole quorum
+        self._require(len(request["uploads"]) == len(silent), "Unmasking")
+        for one, upload in zip(silent, request["uploads"], strict=True):
+            identity = self.agreed.identity(one)
+            statement = setting.upload_statement(self.context, identity, upload["sha256"], self.named(self.u2))
+            self._require(ed25519_valid(identity, upload["signature"], statement), "Unmasking")

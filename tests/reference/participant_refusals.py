@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from tests.reference import setting
 from tests.reference.aes import gcm_seal
-from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
 from tests.reference.lies import (
     LIAR,
@@ -46,15 +45,16 @@ def participant_refusals() -> Case:
             cases.append({**case, "refused": must_refuse(case, phase)})
     cases.append(low_order_mask_key())
     request = base_round().record.to_participants["Unmasking"][VICTIM]
-    again = {"signatures": request["signatures"][::-1]}
+    again = {**request, "signatures": request["signatures"][::-1]}
     case = {"name": "a second, different request", "participant": VICTIM, "instead": {}, "then": again}
     cases.append({**case, "refused": must_refuse(case, "Unmasking")})
 
     goes_on: list[Case] = []
-    shares = base_round().record.to_participants["MaskedInputCollection"][VICTIM]["shares"]
+    dealt = base_round().record.to_participants["MaskedInputCollection"][VICTIM]
+    shares = dealt["shares"]
     position = [one["dealer"] for one in shares].index(LIAR)
     for name, entry in bad_shares():
-        told = {"MaskedInputCollection": {"shares": replaced(shares, position, entry)}}
+        told = {"MaskedInputCollection": {**dealt, "shares": replaced(shares, position, entry)}}
         upload, reply = listen({"name": name, "participant": VICTIM, "instead": told})
         assert upload == base_round().record.to_coordinator["MaskedInputCollection"][VICTIM]
         without = [dealer for dealer, one in enumerate(reply["shares"]) if "none" in one]
@@ -165,20 +165,31 @@ def false_dealings() -> Iterator[tuple[str, Message]]:
     def altered(name: str) -> list[Message]:
         return replaced(shares, at, {**entry, name: flip(entry[name])})
 
+    u2 = base.record.to_participants["MaskedInputCollection"][VICTIM]["u2"]
     for name, false in (
         ("dealers are not ascending", [shares[1], shares[0], *shares[2:]]),
         ("a dealer is repeated", [shares[0], *shares]),
         ("oneself is among the dealers", [shares[0], {**own, "dealer": VICTIM}, *shares[1:]]),
         ("a dealer is no member of u1", [*shares, {**shares[3], "dealer": 5}]),
-        ("u2 is below the quorum", shares[:2]),
-        ("nobody dealt", []),
+        ("the dealing of a member of u2 is missing", shares[:-1]),
+        ("all dealings are missing", []),
         ("the signature of a dealing is altered", altered("signature")),
         ("the root of a dealing is altered", altered("root")),
         ("the seed commitment of a dealing is altered", altered("seed_commitment")),
         ("a dealing is signed for another cohort", replaced(shares, at, {**entry, "signature": signature})),
         ("two dealers are swapped", swapped),
     ):
-        yield name, {"shares": false}
+        yield name, {"shares": false, "u2": u2}
+    for name, members, false in (
+        ("u2 is below the quorum", {0, 1, 2}, shares[:2]),
+        ("nobody is in u2", set[int](), []),
+        ("oneself is not in u2", {0, 2, 3, 4}, shares),
+        ("a dealer is not in u2", {0, 1, 2, 4}, shares),
+    ):
+        yield name, {"shares": false, "u2": bitmap(members, [*base.everybody])}
+    yield "u2 is one byte too long", {"shares": shares, "u2": u2 + b"\0"}
+    yield "u2 is empty", {"shares": shares, "u2": b""}
+    yield "an unused bit of u2 is set", {"shares": shares, "u2": b"\x3f"}
 
 
 def bad_shares() -> Iterator[tuple[str, Message]]:
@@ -229,8 +240,8 @@ def bad_shares() -> Iterator[tuple[str, Message]]:
     crooked = [[0] * 32 for _ in outside.u1]
     crooked[VICTIM][31] = 65521
     dealing = deal_again(outside, crooked, entry["seed_commitment"])
-    coordinator = Coordinator(base.agreed)
-    coordinator.u1, coordinator.dealings = [*base.everybody], {LIAR: dealing}
+    coordinator = deepcopy(base.coordinator)
+    coordinator.dealings[LIAR] = dealing
     assert symbol_bytes([65521]) == b"\xf1\xff"
     yield "a symbol of 65521 that matches its commitment", coordinator._dealt(LIAR, VICTIM)
 
@@ -241,16 +252,14 @@ def low_order_mask_key() -> Case:
     members = base.record.to_participants["ShareKeys"][VICTIM]["members"]
     keys = signed_advertisement(LIAR, LOW_ORDER[4], base.participants[LIAR].advertisement["channel_key"])
     cohort = {"members": replaced(members, LIAR, {"participant": LIAR, "advertisement": keys})}
-    coordinator = Coordinator(base.agreed)
-    coordinator.u1, coordinator.dealings = [*base.everybody], {}
+    coordinator = deepcopy(base.coordinator)
     for who in base.everybody:
         dealer = Participant(base.agreed, identity_seeds(5)[who], fresh_stream(who))
         dealer.advertise()
         if who == LIAR:
             dealer.advertisement = keys
         coordinator.dealings[who] = dealer.share_keys(cohort)
-    told = {"shares": [coordinator._dealt(who, VICTIM) for who in base.everybody if who != VICTIM]}
-    instead = {"ShareKeys": cohort, "MaskedInputCollection": told}
+    instead = {"ShareKeys": cohort, "MaskedInputCollection": coordinator.dealt_to(VICTIM)}
     case: Case = {"name": "a neighbour's mask key is of low order", "participant": VICTIM, "instead": instead}
     return {**case, "refused": must_refuse(case, "MaskedInputCollection")}
 
@@ -275,7 +284,8 @@ def false_sets() -> Iterator[tuple[str, Message]]:
 
 def false_requests() -> Iterator[tuple[str, Message]]:
     base = base_round()
-    entries = base.record.to_participants["Unmasking"][VICTIM]["signatures"]  # of 0, 1, 2, 4
+    request = base.record.to_participants["Unmasking"][VICTIM]
+    entries = request["signatures"]  # of 0, 1, 2, 4
     seeds, context = identity_seeds(5), base.coordinator.context
     identity = base.agreed.identity
 
@@ -303,4 +313,7 @@ def false_requests() -> Iterator[tuple[str, Message]]:
         ("a signature over another u2", replaced(entries, 2, by(LIAR, other_u2))),
         ("a signature from another cohort", replaced(entries, 2, by(LIAR, elsewhere))),
     ):
-        yield name, {"signatures": false}
+        yield name, {**request, "signatures": false}
+    upload = base.record.to_coordinator["MaskedInputCollection"][0]
+    shown = {name: upload[name] for name in ("sha256", "signature")}
+    yield "uploads, which the complete graph has no use for", {**request, "uploads": [shown]}

@@ -51,7 +51,13 @@ def setting_json(agreed: Setting) -> Case:
         "study_digest": agreed.study_digest,
         "model_digest": agreed.model_digest,
         **vars(agreed.numbers),
+        **(sharing_json(agreed.sharing) if agreed.sharing else {}),
     }
+
+
+def sharing_json(sharing: tuple[int, int]) -> Case:
+    """Degree and threshold that a vector states itself, for rings too small for the rule."""
+    return {"sharing": dict(zip(("degree", "threshold"), sharing, strict=True))}
 
 
 # ---------------------------------------------------------------- hashing.json
@@ -93,6 +99,9 @@ def context_vectors() -> Case:
         "another study document": replace(base, study_digest=listed_bytes("other study document", 32)),
         "another model": replace(base, model_digest=listed_bytes("other model", 32)),
         "other numbers": replace(base, numbers=replace(base.numbers, quorum=4, dim=1001)),
+        "the other graph": replace(base, numbers=replace(base.numbers, graph="harary")),
+        "another adversary": replace(base, numbers=replace(base.numbers, adversary="semi-malicious")),
+        "the weakest adversary": replace(base, numbers=replace(base.numbers, adversary="curious")),
     }
     round_contexts = [
         {
@@ -115,6 +124,8 @@ def context_vectors() -> Case:
         pairs = [(identities[i], digests[i]) for i in members]
         cohorts.append({"members": listed, "cohort_context": setting.cohort_context(context, pairs)})
     signatures = [(who, listed_bytes(f"signature {who}", 64)) for who in (0, 2, 300)]
+    uploads = [(listed_bytes(f"upload {i}", 32), listed_bytes(f"signature of upload {i}", 64)) for i in range(2)]
+    sets = {"u2": b"\xff\x03", "u3": b"\xfd\x01"}
     return {
         "round_contexts": round_contexts,
         "advertisements": [
@@ -132,10 +143,15 @@ def context_vectors() -> Case:
             for name in ("u2", "u3")
             for count in (1, 5)
         ],
-        "unmasking_request": {
-            "signatures": [{"participant": who, "signature": signature} for who, signature in signatures],
-            "digest": setting.request_digest(signatures),
-        },
+        "unmasking_requests": [
+            {
+                "signatures": [{"participant": who, "signature": signature} for who, signature in signatures],
+                "uploads": [{"sha256": sha256, "signature": signature} for sha256, signature in shown],
+                "digest": setting.request_digest(signatures, shown),
+            }
+            for shown in ([], uploads)
+        ],
+        "unsigned_unmasking_request": {**sets, "digest": setting.unsigned_request_digest(**sets)},
         "numbers": [number_case(*values) for values in NUMBERS],
     }
 
@@ -165,14 +181,14 @@ NUMBERS = (
 
 
 def number_case(*values: int) -> Case:
-    """Threshold and signatures for some sizes of u1, or a refusal."""
+    """On the complete graph, threshold and signatures needed (the same number) for some sizes of u1; or a refusal."""
     given = dict(zip(("cohort", "colluders", "min_survivors", "quorum", "bits", "dim"), values, strict=True))
     try:
         numbers = Numbers(**given)
     except Refused as refusal:
         return {**given, "refused": refusal.stated()}
     sizes = sorted({numbers.quorum, (numbers.quorum + numbers.cohort) // 2, numbers.cohort})
-    return {**given, "thresholds": [{"u1": size, "threshold": numbers.threshold(size)} for size in sizes]}
+    return {**given, "thresholds": [{"u1": size, "threshold": numbers.majority(size)} for size in sizes]}
 
 
 # ---------------------------------------------------------------- keys.json
@@ -218,7 +234,7 @@ def key_vectors() -> Case:
         "session": setting.session_statement("test-vectors", alice, *nonces),
         "advertisement": setting.advertisement_statement(round_context, alice, *keys),
         "dealing": setting.dealing_statement(context, alice, *digests),
-        "upload": setting.upload_statement(context, alice, digests[0]),
+        "upload": setting.upload_statement(context, alice, digests[0], [alice, bob]),
         "survivors": setting.survivor_statement(context, [alice, bob], [bob]),
     }
     fields: dict[str, Case] = {
@@ -235,7 +251,7 @@ def key_vectors() -> Case:
             "root": digests[0],
             "seed_commitment": digests[1],
         },
-        "upload": {"cohort_context": context, "identity": alice, "sha256": digests[0]},
+        "upload": {"cohort_context": context, "identity": alice, "sha256": digests[0], "u2": [alice, bob]},
         "survivors": {"cohort_context": context, "u2": [alice, bob], "u3": [bob]},
     }
     signed = [

@@ -34,8 +34,8 @@ class CoordinatorSide(Protocol):
 class Record:
     """What was said in an attempt: by phase and participant; and how it ended."""
 
-    to_coordinator: dict[str, dict[int, Message]] = field(default_factory=lambda: {phase: {} for phase in PHASES})
-    to_participants: dict[str, dict[int, Message]] = field(default_factory=lambda: {phase: {} for phase in PHASES})
+    to_coordinator: dict[str, dict[int, Message]] = field(default_factory=dict)
+    to_participants: dict[str, dict[int, Message]] = field(default_factory=dict)
     refused: list[tuple[Refused, Message]] = field(default_factory=list)  # by either side, while the attempt went on
     total: list[int] | None = None
     ended_by: Refused | None = None
@@ -57,14 +57,21 @@ def setting_of(
     min_survivors: int | None = None,
     round_: int = 7,
     attempt: int = 2,
+    sharing: tuple[int, int] | None = None,
+    adversary: str = "malicious",
 ) -> Setting:
-    """A setting in which everything has a value of its own. By default both bounds are the threshold."""
+    """A setting in which everything has a value of its own. By default both bounds are the signatures needed.
+
+    Args:
+        sharing: degree and threshold on a ring; by default the complete graph.
+    """
     fewest = (count + max(2, colluders)) // 2 + 1
     least = min_survivors or fewest
-    numbers = Numbers(count, colluders, least, quorum or least, bits, dim)
+    graph = "harary" if sharing else "complete"
+    numbers = Numbers(count, colluders, least, quorum or least, bits, dim, graph, adversary)
     roster = tuple((ed25519_public(seed), f"host-{i % 3}") for i, seed in enumerate(identity_seeds(count)))
     digests = listed_bytes("study document", 32), listed_bytes("model", 32)
-    return Setting("test-vectors", 3, roster, round_, attempt, *digests, numbers)
+    return Setting("test-vectors", 3, roster, round_, attempt, *digests, numbers, sharing)
 
 
 def stream_of(agreed: Setting, who: int, name: str = "") -> Stream:
@@ -96,17 +103,20 @@ def run_round(
     inputs: Mapping[int, list[int]],
     silent: Mapping[str, set[int]] | None = None,
     change: Mapping[tuple[str, int], Change] | None = None,
+    phases: tuple[str, ...] = PHASES,
 ) -> Record:
-    """All five phases.
+    """All phases.
 
     Args:
         silent: by phase, who says nothing in it any more (nor later).
         change: by phase and sender, what becomes of a message on its way to the coordinator.
+        phases: of `Numbers.phases`.
     """
     record, gone = Record(), set[int]()
     downs: dict[int, Message] = {who: {} for who in participants}
-    for phase in PHASES:
+    for phase in phases:
         record.to_participants[phase] = {} if phase == "AdvertiseKeys" else downs
+        record.to_coordinator[phase] = {}
         gone |= (silent or {}).get(phase, set())
         for who, down in sorted(downs.items()):
             if who in gone:

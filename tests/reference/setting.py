@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
+from tests.reference import degrees
 from tests.reference.hashing import hkdf_sha256, labelled, labelled_hash, u64
 from tests.reference.sharing import P
 from tests.reference.vectors_mod_2b import LARGEST_BITS, word_bytes
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 VERSION = 1
+GRAPHS = ("complete", "harary")
+ADVERSARIES = ("curious", "semi-malicious", "malicious")
 
 
 class Refused(Exception):
     """A message or a set that breaks a rule: the kind of error, the phase, and what else a vector states."""
 
-    def __init__(self, error: str, phase: str = "", **facts: int) -> None:
+    def __init__(self, error: str, phase: str = "", **facts: Any) -> None:
         super().__init__(f"{error} {phase} {facts}")
         self.error, self.phase, self.facts = error, phase, facts
 
@@ -36,6 +40,8 @@ class Numbers:
     quorum: int
     bits: int
     dim: int
+    graph: str = "complete"
+    adversary: str = "malicious"
 
     def __post_init__(self) -> None:
         if not (
@@ -44,22 +50,49 @@ class Numbers:
             and 1 <= self.bits <= LARGEST_BITS
             and self.dim >= 1
             and self.dim * word_bytes(self.bits) <= (2**32 - 2) * 16
-            and self.threshold(self.cohort) <= self.min_survivors <= self.quorum <= self.cohort
+            and self.majority(self.cohort) <= self.min_survivors <= self.quorum <= self.cohort
             and self.colluders < self.min_survivors
+            and self.graph in GRAPHS
+            and self.adversary in ADVERSARIES
         ):
             raise Refused("InvalidParameters")
 
-    def threshold(self, u1: int) -> int:
+    def majority(self, u1: int) -> int:
         """floor((|u1| + A) / 2) + 1, with A at least 2 where u1 has fewer than 64 members.
 
-        As many shares rebuild a secret, and as many signatures over the survivor sets open an answer.
+        As many signatures over the survivor sets open an answer; on the complete graph as many shares rebuild a secret.
         """
         a = max(self.colluders, 2) if u1 < 64 else self.colluders
         return (u1 + a) // 2 + 1
 
+    @property
+    def liars(self) -> int:
+        """More than so many participants who say the same of somebody can't all be lying."""
+        return max(self.colluders, 2) if self.cohort < 64 else self.colluders
+
+    def sharing(self, u1: int) -> tuple[int, int]:
+        """Degree and threshold for so many members: k-regular from 64 on, where there is a degree that will do."""
+        if self.graph == "harary" and u1 >= 64:
+            drops = max(0, u1 - self.min_survivors)
+            found = degrees.k_regular(u1, max(self.colluders, 2), drops, self.adversary)
+            if found:
+                return found
+        return u1 - 1, self.majority(u1)
+
+    @property
+    def signed(self) -> bool:
+        """Whether the survivor sets are: not if the coordinator is trusted to tell everybody the same."""
+        return self.adversary == "malicious"
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """In their order."""
+        return tuple(phase for phase in PHASES if self.signed or phase != "ConsistencyCheck")
+
     def encoded(self) -> bytes:
-        """Six numbers of 8 bytes, in the order of the fields."""
-        return b"".join(map(u64, (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)))
+        """Six numbers of 8 bytes, in the order of the fields, then graph and adversary by their places in the lists."""
+        numbers = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
+        return b"".join(map(u64, (*numbers, GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary))))
 
 
 def roster_digest(study: str, version: int, entries: Iterable[tuple[bytes, str]]) -> bytes:
@@ -82,6 +115,11 @@ class Setting:
     study_digest: bytes
     model_digest: bytes
     numbers: Numbers
+    sharing: tuple[int, int] | None = None  # degree and threshold of this attempt, in the place of the rule's
+
+    def sharing_of(self, u1: int) -> tuple[int, int]:
+        """Degree and threshold."""
+        return self.sharing or self.numbers.sharing(u1)
 
     def identity(self, who: int) -> bytes:
         """Ed25519 public key."""
@@ -118,10 +156,16 @@ def set_digest(name: str, context: bytes, identities: Iterable[bytes]) -> bytes:
     return labelled_hash("sordino/v1/set", name.encode(), context, *identities)
 
 
-def request_digest(signatures: Iterable[tuple[int, bytes]]) -> bytes:
-    """Of an unmasking request: what a participant writes down before it answers."""
-    fields = [part for who, signature in signatures for part in (u64(who), signature)]
-    return labelled_hash("sordino/v1/unmasking-request", *fields)
+def request_digest(signatures: Iterable[tuple[int, bytes]], uploads: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """Of an unmasking request: what a participant writes down before it answers. Uploads are (SHA-256, signature)."""
+    shown = [part for who, signature in signatures for part in (u64(who), signature)]
+    evidence = [part for upload in uploads for part in upload]
+    return labelled_hash("sordino/v1/unmasking-request", u64(len(shown) // 2), *shown, *evidence)
+
+
+def unsigned_request_digest(u2: bytes, u3: bytes) -> bytes:
+    """Of survivor sets (bitmaps) that ask for shares themselves."""
+    return labelled_hash("sordino/v1/unsigned-unmasking-request", u2, u3)
 
 
 # ---------------------------------------------------------------- what is signed
@@ -143,9 +187,9 @@ def dealing_statement(context: bytes, identity: bytes, root: bytes, seed_commitm
     return labelled("sordino/v1/share-keys", context, identity, root, seed_commitment)
 
 
-def upload_statement(context: bytes, identity: bytes, digest: bytes) -> bytes:
-    """SHA-256 of the packed vector."""
-    return labelled("sordino/v1/masked-input", context, identity, digest)
+def upload_statement(context: bytes, identity: bytes, digest: bytes, u2: Iterable[bytes]) -> bytes:
+    """SHA-256 of the packed vector, and the set it was masked in, as identities, ascending."""
+    return labelled("sordino/v1/masked-input", context, identity, digest, set_digest("u2", context, u2))
 
 
 def survivor_statement(context: bytes, u2: Iterable[bytes], u3: Iterable[bytes]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import combinations
 from math import prod
 
 P = 65521
@@ -72,6 +73,38 @@ def rebuild(xs: Sequence[int], shares: Sequence[Sequence[int]], threshold: int) 
         raise ValueError("shares out of range")
     weights = [lagrange_weight(xs[:threshold], i) for i in range(threshold)]
     return [sum(w * row[s] for w, row in zip(weights, shares, strict=False)) % P for s in range(len(shares[0]))]
+
+
+def value_at(xs: Sequence[int], ys: Sequence[int], x: int) -> int:
+    """Of the polynomial of degree len(xs) - 1 through these points, by Lagrange's formula."""
+    total = 0
+    for i, y in enumerate(ys):
+        others = [one for j, one in enumerate(xs) if j != i]
+        total += y * prod(x - one for one in others) * pow(prod(xs[i] - one for one in others), -1, P)
+    return total % P
+
+
+def misfits(xs: Sequence[int], shares: Sequence[Sequence[int]], threshold: int) -> set[int] | None:
+    """The points whose shares don't lie on the polynomials of the others; None if that can't be told.
+
+    Of m values of a symbol at most (m - threshold) / 2 may be wrong: a second polynomial would have too many zeros in
+    common with the first. Every choice of so few is tried.
+    """
+    wrong: set[int] = set()
+    most = (len(xs) - threshold) // 2
+    for symbol in range(len(shares[0])):
+        values = [row[symbol] for row in shares]
+        choices = (left_out for count in range(most + 1) for left_out in combinations(range(len(xs)), count))
+        for left_out in choices:
+            kept = [i for i in range(len(xs)) if i not in left_out]
+            base, rest = kept[:threshold], kept[threshold:]
+            points, known = [xs[i] for i in base], [values[i] for i in base]
+            if all(value_at(points, known, xs[i]) == values[i] for i in rest):
+                wrong |= {xs[i] for i in left_out}
+                break
+        else:
+            return None
+    return wrong if len(xs) - len(wrong) >= threshold else None
 
 
 def symbol_bytes(symbols: Sequence[int]) -> bytes:

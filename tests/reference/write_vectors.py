@@ -13,11 +13,14 @@ from typing import Any
 
 from tests.reference import mask_and_share_vectors as masks_and_shares
 from tests.reference import primitive_vectors as primitives
+from tests.reference import ring_vectors as rings
 from tests.reference import round_vectors as rounds
 from tests.reference.coordinator_refusals import coordinator_refusals, malformed_messages
 from tests.reference.participant_refusals import participant_refusals
+from tests.reference.ring_refusals import ring_refusals
 
 FORMAT = "sordino-test-vectors-1"
+LINE = 240  # characters: a hash of 32 bytes has 64
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
 
 FILES: dict[str, Callable[[], dict[str, Any]]] = {
@@ -31,8 +34,11 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "sealed_shares.json": masks_and_shares.sealed_share_vectors,
     "rounds.json": rounds.round_vectors,
     "rounds_by_width.json": rounds.width_vectors,
+    "graph.json": rings.graph_vectors,
+    "ring_rounds.json": rings.ring_rounds,
     "participant_refusals.json": participant_refusals,
     "coordinator_refusals.json": coordinator_refusals,
+    "ring_refusals.json": ring_refusals,
     "malformed.json": malformed_messages,
 }
 
@@ -48,9 +54,24 @@ def plain(value: Any) -> Any:
     return value
 
 
+def lines(value: Any, depth: int = 0) -> str:
+    """JSON in which whatever fits stands on one line."""
+    text = json.dumps(value, ensure_ascii=True)
+    if len(text) + depth <= LINE or not isinstance(value, dict | list):
+        return text
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {lines(one, depth + 1)}" for key, one in value.items()]
+        begin, end = "{}"
+    else:
+        parts = [lines(one, depth + 1) for one in value]
+        begin, end = "[]"
+    inside = " " * (depth + 1)
+    return f"{begin}\n{inside}" + f",\n{inside}".join(parts) + f"\n{' ' * depth}{end}"
+
+
 def text_of(name: str) -> str:
     """The text of one file."""
-    return json.dumps({"format": FORMAT, **plain(FILES[name]())}, indent=1, ensure_ascii=True) + "\n"
+    return lines({"format": FORMAT, **plain(FILES[name]())}) + "\n"
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,28 @@ from secagg.messages import (
 )
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry
+from secagg.sharing import Sharing
 from secagg.unmasking import Completed
 from tests.reference.setting import Refused, Setting
 
 Message = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedSharing(RoundParameters):
+    """Degree and threshold as a vector states them: the rule has no ring for so few."""
+
+    stated: Sharing
+
+    def sharing(self, u1: int) -> Sharing:
+        return self.stated
+
+
+def parameters_of(agreed: Setting) -> RoundParameters:
+    """The core's numbers."""
+    if agreed.sharing is None:
+        return RoundParameters(**vars(agreed.numbers))
+    return StatedSharing(**vars(agreed.numbers), stated=Sharing(*agreed.sharing))
 
 
 def config_of(agreed: Setting) -> RoundConfig:
@@ -48,7 +67,7 @@ def config_of(agreed: Setting) -> RoundConfig:
         attempt=agreed.attempt,
         study_digest=agreed.study_digest,
         model_digest=agreed.model_digest,
-        parameters=RoundParameters(**vars(agreed.numbers)),
+        parameters=parameters_of(agreed),
     )
 
 
@@ -58,11 +77,11 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except ProtocolError as error:
-        facts: dict[str, int] = {}
+        facts: dict[str, Any] = {}
         if isinstance(error, TooFewClients):
             facts = {"received": error.received, "needed": error.needed}
         elif isinstance(error, ReconstructionFailed):
-            facts = {"dealer": error.dealer}
+            facts = {"culprits": sorted(error.culprits)}
         elif hasattr(error, "sender"):
             facts = {"sender": error.sender}
         raise Refused(type(error).__name__, getattr(error, "phase", ""), **facts) from error
@@ -100,11 +119,18 @@ def read_sealed_shares(message: Message) -> SealedShares:
 
 
 def read_neighbour_shares(message: Message) -> NeighbourShares:
-    return NeighbourShares(tuple(DealtShare(**{**entry, "path": tuple(entry["path"])}) for entry in message["shares"]))
+    shares = (DealtShare(**{**entry, "path": tuple(entry["path"])}) for entry in message["shares"])
+    return NeighbourShares(tuple(shares), message["u2"])
 
 
-def read_request(message: Message) -> UnmaskingRequest:
-    return UnmaskingRequest(tuple((entry["participant"], entry["signature"]) for entry in message["signatures"]))
+def read_request(message: Message) -> UnmaskingRequest | SurvivorSets:
+    """Whichever asks for shares: without signatures the survivor sets do."""
+    if message.keys() == {"u2", "u3"}:
+        return SurvivorSets(**message)
+    return UnmaskingRequest(
+        tuple((entry["participant"], entry["signature"]) for entry in message["signatures"]),
+        tuple((entry["sha256"], entry["signature"]) for entry in message["uploads"]),
+    )
 
 
 def read_reply(message: Message) -> UnmaskingReply:
@@ -131,9 +157,12 @@ def written(message: Any) -> Message:
             lists = {"ciphertexts": list(message.ciphertexts), "leaves": list(message.leaves)}
             return {**vars(message), **lists}
         case NeighbourShares():
-            return {"shares": [{**vars(entry), "path": list(entry.path)} for entry in message.shares]}
+            return {"shares": [{**vars(entry), "path": list(entry.path)} for entry in message.shares], "u2": message.u2}
         case UnmaskingRequest():
-            return {"signatures": [{"participant": who, "signature": one} for who, one in message.signatures]}
+            return {
+                "signatures": [{"participant": who, "signature": one} for who, one in message.signatures],
+                "uploads": [{"sha256": sha256, "signature": one} for sha256, one in message.uploads],
+            }
         case UnmaskingReply():
             return {"shares": [_written_share(entry) for entry in message.shares]}
         case Advertisement() | MaskedInput() | SurvivorSets() | ConsistencySignature():
@@ -195,12 +224,13 @@ class FastCoordinator:
     def __init__(self, agreed: Setting) -> None:
         config = config_of(agreed)
         self.now: Any = server_phases.AdvertiseKeys(config, frozenset(range(len(config.roster))))
+        self._signed = config.parameters.signed
         self._readers: Iterator[Callable[[Message], Any]] = iter(
             (
                 read_advertisement,
                 read_sealed_shares,
                 lambda message: MaskedInput(**message),
-                lambda message: ConsistencySignature(**message),
+                *([lambda message: ConsistencySignature(**message)] if self._signed else []),
                 read_reply,
             )
         )
@@ -217,5 +247,7 @@ class FastCoordinator:
             self.now = closed
             return closed.total.tolist()
         self.now, messages = closed
+        if isinstance(self.now, server_phases.ConsistencyCheck) and not self._signed:
+            self.now = self.now.without_signatures()
         self._read = next(self._readers)
         return {who: written(message) for who, message in messages.items()}

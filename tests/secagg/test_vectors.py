@@ -24,12 +24,15 @@ from fast_sides import FastCoordinator, FastParticipant, config_of, read_adverti
 
 from secagg import commitments, context, errors, keys, masking, packing, shamir
 from secagg.client_phases import request_digest
+from secagg.graph import HararyGraph
+from secagg.messages import SurvivorSets
 from secagg.parallel import Parallel
 from secagg.parameters import RoundParameters
+from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
 from tests.reference import write_vectors
 from tests.reference.participant import Participant
-from tests.reference.setting import PHASES, Numbers, Refused, Setting
+from tests.reference.setting import Numbers, Refused, Setting
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
 from wire import codec
@@ -46,6 +49,7 @@ ERRORS: dict[str, type[Exception]] = {
 }
 # Strings that are no bytes; every other string in a vector is.
 TEXTS = {"name", "about", "format", "label", "study", "host", "vector", "kind", "error", "phase", "round"}
+TEXTS |= {"graph", "adversary"}
 NUMBERS = {"values", "masked", "mask", "input", "sum"}  # lists of decimal strings
 
 
@@ -69,7 +73,9 @@ def setting_from(case: Case) -> Setting:
     numbers = Numbers(**{name: case[name] for name in Numbers.__dataclass_fields__})
     roster = tuple((entry["identity"], entry["host"]) for entry in case["roster"])
     names = ("study", "roster_version", "round", "attempt", "study_digest", "model_digest")
-    return Setting(**{name: case[name] for name in names}, roster=roster, numbers=numbers)
+    stated = case.get("sharing")
+    sharing = (stated["degree"], stated["threshold"]) if stated else None
+    return Setting(**{name: case[name] for name in names}, roster=roster, numbers=numbers, sharing=sharing)
 
 
 def words(values: list[int], bits: int) -> Any:
@@ -95,7 +101,7 @@ def test_the_vectors_are_what_the_generator_writes(name: str) -> None:
 def test_there_are_no_other_vectors_and_they_are_small() -> None:
     files = {path.name: path.stat().st_size for path in VECTORS.iterdir()}
     assert files.keys() == write_vectors.FILES.keys()
-    assert sum(files.values()) < 900_000
+    assert sum(files.values()) < 1_200_000
 
 
 ALLOWED_PRIMITIVES = {
@@ -188,14 +194,16 @@ def test_contexts() -> None:
 def test_digests_of_messages() -> None:
     for case in vectors("contexts.json")["advertisements"]:
         assert read_advertisement(case).digest() == case["digest"]
-    request = vectors("contexts.json")["unmasking_request"]
-    assert request_digest(read_request(request)) == request["digest"]
+    for request in vectors("contexts.json")["unmasking_requests"]:
+        assert request_digest(read_request(request)) == request["digest"]
+    sets = vectors("contexts.json")["unsigned_unmasking_request"]
+    assert request_digest(SurvivorSets(sets["u2"], sets["u3"])) == sets["digest"]
 
 
 def test_numbers() -> None:
     refused = 0
     for case in vectors("contexts.json")["numbers"]:
-        given_numbers = {name: case[name] for name in Numbers.__dataclass_fields__}
+        given_numbers = {name: case[name] for name in Numbers.__dataclass_fields__ if name in case}
         if "refused" in case:
             refused += 1
             with pytest.raises(ERRORS[case["refused"]["error"]]):
@@ -240,7 +248,9 @@ def test_statements_and_signatures() -> None:
         "dealing": lambda c: keys.dealing_statement(
             c["cohort_context"], c["identity"], c["root"], c["seed_commitment"]
         ),
-        "upload": lambda c: keys.upload_statement(c["cohort_context"], c["identity"], c["sha256"]),
+        "upload": lambda c: keys.upload_statement(
+            c["cohort_context"], c["identity"], c["sha256"], keys.set_digest("u2", c["cohort_context"], c["u2"])
+        ),
         "survivors": lambda c: keys.consistency_statement(
             c["cohort_context"], *(keys.set_digest(name, c["cohort_context"], c[name]) for name in ("u2", "u3"))
         ),
@@ -353,12 +363,35 @@ def test_sealed_shares() -> None:
         assert channel(case).open(case["ciphertext"]) is None, case["name"]
 
 
+# ---------------------------------------------------------------- the graph
+
+
+def test_rings() -> None:
+    for case in vectors("graph.json")["rings"]:
+        u1 = tuple(case["u1"])
+        graph = HararyGraph(u1, Sharing(case["degree"], 2), case["cohort_context"])
+        assert graph.ring == tuple(case["ring"])
+        for one in case["members"]:
+            who = one["member"]
+            near = tuple(one["neighbours"])
+            assert near == graph.neighbours(who) == graph.holders(who) == graph.dealers(who, frozenset(u1))
+            assert graph.x(who) == one["x"]
+            assert graph.places(who) == dict(zip(near, one["places"], strict=True))
+
+
+def test_degree_and_threshold() -> None:
+    for case in vectors("graph.json")["sharing"]:
+        parameters = RoundParameters(**{name: case[name] for name in Numbers.__dataclass_fields__})
+        assert parameters.sharing(case["u1"]) == Sharing(case["degree"], case["threshold"])
+
+
 # ---------------------------------------------------------------- whole rounds
+
+ROUNDS = ("rounds.json", "rounds_by_width.json", "ring_rounds.json")
 
 
 def round_cases() -> list[Any]:
-    files = ("rounds.json", "rounds_by_width.json")
-    return [pytest.param(case, id=case["name"]) for name in files for case in vectors(name)["rounds"]]
+    return [pytest.param(case, id=case["name"]) for name in ROUNDS for case in vectors(name)["rounds"]]
 
 
 def hear(side: Any, phase: str, message: Case, vector: list[int]) -> Case:
@@ -388,11 +421,10 @@ def test_rounds(case: Case) -> None:
     coordinator = FastCoordinator(agreed)
     assert config_of(agreed).round_context() == case["round_context"]
     heard: dict[int, Case] = {who: {} for who in range(len(people))}
-    for phase in PHASES:
+    for phase in agreed.numbers.phases:
         if phase in case.get("to_participants", {}):
             told = case["to_participants"][phase]
-            same = phase != "MaskedInputCollection"
-            assert heard == (dict.fromkeys(heard, told) if same else told), phase
+            assert heard == (told if told.keys() <= heard.keys() else dict.fromkeys(heard, told)), phase
         said = case["to_coordinator"][phase]
         for who, message in heard.items():
             if who in said and who not in case["crooked"]:
@@ -406,7 +438,10 @@ def test_rounds(case: Case) -> None:
                 assert caught.value.stated().items() <= refused.items()
         if phase == "ShareKeys":
             assert coordinator.now.cohort.context == case["cohort_context"]
-            assert coordinator.now.cohort.graph.threshold == case["threshold"]
+            graph = coordinator.now.cohort.graph
+            assert (graph.degree, graph.threshold) == (case["degree"], case["threshold"])
+            assert graph.complete is ("ring" not in case)
+            assert graph.complete or graph.ring == tuple(case["ring"])
         if phase == "ConsistencyCheck":
             assert coordinator.now._statement == case["survivor_statement"]
         if phase == "Unmasking" and "ends" in case:
@@ -416,6 +451,7 @@ def test_rounds(case: Case) -> None:
             return
         heard = coordinator.close()
     assert heard == case["sum"]
+    assert sorted(coordinator.now.cheats) == case["cheats"]
     for who, stream in enumerate(streams):
         if who not in case["crooked"]:
             assert stream.taken == people[who]["randomness"]
@@ -426,20 +462,28 @@ def test_rounds(case: Case) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-@cache
-def base_round() -> Case:
-    name = vectors("participant_refusals.json")["round"]
-    return next(case for case in vectors("rounds.json")["rounds"] if case["name"] == name)
-
-
 def cases_of(file: str, name: str) -> list[Any]:
-    return [pytest.param(case, id=case.get("name", case.get("phase"))) for case in vectors(file)[name]]
+    """Each case with the round it starts from, which one file states for all of them."""
+    found, cases = vectors(file), []
+    for case in found[name]:
+        stated = {"round": found["round"], **case} if "round" in found else case
+        cases.append(pytest.param(stated, id=case.get("name", case.get("phase"))))
+    return cases
 
 
-def told_in_base(who: int) -> dict[str, Case]:
-    told = dict(base_round()["to_participants"])
-    told["MaskedInputCollection"] = told["MaskedInputCollection"][who]
-    return {"AdvertiseKeys": {}, **told}
+@cache
+def round_named(name: str) -> Case:
+    return next(case for file in ROUNDS for case in vectors(file)["rounds"] if case["name"] == name)
+
+
+def told_in(base: Case, who: int) -> dict[str, Case]:
+    """What one participant was told in a round, by phase."""
+    everything = base["to_participants"].items()
+    return {"AdvertiseKeys": {}} | {phase: told[who] if who in told else told for phase, told in everything}
+
+
+def phases_of(base: Case) -> tuple[str, ...]:
+    return setting_from(base["setting"]).numbers.phases
 
 
 @pytest.mark.parametrize("case", cases_of("participant_refusals.json", "settings"))
@@ -449,17 +493,19 @@ def test_what_a_participant_does_not_begin(case: Case) -> None:
     assert caught.value.stated() == case["refused"]
 
 
-@pytest.mark.parametrize("case", cases_of("participant_refusals.json", "refused"))
+@pytest.mark.parametrize(
+    "case", cases_of("participant_refusals.json", "refused") + cases_of("ring_refusals.json", "participants")
+)
 @pytest.mark.parametrize("side", [FastParticipant, Participant])
 def test_what_a_participant_refuses(case: Case, side: Any) -> None:
     """The core and, so that the file is no hostage of its generator, the reference again."""
-    who, base = case["participant"], base_round()
+    who, base = case["participant"], round_named(case["round"])
     person, agreed = base["participants"][who], setting_from(base["setting"])
     stream = Stream(person["randomness"] + bytes(1000))
     fresh = side(agreed, person["identity_private"], stream.take if side is FastParticipant else stream)
-    told = told_in_base(who) | case["instead"]
-    refusing = case["refused"]["phase"]
-    before = PHASES if "then" in case else PHASES[: PHASES.index(refusing)]
+    told = told_in(base, who) | case["instead"]
+    refusing, phases = case["refused"]["phase"], agreed.numbers.phases
+    before = phases if "then" in case else phases[: phases.index(refusing)]
     for phase in before:
         hear(fresh, phase, told[phase], person["input"])
     with pytest.raises(Refused) as caught:
@@ -467,42 +513,52 @@ def test_what_a_participant_refuses(case: Case, side: Any) -> None:
     assert caught.value.stated() == case["refused"]
     if "then" not in case:
         with pytest.raises(Refused):  # the attempt is over for it, whatever it is told next
-            hear(fresh, refusing, told_in_base(who)[refusing], person["input"])
+            hear(fresh, refusing, told_in(base, who)[refusing], person["input"])
 
 
-@pytest.mark.parametrize("case", cases_of("participant_refusals.json", "goes_on"))
-def test_what_costs_a_dealer_a_share_and_not_the_attempt(case: Case) -> None:
-    who, base = case["participant"], base_round()
-    person, told = base["participants"][who], told_in_base(case["participant"])
-    shares = told["MaskedInputCollection"]["shares"]
-    dealt = [case["dealt"] if entry["dealer"] == case["dealt"]["dealer"] else entry for entry in shares]
-    assert dealt != shares
-    told["MaskedInputCollection"] = {"shares": dealt}
+@pytest.mark.parametrize(
+    "case", cases_of("participant_refusals.json", "goes_on") + cases_of("ring_refusals.json", "goes_on")
+)
+def test_what_does_not_end_the_attempt(case: Case) -> None:
+    """Above all what costs its dealer a share."""
+    who, base = case["participant"], round_named(case["round"])
+    person, told = base["participants"][who], told_in(base, who)
+    told |= case.get("instead", {})
+    reply = base["to_coordinator"]["Unmasking"][who]
+    if "dealt" in case:
+        dealers = [entry["dealer"] for entry in told["MaskedInputCollection"]["shares"]]
+        shares = list(told["MaskedInputCollection"]["shares"])
+        shares[dealers.index(case["dealt"]["dealer"])] = case["dealt"]
+        told["MaskedInputCollection"] = {**told["MaskedInputCollection"], "shares": shares}
+        # On the complete graph the reply has an entry for a share of one's own as well.
+        of = dealers if "ring" in base else sorted([*dealers, who])
+        reply = {"shares": list(reply["shares"])}
+        reply["shares"][of.index(case["no_share_of"])] = {"none": {}}
+    assert told != told_in(base, who)
     side = FastParticipant(setting_from(base["setting"]), person["identity_private"], source(person["randomness"]))
-    for phase in PHASES:
+    for phase in phases_of(base):
         answer = hear(side, phase, told[phase], person["input"])
-        expected = base["to_coordinator"][phase][who]
-        if phase == "Unmasking":
-            expected = {"shares": list(expected["shares"])}
-            expected["shares"][case["no_share_of"]] = {"none": {}}
-        assert answer == expected
+        assert answer == (reply if phase == "Unmasking" else base["to_coordinator"][phase][who])
     assert hear(side, "Unmasking", told["Unmasking"], []) == answer  # the same question, the same answer
 
 
-def coordinator_at(phase: str) -> FastCoordinator:
-    coordinator = FastCoordinator(setting_from(base_round()["setting"]))
-    for earlier in PHASES[: PHASES.index(phase)]:
-        for who, message in base_round()["to_coordinator"][earlier].items():
+def coordinator_at(base: Case, phase: str) -> FastCoordinator:
+    coordinator = FastCoordinator(setting_from(base["setting"]))
+    phases = phases_of(base)
+    for earlier in phases[: phases.index(phase)]:
+        for who, message in base["to_coordinator"][earlier].items():
             coordinator.receive(who, message)
         coordinator.close()
     return coordinator
 
 
-@pytest.mark.parametrize("case", cases_of("coordinator_refusals.json", "refused"))
+@pytest.mark.parametrize(
+    "case", cases_of("coordinator_refusals.json", "refused") + cases_of("ring_refusals.json", "coordinator")
+)
 def test_what_the_coordinator_refuses(case: Case) -> None:
     """Refused, and the phase goes on as if nothing had been said: the round ends in its sum."""
-    coordinator, base, phase = coordinator_at(case["phase"]), base_round(), case["phase"]
-    said = base["to_coordinator"]
+    base, phase = round_named(case["round"]), case["phase"]
+    coordinator, said, phases = coordinator_at(base, phase), base["to_coordinator"], phases_of(base)
     for who in case["before"]:
         coordinator.receive(who, said[phase][who])
     with pytest.raises(Refused) as caught:
@@ -511,18 +567,21 @@ def test_what_the_coordinator_refuses(case: Case) -> None:
     for who in said[phase].keys() - set(case["before"]):
         coordinator.receive(who, said[phase][who])
     answer = coordinator.close()
-    for later in PHASES[PHASES.index(phase) + 1 :]:
+    for later in phases[phases.index(phase) + 1 :]:
         for who, message in said[later].items():
             coordinator.receive(who, message)
         answer = coordinator.close()
     assert answer == base["sum"]
 
 
-@pytest.mark.parametrize("case", cases_of("coordinator_refusals.json", "too_few"))
+@pytest.mark.parametrize(
+    "case", cases_of("coordinator_refusals.json", "too_few") + cases_of("ring_refusals.json", "too_few")
+)
 def test_too_few(case: Case) -> None:
-    coordinator = coordinator_at(case["phase"])
+    base = round_named(case["round"])
+    coordinator = coordinator_at(base, case["phase"])
     for who in case["received"]:
-        coordinator.receive(who, base_round()["to_coordinator"][case["phase"]][who])
+        coordinator.receive(who, base["to_coordinator"][case["phase"]][who])
     with pytest.raises(Refused) as caught:
         coordinator.close()
     assert caught.value.stated() == case["refused"]

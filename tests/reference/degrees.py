@@ -1,0 +1,73 @@
+"""Degree and threshold of the k-regular graph, by its conditions as they are written, one even degree after the other.
+
+Of n members on the ring A collude and D leave. With Hyp(n, m, k) for how many of m marked members are among k that are
+drawn without putting back, and sigma = 40, eta = 20, a degree k < n - 1 will do if
+
+  * the honest members that stay remain connected: two gaps of k / 2 places each, with somebody between them on either
+    side, can be laid n (n - k - 1) / 2 ways, and each gap must be empty of them all;
+  * no member has more corrupt neighbours than t1, but for n Pr[Hyp(n, A, k) > t1] <= 2^-s;
+  * no member has fewer neighbours that stay than t2, but for n Pr[Hyp(n, D, k) > k - t2] <= 2^-eta;
+  * the threshold t that follows from t1 is at most t2.
+
+Who is curious, or semi-malicious, leaves it to chance who drops out; who is malicious chooses that, and tries up to
+2^80 rings: s is 41 for the former and 121 for the latter. Where A + D (curious) or A + 2 D (the others) exceeds 9/10 of
+n, and beyond 10^6 members, it is the complete graph.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb
+
+SIGMA, ETA, GRINDING = 40, 20, 80
+
+
+def hypergeometric(n: int, marked: int, drawn: int, value: int) -> Fraction:
+    """Pr[exactly ``value`` of the marked are drawn]."""
+    if not 0 <= value <= drawn:
+        return Fraction(0)
+    return Fraction(comb(marked, value) * comb(n - marked, drawn - value), comb(n, drawn))
+
+
+def at_least(n: int, marked: int, drawn: int, least: int) -> Fraction:
+    """Pr[``least`` or more of the marked are drawn]."""
+    return sum((hypergeometric(n, marked, drawn, value) for value in range(max(least, 0), drawn + 1)), Fraction(0))
+
+
+def exceeded_rarely(n: int, marked: int, drawn: int, bits: int) -> int:
+    """The smallest t with n Pr[more than t] <= 2^-bits."""
+    t, more = drawn, Fraction(0)
+    while t > 0:
+        more += hypergeometric(n, marked, drawn, t)
+        if n * more > Fraction(1, 2**bits):
+            break
+        t -= 1
+    return t
+
+
+def connected(n: int, colluders: int, drops: int, adversary: str, degree: int) -> bool:
+    """The first condition."""
+    ways = Fraction(n * (n - degree - 1), 2)
+    if adversary == "malicious":
+        # Whoever of the k is honest is made to leave; for that at most `drops` may be.
+        return ways * at_least(n, colluders, degree, degree - drops) <= Fraction(1, 2 ** (SIGMA + 1 + GRINDING))
+    either = colluders + drops
+    emptied = Fraction(comb(either, degree), comb(n, degree)) if either <= n else Fraction(1)
+    return ways * emptied < Fraction(1, 2 ** (SIGMA + 1)) or degree > either
+
+
+def k_regular(n: int, colluders: int, drops: int, adversary: str) -> tuple[int, int] | None:
+    """The smallest even degree that will do, and its threshold; None for the complete graph."""
+    assert adversary in ("curious", "semi-malicious", "malicious")
+    if n > 10**6 or colluders + drops * (1 if adversary == "curious" else 2) > Fraction(9, 10) * n:
+        return None
+    bits = SIGMA + 1 + (GRINDING if adversary == "malicious" else 0)
+    for degree in range(2, n - 1, 2):
+        if not connected(n, colluders, drops, adversary, degree):
+            continue
+        corrupt = exceeded_rarely(n, colluders, degree, bits)
+        staying = degree - exceeded_rarely(n, drops, degree, ETA)
+        threshold = corrupt + 1 if adversary == "curious" else (degree + corrupt) // 2 + 1
+        if threshold <= staying:
+            return degree, max(threshold, 2)  # shares at threshold 1 would be the secret
+    return None

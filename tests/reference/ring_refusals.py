@@ -1,0 +1,390 @@
+"""Test vectors of what is refused on a ring, and without signatures. They start from two rounds of ring_rounds.json.
+
+A case states the whole message; the reference itself is made to refuse it, and what it says is what the vector says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from hashlib import sha256
+from typing import Any
+
+from tests.reference import setting
+from tests.reference.coordinator import Coordinator
+from tests.reference.curves import ed25519_sign
+from tests.reference.lies import replaced
+from tests.reference.participant import Participant, bitmap
+from tests.reference.primitive_vectors import flip
+from tests.reference.ring_vectors import RING, UNSIGNED, ring_round, unsigned_round
+from tests.reference.round_vectors import Played, deal_again
+from tests.reference.rounds import stream_of
+from tests.reference.setting import Refused
+
+Case = dict[str, Any]
+Message = dict[str, Any]
+# Of the neighbours of 9 (1, 2, 3, 4, 5, 11) 3 sends no input, 2 doesn't sign, and 11 is a signer that isn't shown.
+VICTIM = 9
+LIAR = 1
+STRANGER = 6  # in all sets, and no neighbour of the victim
+
+
+def ring_refusals() -> Case:
+    signed, unsigned = (RING, ring_round()), (UNSIGNED, unsigned_round())
+    participants: list[Case] = []
+    lies: tuple[tuple[tuple[str, Played], int, str, Callable[[], Iterable[tuple[str, Message]]]], ...] = (
+        (signed, VICTIM, "ShareKeys", false_cohorts),
+        (signed, VICTIM, "MaskedInputCollection", false_dealings),
+        (signed, VICTIM, "ConsistencyCheck", false_sets),
+        (signed, VICTIM, "Unmasking", false_requests),
+        (unsigned, 0, "Unmasking", false_unsigned_requests),
+    )
+    for (round_, base), who, phase, messages in lies:
+        for name, message in messages():
+            case: Case = {"round": round_, "name": name, "participant": who, "instead": {phase: message}}
+            participants.append({**case, "refused": must_refuse(base, case, phase)})
+    for (round_, base), who, again in ((signed, VICTIM, fewer_uploads()), (unsigned, 0, unsigned_sets(range(5), range(4)))):
+        case = {"round": round_, "name": "a second, different request", "participant": who, "instead": {}, "then": again}
+        participants.append({**case, "refused": must_refuse(base, case, "Unmasking")})
+
+    goes_on: list[Case] = []
+    for name, instead, costs in taken():
+        case = {"round": RING, "name": name, "participant": VICTIM, "instead": instead}
+        upload, reply = listen(ring_round(), case)
+        said = ring_round().record.to_coordinator
+        assert upload == said["MaskedInputCollection"][VICTIM], name
+        place = ring_round().coordinator.graph.dealers(VICTIM).index(LIAR)
+        expected = said["Unmasking"][VICTIM]["shares"]
+        assert reply["shares"] == (replaced(expected, place, {"none": {}}) if costs else expected), name
+        exchanged: Case = {"instead": instead}
+        if costs:
+            shares = instead["MaskedInputCollection"]["shares"]
+            exchanged = {"dealt": next(one for one in shares if one["dealer"] == LIAR), "no_share_of": LIAR}
+        goes_on.append({"round": RING, "name": name, "participant": VICTIM, **exchanged})
+
+    coordinator: list[Case] = []
+    for phase, sender_messages in (
+        ("ShareKeys", false_dealings_to_all()),
+        ("MaskedInputCollection", false_uploads()),
+        ("Unmasking", false_replies()),
+    ):
+        for name, sender, message in sender_messages:
+            spoken = ring_round().record.to_coordinator[phase]
+            before = [who for who in spoken if who < sender]
+            at = at_phase(phase, before)
+            case = {"round": RING, "name": name, "phase": phase, "before": before, "sender": sender, "message": message}
+            try:
+                at.receive(sender, message)
+            except Refused as refusal:
+                coordinator.append({**case, "refused": refusal.stated()})
+                continue
+            raise AssertionError(f"the reference took: {name}")
+    too_few: list[Case] = []
+    for phase, received in (
+        ("ShareKeys", [1, 2, 3, 4, 5, 6, 7]),
+        ("MaskedInputCollection", [1, 2, 4, 5, 6, 7, 9]),
+        ("ConsistencyCheck", [1, 4, 5, 6, 7, 9]),
+        # Seven replies, as many as signatures; but of the neighbours of some only three are among them.
+        ("Unmasking", [4, 5, 6, 7, 9, 10, 11]),
+        ("Unmasking", [1, 4, 5]),
+    ):
+        at = at_phase(phase, received)
+        try:
+            at.close()
+        except Refused as refusal:
+            too_few.append({"round": RING, "phase": phase, "received": received, "refused": refusal.stated()})
+    assert len(too_few) == 5
+    return {"participants": participants, "goes_on": goes_on, "coordinator": coordinator, "too_few": too_few}
+
+
+def listen(base: Played, case: Case) -> tuple[Message, Message]:
+    """A base round as one participant hears it, with what a case puts in the place of messages."""
+    who = case["participant"]
+    fresh = Participant(base.agreed, base.participants[who].identity_seed, stream_of(base.agreed, who))
+    told = {phase: messages[who] for phase, messages in base.record.to_participants.items() if messages}
+    told |= case["instead"]
+    fresh.advertise()
+    fresh.share_keys(told["ShareKeys"])
+    upload = fresh.masked_input(told["MaskedInputCollection"], base.inputs[who])
+    if base.agreed.numbers.signed:
+        fresh.sign_sets(told["ConsistencyCheck"])
+    reply = fresh.unmask(told["Unmasking"])
+    if "then" in case:
+        reply = fresh.unmask(case["then"])
+    return upload, reply
+
+
+def must_refuse(base: Played, case: Case, phase: str) -> Case:
+    """What the reference says to a case; in that phase."""
+    try:
+        listen(base, case)
+    except Refused as refusal:
+        if refusal.phase == phase:
+            return refusal.stated()
+    raise AssertionError(f"the reference took: {case['name']}")
+
+
+def at_phase(phase: str, before: list[int]) -> Coordinator:
+    """The ring's coordinator in a phase in which some have spoken."""
+    coordinator, said = Coordinator(ring_round().agreed), ring_round().record.to_coordinator
+    for one in setting.PHASES[: setting.PHASES.index(phase)]:
+        for who, message in said[one].items():
+            coordinator.receive(who, message)
+        coordinator.close()
+    for who in before:
+        coordinator.receive(who, said[phase][who])
+    return coordinator
+
+
+def told(phase: str, who: int = VICTIM) -> Message:
+    """What the coordinator said on the ring."""
+    return ring_round().record.to_participants[phase][who]
+
+
+def without(*who: int) -> list[int]:
+    """u1 of the ring but for some."""
+    return [one for one in ring_round().coordinator.u1 if one not in who]
+
+
+def bits(members: Iterable[int]) -> bytes:
+    """A bitmap over u1 of the ring."""
+    return bitmap(set(members), ring_round().coordinator.u1)
+
+
+def signed_upload(who: int, u2: Iterable[int], context: bytes | None = None, packed: bytes | None = None) -> Message:
+    """What somebody would have signed with its upload, had it been told another u2."""
+    base = ring_round()
+    data = base.record.to_coordinator["MaskedInputCollection"][who]["packed"] if packed is None else packed
+    digest, named = sha256(data).digest(), [base.agreed.identity(one) for one in u2]
+    statement = setting.upload_statement(
+        context or base.coordinator.context, base.agreed.identity(who), digest, named
+    )
+    return {"sha256": digest, "signature": ed25519_sign(base.participants[who].identity_seed, statement)}
+
+
+# ---------------------------------------------------------------- to a participant
+
+
+def false_cohorts() -> Iterator[tuple[str, Message]]:
+    members = told("ShareKeys")["members"]
+    keys = ring_round().record.to_coordinator["AdvertiseKeys"]
+    at = [one["participant"] for one in members].index(LIAR)
+
+    def of(entry: Message) -> Message:
+        return {"members": replaced(members, at, {"participant": LIAR, **entry})}
+
+    yield "a neighbour's keys come as a digest only", of(
+        {"advertisement_sha256": setting.advertisement_digest(**keys[LIAR])}
+    )
+    yield "a neighbour's signature is altered", of(
+        {"advertisement": {**keys[LIAR], "signature": flip(keys[LIAR]["signature"], 40)}}
+    )
+    yield "one's own keys come as a digest only", {
+        "members": [
+            {"participant": VICTIM, "advertisement_sha256": setting.advertisement_digest(**keys[VICTIM])}
+            if one["participant"] == VICTIM
+            else one
+            for one in members
+        ]
+    }
+
+
+def false_dealings() -> Iterator[tuple[str, Message]]:
+    base = ring_round()
+    dealt = told("MaskedInputCollection")
+    shares, u2 = dealt["shares"], without(8)
+    at = [one["dealer"] for one in shares].index(LIAR)
+    stranger = {**shares[at], "dealer": STRANGER}
+    assert bits(u2) == dealt["u2"]
+    assert VICTIM not in base.coordinator.graph.neighbours(STRANGER)
+    few = [one for one in shares if one["dealer"] not in (3, 4, 5)]
+    for name, members, entries in (
+        ("the dealing of a neighbour in u2 is missing", u2, [one for one in shares if one["dealer"] != 3]),
+        ("the dealing of a neighbour that is not in u2", without(3, 8), shares),
+        ("a dealing of one that is no neighbour", u2, sorted([*shares, stranger], key=lambda one: one["dealer"])),
+        ("dealers in the order of the ring", u2, in_ring_order(shares)),
+        ("oneself is not in u2", without(VICTIM), shares),
+        ("u2 is below the quorum, with all neighbours in it", without(6, 7, 8, 10), shares),
+        ("three of six neighbours in u2, four needed", without(3, 4, 5), few),
+    ):
+        yield name, {"shares": entries, "u2": bits(members)}
+    yield "an unused bit of u2 is set", {**dealt, "u2": dealt["u2"][:1] + bytes([dealt["u2"][1] | 0x08])}
+
+
+def in_ring_order(shares: list[Message]) -> list[Message]:
+    """The dealers as they stand on the ring, from the first that comes."""
+    ring = ring_round().coordinator.graph.ring
+    return sorted(shares, key=lambda one: ring.index(one["dealer"]))
+
+
+def false_sets() -> Iterator[tuple[str, Message]]:
+    for name, u2, u3 in (
+        ("u2 has one more that is no neighbour", without(), without(3, 8)),
+        ("u2 has one less that is no neighbour", without(6, 8), without(3, 6, 8)),
+        ("u2 has one less that is a neighbour", without(3, 8), without(3, 8)),
+        ("u3 holds one that is not in u2", without(8), without(3)),
+        ("oneself is not in u3", without(8), without(3, 8, VICTIM)),
+        ("u3 is below min_survivors", without(8), without(3, 6, 7, 8)),
+    ):
+        yield name, {"u2": bits(u2), "u3": bits(u3)}
+
+
+def fewer_uploads() -> Message:
+    """All eight signatures, so that one upload less is to be shown: another request that would do."""
+    base = ring_round()
+    signatures = [{"participant": who, **one} for who, one in base.record.to_coordinator["ConsistencyCheck"].items()]
+    return {"signatures": signatures, "uploads": told("Unmasking")["uploads"][:1]}
+
+
+def false_requests() -> Iterator[tuple[str, Message]]:
+    base = ring_round()
+    request = told("Unmasking")
+    signatures, (of_2, of_11) = request["signatures"], request["uploads"]
+    u2 = without(8)
+    assert of_2 == signed_upload(2, u2)
+    assert of_11 == signed_upload(11, u2)
+    assert [entry["participant"] for entry in signatures] == [1, 4, 5, 6, 7, 9, 10]
+    other_context = flip(base.coordinator.context)
+    of_shown = signed_upload(LIAR, u2)
+    by_3 = {
+        "participant": 3,
+        "signature": ed25519_sign(base.participants[3].identity_seed, base.coordinator.statement),
+    }
+    for name, uploads in (
+        ("no uploads", []),
+        ("the last upload is missing", [of_2]),
+        ("the first upload is missing", [of_11]),
+        ("uploads in the order of the ring", [of_11, of_2]),
+        ("an upload twice", [of_2, of_2]),
+        ("an upload too many", [of_2, of_11, of_11]),
+        ("the upload of a signer as well", [of_shown, of_2, of_11]),
+        ("the upload of a signer instead", [of_shown, of_11]),
+        ("an upload of one that is no neighbour", [of_2, signed_upload(10, u2)]),
+        ("an upload masked in a u2 with one more", [signed_upload(2, without()), of_11]),
+        ("an upload masked in a u2 with one less", [of_2, signed_upload(11, without(6, 8))]),
+        ("an upload of another cohort", [of_2, signed_upload(11, u2, other_context)]),
+        ("the digest of an upload is altered", [{**of_2, "sha256": flip(of_2["sha256"])}, of_11]),
+        ("the signature of an upload is altered", [of_2, {**of_11, "signature": flip(of_11["signature"], 40)}]),
+    ):
+        yield name, {"signatures": signatures, "uploads": uploads}
+    yield "fewer signatures than needed, and an upload in the place of one", {
+        "signatures": signatures[1:],
+        "uploads": [of_shown, of_2, of_11],
+    }
+    yield "fewer signatures than needed", {"signatures": signatures[:-1], "uploads": request["uploads"]}
+    yield "a signer that is not in u3", {**request, "signatures": [signatures[0], by_3, *signatures[1:]]}
+    yield "all signatures with the uploads of fewer", {**fewer_uploads(), "uploads": request["uploads"]}
+    yield "the survivor sets alone", told("ConsistencyCheck")
+
+
+def unsigned_sets(u2: Iterable[int], u3: Iterable[int]) -> Message:
+    """Of the round without signatures."""
+    u1 = unsigned_round().coordinator.u1
+    return {"u2": bitmap(set(u2), u1), "u3": bitmap(set(u3), u1)}
+
+
+def false_unsigned_requests() -> Iterator[tuple[str, Message]]:
+    true = unsigned_round().record.to_participants["Unmasking"][0]
+    assert true == unsigned_sets(range(5), range(5))
+    yield "u2 is not the set that was masked in", unsigned_sets(range(4), range(4))
+    yield "u2 is without one of u3", unsigned_sets(range(4), range(5))
+    yield "oneself is not in u3", unsigned_sets(range(5), range(1, 5))
+    yield "u3 is below min_survivors", unsigned_sets(range(5), range(3))
+    yield "a bitmap is too long", {**true, "u3": true["u3"] + b"\0"}
+    yield "signatures that nobody asked for", {"signatures": [], "uploads": []}
+
+
+def taken() -> Iterator[tuple[str, Message, bool]]:
+    """With whether it costs the liar its share; all else is as in the round."""
+    base = ring_round()
+    members = told("ShareKeys")["members"]
+    keys = base.record.to_coordinator["AdvertiseKeys"]
+    in_full = [{"participant": one["participant"], "advertisement": keys[one["participant"]]} for one in members]
+    yield "the keys of those who are no neighbours come in full", {"ShareKeys": {"members": in_full}}, False
+    yield "all signatures are shown, and fewer uploads", {"Unmasking": fewer_uploads()}, False
+
+    dealt = told("MaskedInputCollection")
+    at = [one["dealer"] for one in dealt["shares"]].index(LIAR)
+
+    def instead(entry: Message) -> Message:
+        return {"MaskedInputCollection": {**dealt, "shares": replaced(dealt["shares"], at, entry)}}
+
+    entry, graph = dealt["shares"][at], base.coordinator.graph
+    for_another = next(one for one in told("MaskedInputCollection", 5)["shares"] if one["dealer"] == LIAR)
+    yield "the path of another holder", instead({**entry, "path": for_another["path"]}), True
+    yield "a bit of the ciphertext is changed", instead({**entry, "ciphertext": flip(entry["ciphertext"], 20)}), True
+    for name, point in (
+        ("a share committed to at the holder's place", lambda holder: graph.place(LIAR, holder) + 1),
+        ("a share committed to at the holder's position on the ring", lambda holder: graph.ring.index(holder) + 1),
+    ):
+        crooked, coordinator = deepcopy(base.participants[LIAR]), deepcopy(base.coordinator)
+        crooked.graph.x = point  # type: ignore[method-assign]
+        assert point(VICTIM) != graph.x(VICTIM)
+        coordinator.dealings[LIAR] = deal_again(crooked, [[7] * 32] * 6, entry["seed_commitment"])
+        yield name, instead(coordinator._dealt(LIAR, VICTIM)), True
+
+
+# ---------------------------------------------------------------- to the coordinator
+
+
+def false_dealings_to_all() -> Iterator[tuple[str, int, Message]]:
+    base = ring_round()
+    good = base.record.to_coordinator["ShareKeys"][LIAR]
+    for name, holders, neighbours in (
+        ("shares for all of u1", None, None),
+        ("a commitment to a share of one's own", True, None),
+    ):
+        crooked = deepcopy(base.participants[LIAR])
+        graph = crooked.graph
+        mine = sorted([LIAR, *graph.neighbours(LIAR)])
+        if holders is None:
+            graph.degree, graph.complete = len(graph.u1) - 1, True
+            crooked.agreements = {who: bytes(32) for who in graph.u1}
+            crooked.keys = base.record.to_coordinator["AdvertiseKeys"]
+            yield name, LIAR, deal_again(crooked, [[7] * 32] * len(graph.u1), good["seed_commitment"])
+        else:
+            graph.holders = lambda _, among=mine: among  # type: ignore[misc]
+            yield name, LIAR, deal_again(crooked, [[7] * 32] * len(mine), good["seed_commitment"])
+    yield "a ciphertext is missing", LIAR, {**good, "ciphertexts": good["ciphertexts"][:-1]}
+
+
+def false_uploads() -> Iterator[tuple[str, int, Message]]:
+    uploads = ring_round().record.to_coordinator["MaskedInputCollection"]
+    packed = uploads[LIAR]["packed"]
+    assert {"packed": packed, **signed_upload(LIAR, without(8))} == uploads[LIAR]
+    for name, u2 in (
+        ("masked in a u2 with one more", without()),
+        ("masked in a u2 with one less that is a neighbour", without(3, 8)),
+        ("masked in a u2 with one less that is no neighbour", without(4, 8)),
+    ):
+        yield name, LIAR, {"packed": packed, **signed_upload(LIAR, u2)}
+
+
+def false_replies() -> Iterator[tuple[str, int, Message]]:
+    base = ring_round()
+    graph = base.coordinator.graph
+    none: Message = {"none": {}}
+
+    def entries_of(who: int) -> dict[int, Message]:
+        """By dealer; 8, a neighbour of 7, has dealt nothing."""
+        shares = base.record.to_coordinator["Unmasking"][who]["shares"]
+        return dict(zip([one for one in graph.neighbours(who) if one != 8], shares, strict=True))
+
+    of_7, of_9 = entries_of(7), entries_of(9)
+    for name, who, entries in (
+        ("an entry for each of u2", 7, [of_7.get(one, none) for one in without(8)]),
+        ("an entry for each neighbour in u1", 7, [of_7.get(one, none) for one in graph.neighbours(7)]),
+        ("an entry for oneself", 7, [of_7.get(one, none) for one in sorted([7, *of_7])]),
+        ("an entry is missing", 7, [*of_7.values()][:-1]),
+        ("entries in the order of the ring", 9, [of_9[one] for one in graph.ring if one in of_9]),
+    ):
+        assert entries not in ([*of_7.values()], [*of_9.values()])
+        yield name, who, {"shares": entries}
+    dropped = base.record.to_coordinator["Unmasking"][LIAR]["shares"]
+    place = [one for one in graph.neighbours(LIAR) if one != 8].index(3)
+    pair = base.participants[LIAR].held[3]
+    assert pair is not None
+    (_, _), (salt, part) = pair
+    assert "mask_key" in dropped[place]
+    seed = {"self_mask_seed": {"share": part, "salt": salt}}
+    yield "the self-mask seed of one that sent no input", LIAR, {"shares": replaced(dropped, place, seed)}

@@ -1,0 +1,181 @@
+"""Test vectors of the k-regular graph, and whole attempts on rings and without signatures."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tests.reference.graph import Graph
+from tests.reference.participant import Participant
+from tests.reference.round_vectors import (
+    CommitsToAnotherSeed,
+    Played,
+    SharesAnotherMaskKey,
+    deal_again,
+    spoil_ciphertext,
+)
+from tests.reference.rounds import setting_of
+from tests.reference.setting import Numbers, seed_commitment
+from tests.reference.sharing import P, listed_bytes, share
+
+Case = dict[str, Any]
+Message = dict[str, Any]
+
+# ---------------------------------------------------------------- graph.json
+
+
+def graph_vectors() -> Case:
+    rings = []
+    for count, degree in ((4, 2), (5, 2), (7, 4), (9, 6), (12, 10), (65, 14), (300, 34), (300, 298)):
+        # Positions in the roster have gaps, as where some haven't advertised.
+        u1 = [3 * i // 2 + 1 for i in range(count)]
+        context = listed_bytes(f"ring of {count}, degree {degree}", 32)
+        graph = Graph(u1, degree, context)
+        some = sorted({u1[0], u1[count // 2], u1[-1]})
+        rings.append(
+            {
+                "cohort_context": context,
+                "u1": u1,
+                "degree": degree,
+                "ring": graph.ring,
+                "members": [
+                    {
+                        "member": who,
+                        "neighbours": graph.neighbours(who),
+                        "x": graph.x(who),
+                        "places": [graph.place(dealer, who) for dealer in graph.dealers(who)],
+                    }
+                    for who in some[: 3 if degree < 100 else 1]
+                ],
+            }
+        )
+    return {"rings": rings, "sharing": [sharing_case(*values) for values in SHARING]}
+
+
+# cohort, colluders, min_survivors, |u1|, adversary
+SHARING = (
+    (63, 3, 50, 63, "malicious"),  # too few for a ring
+    (64, 3, 50, 64, "malicious"),
+    (64, 3, 50, 63, "malicious"),
+    (64, 3, 50, 50, "malicious"),
+    (64, 0, 60, 64, "malicious"),  # A counts as 2
+    (64, 2, 60, 64, "malicious"),
+    (65, 40, 60, 65, "malicious"),
+    (70, 0, 70, 70, "curious"),  # nobody leaves
+    (100, 5, 56, 100, "malicious"),
+    (100, 5, 70, 100, "malicious"),
+    (100, 5, 70, 100, "semi-malicious"),
+    (100, 5, 70, 100, "curious"),
+    (100, 5, 70, 80, "malicious"),  # fewer leave, since fewer came
+    (100, 20, 70, 100, "curious"),
+    (100, 33, 70, 100, "malicious"),  # the complete graph
+    (100, 33, 70, 100, "curious"),
+    (101, 0, 90, 101, "curious"),
+    (128, 6, 100, 128, "semi-malicious"),
+    (200, 60, 140, 200, "malicious"),
+    (200, 60, 140, 200, "semi-malicious"),
+    (300, 15, 270, 300, "malicious"),
+    (300, 60, 210, 300, "malicious"),
+    (300, 60, 210, 300, "semi-malicious"),
+    (300, 60, 210, 300, "curious"),
+    (500, 25, 450, 500, "malicious"),
+    (500, 25, 450, 500, "semi-malicious"),
+    (500, 25, 450, 500, "curious"),
+    (1000, 50, 900, 1000, "malicious"),
+    (1000, 50, 900, 1000, "semi-malicious"),
+    (1000, 50, 900, 1000, "curious"),
+)
+
+
+def sharing_case(cohort: int, colluders: int, min_survivors: int, u1: int, adversary: str) -> Case:
+    """Degree and threshold by the rule; quorum, bits and dim don't matter."""
+    numbers = Numbers(cohort, colluders, min_survivors, min_survivors, 20, 1, "harary", adversary)
+    degree, threshold = numbers.sharing(u1)
+    return {**vars(numbers), "u1": u1, "degree": degree, "threshold": threshold}
+
+
+# ---------------------------------------------------------------- ring_rounds.json
+
+
+class MissesOneShare(Participant):
+    """Commits to a share of the seed that isn't on its polynomial: that of its first holder."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        shares = share([*self.mask_secret, *self.seed_secret], self.threshold, self.points, self.stream)
+        shares[0][20] = (shares[0][20] + 1) % P
+        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+
+
+@cache
+def ring_round() -> Played:
+    """The round that refusals on a ring start from: eleven on a ring, of whom one leaves in each of three phases."""
+    agreed = setting_of(12, bits=20, dim=5, sharing=(6, 4))
+    leaving = {"AdvertiseKeys": {0}, "ShareKeys": {8}, "MaskedInputCollection": {3}, "ConsistencyCheck": {2}}
+    return Played(agreed, leaving)
+
+
+@cache
+def unsigned_round() -> Played:
+    """The round that refusals without signatures start from, on the complete graph."""
+    return Played(setting_of(5, bits=12, dim=4, adversary="semi-malicious"), {"Unmasking": {2}})
+
+
+RING = "eleven on a ring"
+UNSIGNED = "five, nobody signs"
+
+
+def ring_rounds() -> Case:
+    ten = setting_of(10, bits=16, dim=5, quorum=8, sharing=(4, 2), adversary="curious")
+    leaving = {"AdvertiseKeys": {3}, "ShareKeys": {5}, "MaskedInputCollection": {8}, "Unmasking": {1}}
+    six = setting_of(6, bits=12, dim=4, sharing=(4, 2))
+    rounds = [
+        ring_round().vector(
+            RING,
+            "Each has six neighbours, four shares rebuild a secret. Of twelve 0 never advertises, 8 advertises and "
+            "doesn't deal, 3 deals and sends no input, 2 sends its input and doesn't sign. Seven signatures are shown "
+            "of eight; whoever stands next to 2 or to 11, the eighth signer, is shown what these signed with their "
+            "uploads.",
+        ),
+        unsigned_round().vector(
+            UNSIGNED,
+            "The complete graph for a coordinator that is honest while keys are exchanged: the survivor sets ask for "
+            "the shares, and there is no ConsistencyCheck. 2 reveals nothing.",
+        ),
+        Played(ten, leaving).vector(
+            "nine on a ring, nobody signs",
+            "The coordinator is curious at most. Four neighbours, two shares rebuild a secret. 3 never advertises, 5 "
+            "doesn't deal, 8 sends no input, 1 reveals nothing.",
+            downs_too=False,
+        ),
+        Played(six, crooks={3: MissesOneShare}).vector(
+            "six on a ring, one share that doesn't fit",
+            "Of four shares of the seed of 3 the first is not on the polynomial of the others, though 3 committed to "
+            "it: the sum is opened with the other three, and the attempt names 3.",
+            downs_too=False,
+        ),
+    ]
+    crooks = {3: MissesOneShare, 4: CommitsToAnotherSeed, 5: SharesAnotherMaskKey}
+    for played, name, about in (
+        (
+            Played(six, {"MaskedInputCollection": {5}}, crooks=crooks),
+            "six on a ring, three dealers cheat",
+            "4 committed to another seed, 5 didn't advertise the mask key that it shared, and of the shares of 3 one "
+            "doesn't fit: the attempt ends, and names all three.",
+        ),
+        (
+            Played(six, change={("ShareKeys", 2): spoil_ciphertext(0, 2, 3)}),
+            "six on a ring, rubbish for three of four",
+            "2 seals rubbish for all neighbours but its second, which has the only share of its seed. Three have none, "
+            "and two may collude: the attempt ends, and names 2.",
+        ),
+        (
+            Played(six, {"Unmasking": {5}}, change={("ShareKeys", 2): spoil_ciphertext(1, 2)}),
+            "six on a ring, rubbish for two of four",
+            "2 seals rubbish for two of its neighbours, and 5, a third one, reveals nothing: one share is too few, and "
+            "two that have none may be lying.",
+        ),
+    ):
+        assert played.record.ended_by is not None
+        rounds.append(played.vector(name, about, downs_too=False))
+    return {"rounds": rounds}
