@@ -53,9 +53,13 @@ def _wrong_values(xs: NDArray[np.int64], ys: NDArray[np.int64], threshold: int) 
     at_points = np.zeros_like(xs)
     for coefficient in locator[::-1]:
         at_points = (at_points * xs + coefficient) % PRIME
-    # Every point that is no zero of E is right; a zero may be right, too, where fewer than `most` are wrong.
+    # Every point that is no zero of E is right if N / E is a polynomial, which too many wrong ones prevent; a zero may
+    # be right, too, where fewer than `most` are wrong.
     right = at_points != 0
-    return {int(x) for x, fits in zip(xs, right | _fits(xs, ys, right, threshold), strict=True) if not fits}
+    fits = _fits(xs, ys, right, threshold)
+    if not fits[right].all():
+        return None
+    return {int(x) for x in xs[~fits]}
 
 
 def _fits(
