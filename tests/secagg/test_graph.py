@@ -1,0 +1,288 @@
+"""The graphs against a slow implementation, and the ring: its places are uniform, and nobody's to choose."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from attempts_in_memory import make_config, start_cohort
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+from small_rings import safe_rings
+
+from secagg.graph import CompleteGraph, Graph, HararyGraph, graph_of
+from secagg.parameters import COMPLETE, HARARY, SMALL_COHORT, RoundParameters
+from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS, Sharing, k_regular
+
+
+def context(number: int) -> bytes:
+    return hashlib.sha256(b"tests/secagg/test_graph %d" % number).digest()
+
+
+def ring_of(u1: tuple[int, ...], degree: int, number: int = 0) -> HararyGraph:
+    return HararyGraph(u1, Sharing(degree, degree // 2 + 1), context(number))
+
+
+# ---------------------------------------------------------------- against a slow implementation
+
+
+def slow_ring(u1: tuple[int, ...], cohort_context: bytes) -> list[int]:
+    """Members by the 16 bytes that belong to each; `encode` is written out."""
+    label = b"sordino/v1/ring"
+    encoded = b"".join(
+        (len(label).to_bytes(8, "little"), label, (1).to_bytes(8, "little"), (32).to_bytes(8, "little"), cohort_context)
+    )
+    drawn = hashlib.shake_256(encoded).digest(16 * len(u1))
+    keys = {member: drawn[16 * at : 16 * at + 16] for at, member in enumerate(u1)}
+    return sorted(u1, key=lambda member: keys[member])
+
+
+def slow_neighbours(u1: tuple[int, ...], ring: list[int], degree: int, member: int) -> list[int]:
+    at = ring.index(member)
+    return sorted(ring[(at + step) % len(ring)] for step in range(-(degree // 2), degree // 2 + 1) if step)
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
+    u1 = tuple(sorted(draw(st.sets(st.integers(0, 10_000), min_size=3, max_size=40))))
+    return u1, 2 * draw(st.integers(1, (len(u1) - 1) // 2)), draw(st.integers(0, 10**6))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(drawn=rings())
+def test_the_ring_is_that_of_a_slow_implementation(drawn: tuple[tuple[int, ...], int, int]) -> None:
+    u1, degree, number = drawn
+    graph, ring = ring_of(u1, degree, number), slow_ring(u1, context(number))
+    assert list(graph.ring) == ring
+    for member in u1:
+        neighbours = slow_neighbours(u1, ring, degree, member)
+        assert list(graph.neighbours(member)) == list(graph.holders(member)) == neighbours
+        assert graph.places(member) == {
+            dealer: slow_neighbours(u1, ring, degree, dealer).index(member) for dealer in neighbours
+        }
+        assert list(graph.places(member)) == neighbours
+        assert graph.x(member) == u1.index(member) + 1
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(drawn=rings(), data=st.data())
+def test_dealers_are_the_neighbours_in_a_set(drawn: tuple[tuple[int, ...], int, int], data: st.DataObject) -> None:
+    u1, degree, number = drawn
+    among = data.draw(st.frozensets(st.sampled_from(u1)))
+    ring = ring_of(u1, degree, number)
+    complete = CompleteGraph(u1, Sharing(len(u1) - 1, 2))
+    for member in u1:
+        assert ring.dealers(member, among) == tuple(one for one in ring.neighbours(member) if one in among)
+        assert complete.dealers(member, among) == tuple(sorted(among))
+
+
+def held_together(graph: Graph) -> None:
+    """What all the rest of the protocol takes for granted."""
+    for member in graph.u1:
+        neighbours, holders = graph.neighbours(member), graph.holders(member)
+        assert len(neighbours) == len(set(neighbours)) == graph.degree
+        assert member not in neighbours
+        assert all(a < b for a, b in pairwise(neighbours))
+        assert all(a < b for a, b in pairwise(holders))
+        assert all(member in graph.neighbours(one) for one in neighbours), "neighbours are mutual"
+        for holder in holders:
+            assert graph.holders(member)[graph.places(holder)[member]] == holder
+        assert len({graph.x(holder) for holder in holders}) == len(holders) >= graph.threshold
+    assert sum(map(len, map(graph.places, graph.u1))) == sum(map(len, map(graph.holders, graph.u1)))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 10, 63])
+@pytest.mark.parametrize("degree", [2, 4, 8, 62])
+def test_rings_hold_together(size: int, degree: int) -> None:
+    u1 = tuple(range(7, 7 + 3 * size, 3))
+    if degree >= size:
+        with pytest.raises(ValueError, match="no ring"):
+            ring_of(u1, degree)
+        return
+    held_together(ring_of(u1, degree))
+
+
+@pytest.mark.parametrize("size", [2, 3, 10])
+def test_complete_graphs_hold_together(size: int) -> None:
+    graph = CompleteGraph(tuple(range(0, 5 * size, 5)), Sharing(size - 1, 2))
+    held_together(graph)
+    for member in graph.u1:
+        assert graph.holders(member) == graph.u1
+
+
+@pytest.mark.parametrize("degree", [-2, 0, 1, 3, 9, 10, 12])
+def test_degrees_that_no_ring_has(degree: int) -> None:
+    with pytest.raises(ValueError, match=f"no ring of 10 has the degree {degree}"):
+        HararyGraph(tuple(range(10)), Sharing(degree, 2), bytes(32))
+
+
+@pytest.mark.parametrize("stranger", [-1, 1, 11, 10**9])
+def test_whoever_is_no_member_has_no_place(stranger: int) -> None:
+    for graph in (ring_of(tuple(range(0, 12, 2)), 2), CompleteGraph(tuple(range(0, 12, 2)), Sharing(5, 2))):
+        for question in (graph.position, graph.x, graph.neighbours, graph.places):
+            with pytest.raises(KeyError):
+                question(stranger)
+
+
+# ---------------------------------------------------------------- nobody chooses the ring
+
+
+def test_both_sides_have_the_same_ring() -> None:
+    cohort = start_cohort(make_config(10, min_survivors=7, rings=safe_rings(10, 7)))
+    cohort.deal(cohort.u1)
+    for one in cohort.u1:
+        theirs = cohort.phases[one].cohort.graph
+        assert isinstance(theirs, HararyGraph)
+        assert theirs.ring == cohort.graph.ring  # type: ignore[attr-defined]
+
+
+def test_another_context_is_another_ring() -> None:
+    u1 = tuple(range(40))
+    assert len({ring_of(u1, 4, number).ring for number in range(200)}) == 200
+
+
+SIZE, DRAWS = 12, 4000
+
+
+def uniform(counts: np.ndarray) -> float:
+    """Probability that uniform places deviate from their mean as much as these: rows and columns sum to the same."""
+    expected = counts.sum() / counts.size
+    freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
+    return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), freedom))
+
+
+def places_on(rings: list[list[int]]) -> np.ndarray:
+    """How often each member stands in each place."""
+    counts = np.zeros((SIZE, SIZE))
+    for ring in rings:
+        counts[ring, np.arange(SIZE)] += 1
+    return counts
+
+
+def steps_between(rings: list[list[int]], start: int) -> np.ndarray:
+    """How often each of the others stands how many places behind one member: what decides who is whose neighbour."""
+    counts = np.zeros((SIZE - 1, SIZE - 1))
+    for ring in rings:
+        at = ring.index(start)
+        for step in range(1, SIZE):
+            other = ring[(at + step) % SIZE]
+            counts[other - (other > start), step - 1] += 1
+    return counts
+
+
+def drawn_rings() -> list[list[int]]:
+    return [list(ring_of(tuple(range(SIZE)), 2, number).ring) for number in range(DRAWS)]
+
+
+def test_places_on_the_ring_are_uniform() -> None:
+    """Fixed contexts; an honest draw would fail one of these three with probability 3e-6."""
+    rings = drawn_rings()
+    assert uniform(places_on(rings)) > 1e-6
+    for start in (0, SIZE - 1):
+        assert uniform(steps_between(rings, start)) > 1e-6
+
+
+def test_a_ring_that_is_slightly_skewed_fails() -> None:
+    """One time in ten, two members that drew different places stand side by side: a hash that is not uniform."""
+    rings = drawn_rings()
+    for at, ring in enumerate(rings):
+        if at % 10 == 0:
+            ring.remove(1)
+            ring.insert(ring.index(0) + 1, 1)
+    assert uniform(steps_between(rings, 0)) < 1e-6
+
+
+def test_the_ring_is_no_matter_of_the_order_of_the_roster() -> None:
+    """Members ascend by identity, which everybody chooses itself; who stands behind whom is not what it was there."""
+    following = Counter()
+    for ring in drawn_rings():
+        following.update((one, ring[(at + 1) % SIZE]) for at, one in enumerate(ring))
+    mean = DRAWS / (SIZE - 1)
+    worst = max(abs(following[pair] - mean) for pair in ((one, (one + 1) % SIZE) for one in range(SIZE)))
+    assert worst < 6 * np.sqrt(mean)
+
+
+def test_keys_that_are_alike_but_for_their_last_bytes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is that of all 16 bytes, most significant first."""
+    keys = [bytes(8) + bytes([at]) + bytes(7) for at in (3, 1, 2)] + [bytes(15) + b"\x01", b"\xff" * 16]
+
+    class Drawn:
+        def __init__(self, data: bytes) -> None:
+            pass
+
+        def digest(self, length: int) -> bytes:
+            return b"".join(keys)
+
+    monkeypatch.setattr("secagg.graph.hashlib.shake_256", Drawn)
+    assert ring_of((10, 20, 30, 40, 50), 2).ring == (40, 20, 30, 10, 50)
+
+
+# ---------------------------------------------------------------- which graph
+
+
+def parameters(cohort: int, colluders: int, min_survivors: int, **others: str) -> RoundParameters:
+    return RoundParameters(
+        cohort=cohort,
+        colluders=colluders,
+        min_survivors=min_survivors,
+        quorum=min_survivors,
+        bits=16,
+        dim=1,
+        **{"graph": HARARY, **others},  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+@pytest.mark.parametrize("size", [5, 40, SMALL_COHORT - 1])
+def test_small_cohorts_share_on_the_complete_graph(size: int, adversary: str) -> None:
+    plan = parameters(size, 0, size - 1, adversary=adversary)
+    assert isinstance(graph_of(tuple(range(size)), plan, bytes(32)), CompleteGraph)
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_large_cohorts_share_on_a_ring_if_the_plan_says_so(adversary: str) -> None:
+    u1 = tuple(range(1000))
+    plan = parameters(1000, 10, 950, adversary=adversary)
+    graph = graph_of(u1, plan, bytes(32))
+    sharing = k_regular(1000, 10, 50, adversary)
+    assert isinstance(graph, HararyGraph)
+    assert (graph.degree, graph.threshold) == (sharing.degree, sharing.threshold)
+    everybody = graph_of(u1, parameters(1000, 10, 950, adversary=adversary, graph=COMPLETE), bytes(32))
+    assert isinstance(everybody, CompleteGraph)
+    assert everybody.threshold == (1000 + 10) // 2 + 1
+
+
+def test_a_cohort_for_which_no_degree_holds_shares_on_the_complete_graph() -> None:
+    """Of 100, 30 may collude and 34 leave."""
+    plan = parameters(100, 30, 66)
+    assert k_regular(100, 30, 34, MALICIOUS) is None
+    graph = graph_of(tuple(range(100)), plan, bytes(32))
+    assert isinstance(graph, CompleteGraph)
+    assert (graph.degree, graph.threshold) == (99, 66)
+
+
+def test_the_degree_follows_from_those_who_are_there_and_may_leave() -> None:
+    """|u1| - min_survivors of u1 may leave, and the weaker the coordinator, the fewer neighbours are enough."""
+    plan = parameters(1000, 10, 900)
+    degrees = [plan.sharing(size).degree for size in (1000, 950, 900)]
+    assert degrees == sorted(degrees, reverse=True)
+    assert len(set(degrees)) == 3
+    by_adversary = [parameters(1000, 10, 900, adversary=one).sharing(1000).degree for one in (CURIOUS, SEMI_MALICIOUS)]
+    assert by_adversary[0] <= by_adversary[1] < degrees[0]
+
+
+def test_a_large_ring_is_the_slow_one_at_any_place() -> None:
+    """Positions beyond 32767, which a signed 16-bit number would not hold."""
+    u1 = tuple(range(65_520))
+    graph, ring = ring_of(u1, 100, 5), slow_ring(u1, context(5))
+    for member in random.Random(5).sample(u1, 20):
+        at = ring.index(member)
+        around = sorted(ring[(at + step) % len(ring)] for step in range(-50, 51) if step)
+        assert list(graph.neighbours(member)) == around
+        for holder in around[::25]:
+            assert graph.neighbours(member)[graph.places(holder)[member]] == holder
