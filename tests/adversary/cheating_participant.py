@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import importlib
 import inspect
 import logging
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,7 +30,9 @@ from structlog.testing import capture_logs
 
 import server.gathering
 import server.study
+from client.certificate import load_certificate
 from client.configuration import load
+from client.connection import DocumentUnavailable, Session
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant_host import UNFINISHED, JoinError, ParticipantHost
@@ -44,7 +48,8 @@ from wire import coordinator_pb2 as pb
 KINDS = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 PHASE_OF = dict(zip(KINDS, PHASES, strict=True))
 ADVERTISE, SHARE, INPUT, CHECK, UNMASK = KINDS
-STUCK_S = 5.0  # a study in which nothing happens for so long hangs
+STUCK_S = 20.0  # a study in which nothing happens for so long hangs
+STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for
 GONE_S = 3600.0  # by how much a clock is put forward
 
 SUM_OF_ALL, SUM_OF_OTHERS = "sum", "sum of the others"
@@ -76,7 +81,14 @@ class Off(Naive):
             naive = stack.enter_context(super().switched_off())
             for one in self.also:
                 stack.enter_context(one.switched_off())
-            yield naive
+            token = _patience_s.set(STUCK_NAIVE_S)
+            try:
+                yield naive
+            finally:
+                _patience_s.reset(token)
+
+
+_patience_s: ContextVar[float] = ContextVar("patience_s", default=STUCK_S)
 
 
 # ---------------------------------------------------------------- the cheat
@@ -94,15 +106,13 @@ class Cheat:
         twists: by the kind of message it takes the place of.
         uploader: in the place of the upload: async (cheater, packed vector).
         rounds: in which it cheats.
-        begins: async (cheater), run beside everything else from the study's start on.
-        connects: takes the place of opening its own session; for who isn't let in.
+        options: of its channel.
     """
 
     twists: Mapping[str, Twist] = field(default_factory=dict)
     uploader: Callable[[Cheater, bytes], Awaitable[Any]] | None = None
     rounds: frozenset[int] = frozenset({1})
-    begins: Callable[[Cheater], Awaitable[Any]] | None = None
-    connects: Callable[[Cheater], Awaitable[Any]] | None = None
+    options: tuple[tuple[str, int], ...] = ()
 
     def kinds(self) -> set[str]:
         """Phases in which it cheats."""
@@ -125,14 +135,16 @@ class Cheater(Peer):
     owed: int = 0
     mask_key_symbols: Any = None
     receipts: list[bytes] = field(default_factory=list)
-    before: dict[str, Any] = field(default_factory=dict)  # its honest messages of earlier rounds
+    before: dict[str, Any] = field(default_factory=dict)  # its last honest messages, by kind
+    first: dict[str, Any] = field(default_factory=dict)  # its first ones
+    said: dict[str, tuple[tuple[int, int], Any]] = field(default_factory=dict)  # its last ones, with their attempt
+    told: list[str] = field(default_factory=list)  # why it could not come back at once
+    others: list[Session] = field(default_factory=list)  # sessions beside its own
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    returning: bool = False  # opens another session when this one has ended
+    returning: bool = False  # opens another session when this one has ended, and isn't back yet
+    left_unsent: bool = False  # some of what it has sent never arrives
 
     async def connect(self) -> None:
-        if self.cheat.connects is not None:
-            await self.cheat.connects(self)
-            return
         await super().connect()
         assert self.session is not None
         # Bytes that are no message may be sent as they are.
@@ -150,16 +162,51 @@ class Cheater(Peer):
             if reason is not None or not self.returning:
                 self.session.close()  # nobody need wait for it
                 return reason
-            await self.close()
-            self.returning = False
-            await self.connect()
+            await self._come_back()
 
     async def leave(self, *, returns: bool) -> None:
-        """Cut the connection in the middle of whatever there is."""
+        """Cut the session in the middle of whatever there is; done when the coordinator knows."""
         assert self.session is not None
         self.returning = returns
         self.session.close()
+        await self.until(self.is_over)
         await self.session._incoming.put(None)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Something is so."""
+        while not holds():
+            await asyncio.sleep(0.002)
+
+    async def is_cut_off(self) -> None:
+        """The coordinator has ended this session, and another one is to be opened."""
+        self.returning = True
+        await self.until(self.is_over)
+
+    def is_over(self) -> bool:
+        """Whether this session has ended for the coordinator."""
+        assert self.session is not None
+        return bool(self.where.study.sessions.by_token(self.session.welcome.session_token) is None)
+
+    async def _come_back(self) -> None:
+        """Try again as a client does, whose last call may have failed because the coordinator was just ending it."""
+        try:
+            for _ in range(20):
+                await self.close()
+                try:
+                    await self.connect()
+                    break
+                except (grpc.aio.AioRpcError, DocumentUnavailable) as error:
+                    self.told.append(str(error))
+                    await asyncio.sleep(0.05)
+            await self.until(self.is_back)
+        finally:
+            self.returning = False
+
+    def is_back(self) -> bool:
+        """Whether it can take part in a round again."""
+        assert self.stage is not None
+        session = self.stage.where.study.sessions.get(self.me)
+        return session is not None and session.ready
 
     async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
         self.mask_key_symbols = self.phase._keys.mask_key_symbols
@@ -171,7 +218,7 @@ class Cheater(Peer):
 
     async def say(self, kind: str, content: Any) -> None:
         if self.number[0] not in self.cheat.rounds or kind not in self.cheat.twists:
-            self.before[kind] = content
+            self._remember(kind, content)
             await self.tell(self.wrap(**{kind: content}))
             return
         round_ = self.number[0]
@@ -182,8 +229,13 @@ class Cheater(Peer):
             for message in messages or ():
                 await self.tell(message)
         finally:
-            self.before[kind] = content
+            self._remember(kind, content)
             self.cheated.add((round_, kind))
+
+    def _remember(self, kind: str, content: Any) -> None:
+        self.before[kind] = content
+        self.first.setdefault(kind, content)
+        self.said[kind] = (self.number, content)
 
     async def tell(self, message: Any) -> None:
         """Send a message, or raw bytes."""
@@ -214,6 +266,8 @@ class Cheater(Peer):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.tasks.clear()
+        for other in self.others:
+            other.close()
         await super().close()
 
     def crooked(self) -> Any:
@@ -269,12 +323,14 @@ class Stage:
 
     def cheated(self, round_: int, kind: str) -> bool:
         """Whether every cheat of a phase has been done and has reached the coordinator."""
+        if kind == UNMASK and any(cheater.returning for cheater in self.cheaters.values()):
+            return False  # the next round is with them
         for who, cheater in self.cheaters.items():
             if round_ not in cheater.cheat.rounds or kind not in cheater.cheat.kinds():
                 continue
             if (round_, kind) not in cheater.cheated and who in self.present(round_):
                 return False
-            if self.arrived[who] < cheater.owed and cheater.session is not None and not self.lost(who):
+            if self.arrived[who] < cheater.owed and not self.lost(who) and not cheater.left_unsent:
                 return False
         return True
 
@@ -338,8 +394,9 @@ async def play(
         "quorum": fewest,
         **(study or {}),
     }
-    name = "-".join(["study", *(f"{key}-{value}" for key, value in sorted(options.items()) if key != "task_options")])
-    folder = places.study("".join(c for c in name.lower() if c.isalnum() or c == "-")[:60].rstrip("-"), **options)
+    # A study's name stands for its options.
+    name = "study-" + hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:12]
+    folder = places.study(name, **options)
     work, stage = places.work(), Stage(silent=silent)
     tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
     with capture_logs() as stage.logs, _watched(stage, stall_s):
@@ -349,7 +406,8 @@ async def play(
             keys = identities(folder)
             stage.honest = [who for who in range(participants) if who not in cheats]
             for who, cheat in cheats.items():
-                stage.cheaters[who] = Cheater(stage.where, keys[who], stage=stage, cheat=cheat, me=who)
+                where = _Reached(stage.where, _home(folder, keys[who].public), cheat.options)
+                stage.cheaters[who] = Cheater(where, keys[who], stage=stage, cheat=cheat, me=who)  # type: ignore[arg-type]
             honest = {keys[who].public for who in stage.honest}
             ended = await stack.enter_async_context(_hosts(folder, work, stage.where.address, honest))
             await stack.enter_async_context(_cheating(stage))
@@ -364,6 +422,31 @@ async def play(
     return stage
 
 
+class _Reached:
+    """The coordinator, over a channel with the certificate of a participant's own host."""
+
+    def __init__(self, where: Coordinator, home: Path, options: tuple[tuple[str, int], ...]) -> None:
+        self._where, self._home, self._options = where, home, options
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._where, name)
+
+    def channel(self) -> grpc.aio.Channel:
+        """As a client process opens it, but for the options."""
+        shown = load_certificate(self._home / "tls" / "client.pem", self._home / "tls" / "client.key")
+        credentials = grpc.ssl_channel_credentials((self._home / "ca.pem").read_bytes(), shown.key, shown.chain)
+        return grpc.aio.secure_channel(
+            self._where.address, credentials, options=[*self._options, ("grpc.use_local_subchannel_pool", 1)]
+        )
+
+
+def _home(folder: Path, identity: bytes) -> Path:
+    for home in sorted((folder / "hosts").iterdir()):
+        if any(load_identity(one.key).public == identity for one in load(home).participants):
+            return home
+    raise AssertionError("no host has this participant")
+
+
 async def _until_over(stage: Stage) -> None:
     running = stage.where.running
     assert running is not None
@@ -373,7 +456,7 @@ async def _until_over(stage: Stage) -> None:
         active = stage.activity + sum(event["kind"] not in _IDLE for event in stage.events)
         if active != seen:
             seen, since = active, time.monotonic()
-        elif time.monotonic() - since > STUCK_S:
+        elif time.monotonic() - since > _patience_s.get():
             stage.ended = "hang"
             return
     try:
@@ -390,7 +473,6 @@ async def _cheating(stage: Stage) -> AsyncIterator[None]:
     cheaters = list(stage.cheaters.values())
     await asyncio.gather(*(one.connect() for one in cheaters))
     tasks = [asyncio.create_task(one.play()) for one in cheaters]
-    tasks += [asyncio.create_task(one.cheat.begins(one)) for one in cheaters if one.cheat.begins is not None]
     try:
         yield
     finally:
@@ -418,8 +500,9 @@ async def _hosts(
 
     async def ended() -> list[str]:
         """How those ended that didn't end well."""
-        results = await asyncio.gather(*(task for _, _, task in opened), return_exceptions=True)
-        return [
+        done, waiting = await asyncio.wait([task for _, _, task in opened], timeout=_patience_s.get())
+        results = [task.exception() for task in done]
+        return ["it is still waiting"] * bool(waiting) + [
             str(error)
             for error in results
             if error is not None and not (isinstance(error, JoinError) and error.exit_code == UNFINISHED)
@@ -610,7 +693,8 @@ def judge(
     for blame in blames:
         if blame.excluded and any(blame.who in one.u3 for round_, one in completed.items() if round_ > blame.round):
             broken.append(f"participant {blame.who} was excluded and came back")
-    drops = Counter((event["round"], event["attempt"], event["participant"]) for event in stage.of("participant_dropped"))
+    dropped = stage.of("participant_dropped")
+    drops = Counter((event["round"], event["attempt"], event["participant"]) for event in dropped)
     broken += [f"participant {who} left an attempt twice" for (_, _, who), count in drops.items() if count > 1]
     moved: list[int] = []
     for (round_, attempt), opened in sorted(stage.opened.items()):

@@ -148,7 +148,7 @@ async def key_of_another(places: Places) -> Seen:
     async def second(cheater: Cheater, honest: pb.Advertisement) -> Any:
         assert cheater.stage is not None
         first = cheater.stage.cheaters[0]
-        while ADVERTISE not in first.before:
+        while not cheater.stage.arrived[0]:
             await asyncio.sleep(0.002)
         key = first.before[ADVERTISE].mask_key
         return [cheater.wrap(advertise_keys=resigned(cheater, honest, key, honest.channel_key))]
