@@ -13,6 +13,7 @@ from typing import Any
 from tests.reference import setting
 from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
+from tests.reference.graph import Graph
 from tests.reference.lies import replaced
 from tests.reference.participant import Participant, bitmap
 from tests.reference.primitive_vectors import flip
@@ -43,8 +44,9 @@ def ring_refusals() -> Case:
         for name, message in messages():
             case: Case = {"round": round_, "name": name, "participant": who, "instead": {phase: message}}
             participants.append({**case, "refused": must_refuse(base, case, phase)})
-    for (round_, base), who, again in ((signed, VICTIM, fewer_uploads()), (unsigned, 0, unsigned_sets(range(5), range(4)))):
-        case = {"round": round_, "name": "a second, different request", "participant": who, "instead": {}, "then": again}
+    name, other_sets = "a second, different request", unsigned_sets(range(5), range(4))
+    for (round_, base), who, again in ((signed, VICTIM, fewer_uploads()), (unsigned, 0, other_sets)):
+        case = {"round": round_, "name": name, "participant": who, "instead": {}, "then": again}
         participants.append({**case, "refused": must_refuse(base, case, "Unmasking")})
 
     goes_on: list[Case] = []
@@ -330,21 +332,17 @@ def taken() -> Iterator[tuple[str, Message, bool]]:
 def false_dealings_to_all() -> Iterator[tuple[str, int, Message]]:
     base = ring_round()
     good = base.record.to_coordinator["ShareKeys"][LIAR]
-    for name, holders, neighbours in (
-        ("shares for all of u1", None, None),
-        ("a commitment to a share of one's own", True, None),
-    ):
-        crooked = deepcopy(base.participants[LIAR])
-        graph = crooked.graph
-        mine = sorted([LIAR, *graph.neighbours(LIAR)])
-        if holders is None:
-            graph.degree, graph.complete = len(graph.u1) - 1, True
-            crooked.agreements = {who: bytes(32) for who in graph.u1}
-            crooked.keys = base.record.to_coordinator["AdvertiseKeys"]
-            yield name, LIAR, deal_again(crooked, [[7] * 32] * len(graph.u1), good["seed_commitment"])
-        else:
-            graph.holders = lambda _, among=mine: among  # type: ignore[misc]
-            yield name, LIAR, deal_again(crooked, [[7] * 32] * len(mine), good["seed_commitment"])
+    everyone = deepcopy(base.participants[LIAR])
+    everyone.graph = Graph(everyone.u1, len(everyone.u1) - 1, everyone.context)
+    everyone.agreements = dict.fromkeys(everyone.u1, bytes(32))  # nobody opens these
+    everyone.keys = base.record.to_coordinator["AdvertiseKeys"]
+    dealing = deal_again(everyone, [[7] * 32] * len(everyone.u1), good["seed_commitment"])
+    yield "shares for all of u1", LIAR, dealing
+    with_own = deepcopy(base.participants[LIAR])
+    holders = sorted([LIAR, *with_own.graph.neighbours(LIAR)])
+    with_own.graph.holders = lambda _: holders  # type: ignore[method-assign]
+    dealing = deal_again(with_own, [[7] * 32] * len(holders), good["seed_commitment"])
+    yield "a commitment to a share of one's own", LIAR, dealing
     yield "a ciphertext is missing", LIAR, {**good, "ciphertexts": good["ciphertexts"][:-1]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from tests.reference.coordinator import Coordinator
 from tests.reference.participant import Participant
 from tests.reference.rounds import Record, identity_seeds, input_of, run_round, setting_of, stream_of
-from tests.reference.setting import PHASES, Setting
+from tests.reference.setting import Setting
 from tests.reference.vectors_mod_2b import add_vectors
 
+Attempt = tuple[Setting, dict[str, set[int]], str, list[bool]]
 
-def attempt_of(seed: int) -> tuple[Setting, dict[str, set[int]], str, list[bool]]:
+
+def attempt_of(seed: int) -> Attempt:
     """A setting, who falls silent when, a name for the randomness, and whom the reference plays.
 
     Drawn from a seed, since hypothesis by itself tries the same few corners again and again: of twenty rounds too few
@@ -34,14 +37,44 @@ def attempt_of(seed: int) -> tuple[Setting, dict[str, set[int]], str, list[bool]
         attempt=draw.randint(1, 9),
     )
     # As many leave as can be spared, now and then one more.
-    leaving = count - agreed.numbers.threshold(count) + draw.choice((0, 0, 0, 1))
+    leaving = count - agreed.numbers.majority(count) + draw.choice((0, 0, 0, 1))
+    return agreed, silence(draw, agreed, leaving), f"seed {seed}", draw.choices((True, False), k=count + 1)
+
+
+def attempt_on_a_ring(seed: int) -> Attempt:
+    """The same on a ring, or without signatures; bounds differ from each other and from the signatures needed."""
+    draw = Random(seed)
+    count = draw.randint(6, 11)
+    degree = draw.choice((2, 4, 4, 6, 6)) if count > 8 else draw.choice((2, 4))
+    adversary = draw.choice(("malicious", "malicious", "semi-malicious", "curious"))
+    signatures = (count + 2) // 2 + 1
+    least = draw.randint(signatures, min(count, signatures + 1))
+    agreed = setting_of(
+        count,
+        bits=draw.choice((1, 12, 20, 33)),
+        dim=draw.randint(1, 9),
+        colluders=draw.randint(0, 2),
+        min_survivors=least,
+        quorum=draw.randint(least, min(count, least + 1)),
+        round_=draw.randint(1, 2**40),
+        sharing=(degree, draw.randint(2, max(2, degree // 2 + draw.choice((0, 0, 1))))),
+        adversary=adversary,
+    )
+    if draw.random() < 0.2:
+        agreed = replace(agreed, sharing=None)  # too few for a ring by the rule
+    leaving = draw.randint(0, count - least)
+    return agreed, silence(draw, agreed, leaving), f"ring, seed {seed}", draw.choices((True, False), k=count + 1)
+
+
+def silence(draw: Random, agreed: Setting, leaving: int) -> dict[str, set[int]]:
+    """Who falls silent in which phase."""
     silent: dict[str, set[int]] = {}
-    for who in draw.sample(range(count), leaving):
-        silent.setdefault(draw.choice(PHASES), set()).add(who)
-    return agreed, silent, f"seed {seed}", draw.choices((True, False), k=count + 1)
+    for who in draw.sample(range(len(agreed.roster)), leaving):
+        silent.setdefault(draw.choice(agreed.numbers.phases), set()).add(who)
+    return silent
 
 
-def played(attempt: Any, by_reference: list[bool]) -> tuple[Record, list[bytes]]:
+def played(attempt: Attempt, by_reference: list[bool]) -> tuple[Record, list[bytes]]:
     """A round whose participants, and at last whose coordinator, are the reference's or the core's."""
     agreed, silent, name, _ = attempt
     everybody = range(len(agreed.roster))
@@ -53,29 +86,20 @@ def played(attempt: Any, by_reference: list[bool]) -> tuple[Record, list[bytes]]
         for who in everybody
     }
     coordinator: Any = Coordinator(agreed) if by_reference[-1] else FastCoordinator(agreed)
-    record = run_round(people, coordinator, {who: input_of(agreed, who) for who in everybody}, silent)
+    inputs = {who: input_of(agreed, who) for who in everybody}
+    record = run_round(people, coordinator, inputs, silent, phases=agreed.numbers.phases)
     return record, [stream.taken for stream in streams]
 
 
 def stated(record: Record) -> Any:
-    """Everything that was said, and how it ended."""
+    """Everything that was said, who refused to go on, and how it ended."""
     ended = record.ended_by.stated() if record.ended_by else record.total
-    assert not record.refused
-    return record.to_coordinator, record.to_participants, ended
+    refused = [(refusal.stated(), message) for refusal, message in record.refused]
+    return record.to_coordinator, record.to_participants, refused, ended
 
 
-# A round is small as it is; making a failing one smaller takes minutes.
-@settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(st.integers(0, 2**64 - 1))
-def test_random_rounds_agree_in_every_byte(seed: int) -> None:
+def agree(attempt: Attempt) -> Record:
     """All by the reference, all by the core, and some by each: the same messages and the right sum."""
-    attempt = attempt_of(seed)
     agreed, _, _, mixed = attempt
     count = len(agreed.roster) + 1
     reference, randomness = played(attempt, [True] * count)
@@ -88,6 +112,46 @@ def test_random_rounds_agree_in_every_byte(seed: int) -> None:
         assert core.total == add_vectors(inputs, agreed.numbers.dim, agreed.numbers.bits)
     else:
         assert core.ended_by.error == "TooFewClients"
+    return core
+
+
+# A round is small as it is; making a failing one smaller takes minutes.
+def several(rounds: int) -> settings:
+    return settings(
+        max_examples=rounds,
+        deadline=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+@several(20)
+@given(st.integers(0, 2**64 - 1))
+def test_random_rounds_agree_in_every_byte(seed: int) -> None:
+    assert not agree(attempt_of(seed)).refused
+
+
+@several(14)
+@given(st.integers(0, 2**64 - 1))
+def test_random_rounds_on_rings_agree_in_every_byte(seed: int) -> None:
+    """Here a participant may be left with too few neighbours, and ends the attempt for itself."""
+    core = agree(attempt_on_a_ring(seed))
+    assert all(refusal.phase == "MaskedInputCollection" for refusal, _ in core.refused)
+
+
+@pytest.mark.parametrize(("adversary", "sharing"), [("malicious", (12, 8)), ("curious", (8, 3))])
+def test_a_ring_by_the_rule(adversary: str, sharing: tuple[int, int]) -> None:
+    """69 members, of whom 65 must stay; the reference plays the coordinator and four participants."""
+    agreed = setting_of(70, bits=16, dim=3, min_survivors=65, sharing=(2, 2), adversary=adversary)
+    agreed = replace(agreed, sharing=None)
+    silent = {"AdvertiseKeys": {9}, "ShareKeys": {69}, "MaskedInputCollection": {3}, agreed.numbers.phases[-1]: {20}}
+    reference = [who in (0, 21, 35, 68, 70) for who in range(71)]
+    record, _ = played((agreed, silent, "by the rule", []), reference)
+    assert not record.refused
+    survivors = [who for who in range(70) if who not in (3, 9, 69)]
+    assert record.total == add_vectors([input_of(agreed, who) for who in survivors], 3, 16)
+    assert agreed.numbers.sharing(69) == sharing
 
 
 @pytest.mark.parametrize("by_reference", [True, False], ids=["reference coordinator", "core coordinator"])

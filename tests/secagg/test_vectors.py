@@ -479,7 +479,7 @@ def round_named(name: str) -> Case:
 def told_in(base: Case, who: int) -> dict[str, Case]:
     """What one participant was told in a round, by phase."""
     everything = base["to_participants"].items()
-    return {"AdvertiseKeys": {}} | {phase: told[who] if who in told else told for phase, told in everything}
+    return {"AdvertiseKeys": {}} | {phase: told.get(who, told) for phase, told in everything}
 
 
 def phases_of(base: Case) -> tuple[str, ...]:
