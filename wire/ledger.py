@@ -105,7 +105,10 @@ class About:
     @classmethod
     def from_bytes(cls, data: bytes) -> About:
         """Inverse of `to_bytes`; raises `ValueError`."""
-        values = json.loads(data)
+        try:
+            values = json.loads(data)
+        except RecursionError as error:
+            raise ValueError("not the beginning of a ledger") from error
         if not isinstance(values, dict) or not all(isinstance(values.get(name), str) for name in vars(cls(""))):
             raise ValueError("not the beginning of a ledger")
         about = cls(values["side"], values["study"], values["study_sha256"], values["mark"])

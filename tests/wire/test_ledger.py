@@ -653,6 +653,11 @@ def test_rows_that_say_nothing_sensible(changes: dict[str, Any]) -> None:
         entry(1, **changes)
 
 
+def test_a_beginning_of_lists_within_lists() -> None:
+    with pytest.raises(ValueError, match="not the beginning"):
+        About.from_bytes(b"[" * 100_000)
+
+
 def test_one_row_has_one_encoding() -> None:
     for row in (entry(1), hers(1), hers(1, kind=EXCLUDED, cost=0.0), entry(3, cost=5e-324, at=1e300)):
         data = row.to_bytes()
