@@ -133,7 +133,8 @@ class LedgerEntry:
         costs = [cost for _, cost in self.curve]
         if any(type(value) is not float for value in orders + costs) or orders != sorted(set(orders)):
             raise InvalidRow("curve must be pairs of numbers with ascending orders")
-        if any(not 1 < order < math.inf for order in orders) or any(not 0 <= cost < math.inf for cost in [*costs, self.cost]):
+        spent = [*costs, self.cost]
+        if not all(1 < order < math.inf for order in orders) or not all(0 <= cost < math.inf for cost in spent):
             raise InvalidRow("Renyi orders must be finite and above 1, costs finite and not negative")
         self._check_subject()
 
