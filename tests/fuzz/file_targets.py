@@ -30,7 +30,7 @@ from client.policy_file import load_policy
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from secagg.roster import InvalidRoster, sign_roster
 from server.roster_file import UNDER_WAY, RosterFile
-from tests.fuzz.document_targets import AUTHORITY, client_certificate, tls_key
+from tests.fuzz.document_targets import AUTHORITY, NO_VERSION, client_certificate, tls_key, with_inner
 from tests.fuzz.mutations import change_bytes, change_text, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.secagg.attempts_in_memory import authority, roster_of
@@ -192,6 +192,7 @@ def _private() -> bytes:
 
 def pair_seeds() -> Iterator[bytes]:
     yield _private() + client_certificate()
+    yield _private() + with_inner(client_certificate(), *NO_VERSION).encode()
     yield ec.derive_private_key(5, ec.SECP384R1()).private_bytes(
         Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
     ) + client_certificate()

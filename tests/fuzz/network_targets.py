@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
+import server.service
 from secagg.messages import CohortKeys, NeighbourShares
 from server.open_calls import Caller, CallRefused
 from server.peer_certificate import HOST_URI, IDENTITY_URI, CertificateHolders, check_certificate
-from server.sessions import SessionRefused
+from server.sessions import SessionRefused, Sessions
 from tests.fuzz.mutations import message_mutation
 from tests.fuzz.played import codecs, plain, reference_round
 from tests.fuzz.target import Target, must
@@ -75,6 +78,36 @@ def _there_and_back(read: Callable[[Any], Any], write: Callable[[Any], Message |
     again = read(type(message).FromString(written.SerializeToString()))
     must(plain(again) == plain(found), "what was read is written otherwise")
     return found
+
+
+def hear_session(data: bytes) -> None:
+    """One message of an open session, and as the first of one: taken, or `SessionRefused`."""
+    roster = reference_round().config.roster
+    sessions = Sessions(roster.study, roster, lambda *_: None)
+    handed_on: list[tuple[Any, ...]] = []
+    study = SimpleNamespace(
+        sessions=sessions, phase_message=lambda *one: handed_on.append(one), refusal=lambda *one: handed_on.append(one)
+    )
+    session = sessions.open(roster.identity(0))
+    with contextlib.suppress(SessionRefused):
+        server.service._receive(study, session, data)  # type: ignore[arg-type]
+        must(len(handed_on) + session.outbox.qsize() + session.ready == 1, "one message was taken for several")
+    try:
+        message = pb.ParticipantMessage.FromString(data)
+    except DecodeError:
+        return
+    with contextlib.suppress(SessionRefused):
+        identity, nonce, _ = sessions.challenge(message.open)
+        must(message.WhichOneof("message") == "open", "what is no Open was answered")
+        must(identity in roster.positions and len(nonce) == 32, "a stranger was given a challenge")
+
+
+def session_seeds() -> Iterator[bytes]:
+    yield from participant_seeds()
+    roster = reference_round().config.roster
+    first = pb.Open(protocol_version=1, identity=roster.identity(1), study=roster.study, nonce=bytes(32))
+    yield pb.ParticipantMessage(open=first).SerializeToString()
+    yield pb.ParticipantMessage(heartbeat=pb.Heartbeat()).SerializeToString()
 
 
 def participant_seeds() -> Iterator[bytes]:
@@ -185,6 +218,7 @@ TARGETS: Final = (
         coordinator_seeds,
         message_mutation(pb.CoordinatorMessage),
     ),
+    Target("session", hear_session, session_seeds, message_mutation(pb.ParticipantMessage)),
     Target("chunk", read_chunk, chunk_seeds, largest=20_000),
     Target(
         "certificate_names",

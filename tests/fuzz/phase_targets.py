@@ -13,18 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from attempts_in_memory import freeze
 from google.protobuf.message import DecodeError
 
+from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
 from tests.fuzz.played import GRAPHS, Round, answer, codecs, copied, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
-from wire.codec import MalformedMessage
+from wire.codec import MalformedMessage, read_survivor_proof, write_survivor_proof
 
 _MOST_MESSAGES: Final = 8
 
@@ -137,6 +138,41 @@ def answered_target(data: bytes) -> None:
     must(freeze(reply) == freeze(step.up[me]), "the same request was answered otherwise")
 
 
+def excluded_target(data: bytes) -> None:
+    """A proof that a sum was opened without a participant: believed where a quorum signed it, and only so."""
+    choose = Steering(data)
+    graph = ("complete", "ring")[choose.below(2)]
+    name = _collecting(graph)[2]
+    played = reference_round(graph, 1, name)
+    step = played.step(name)
+    me = max(step.asked)
+    cohort = _excluded_cohort(graph)
+    source = reference_round(graph, 1, name) if choose.below(4) else reference_round(graph)
+    sets, request = (next(iter(one.down.values())) for one in source.steps[-2:])
+    written = write_survivor_proof(1, 1, sets, request)
+    for _ in range(choose.below(4)):
+        change_message(written, choose)
+    try:
+        told = read_survivor_proof(type(written).FromString(written.SerializeToString()))
+    except (MalformedMessage, DecodeError):
+        return
+    try:
+        survivors = client_phases.excluding_survivors(cohort, *told)
+    except CoordinatorMisbehaved:
+        must(source is not played or told != (sets, request), "an honest proof was refused")
+        return
+    must(played.completed is not None and survivors == played.completed.u3, "another u3 was believed than was signed")
+    must(me not in survivors, "a participant was told that it is excluded by a set that holds it")
+
+
+@cache
+def _excluded_cohort(graph: str) -> Any:
+    """u1 as the participant who leaves before its upload knows it."""
+    step = reference_round(graph, 1, _collecting(graph)[2]).step(_collecting(graph)[2])
+    me = max(step.asked)
+    return copied(step.asked[me]).receive(step.down[me]).cohort
+
+
 def _held(phase: Any) -> Any:
     """All that a participant's phase holds, but for the mark that it is over."""
     return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
@@ -176,6 +212,7 @@ def _targets() -> Iterator[Target]:
     for name in dict.fromkeys(name for graph in GRAPHS for name in _asked(graph)):
         yield Target(f"participant_{name}", partial(client_target, name), _seeds, largest=256)
     yield Target("participant_Answered", answered_target, _seeds, largest=128)
+    yield Target("participant_SurvivorProof", excluded_target, _seeds, largest=128)
 
 
 TARGETS: Final = tuple(_targets())
