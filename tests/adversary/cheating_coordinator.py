@@ -34,7 +34,6 @@ import grpc
 import numpy as np
 from attempts_in_memory import Cohort, Sets, vector_of
 from host_in_process import host, ledger_of, rows_of, settings_of
-from lying_coordinator_view import View
 from structlog.testing import capture_logs
 from study_in_process import identities
 
@@ -71,6 +70,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
     "three": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "rounds": 3},
     "weaker": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "name": "strict"},
+    # The ring of tests/secagg/small_rings.py: 14 of whom 4 collude; with "looser" more may drop than its degree bears.
+    "ring": {"participants": 14, "adversarial": 0.3, "min_survivors": 13, "quorum": 13, **SYNTHETIC},
+    "looser": {"participants": 14, "adversarial": 0.3, "min_survivors": 10, "quorum": 10, **SYNTHETIC},
     "drawn": {
         "participants": 14,
         "sampling": "lottery",
@@ -153,9 +155,6 @@ class Notes(Cohort):
     channel_keys: dict[int, AgreementKey] = field(default_factory=dict)
     inputs: dict[int, Any] = field(default_factory=dict)  # what was masked; for judging alone
 
-    openable = View.openable
-    known = View.known
-
     def forge(self, colluder: int, sets: Sets) -> bytes:
         signature: bytes = self.identity_keys[colluder].sign(self.statement(sets))
         return signature
@@ -180,6 +179,27 @@ class Notes(Cohort):
                 symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(receiver)] = symbols
 
+    def openable(self, honest: frozenset[int]) -> list[frozenset[int]]:
+        """The smallest sets of honest inputs whose sum opens; any other that opens is made of these.
+
+        A member's own mask must be known. Where the mask with a neighbour is not, neither opens without the other, and
+        both must have masked with it.
+        """
+        uploaded = honest & self.uploads.keys()
+        bare = {who for who in uploaded if self.secret(who, SELF_MASK_SEED) is not None}
+        keys = {who for who in self.u1 if self.private_mask_key(who) is not None}
+        ties = {who: set() if who in keys else self.masked_with[who] - keys for who in uploaded}
+        found: list[frozenset[int]] = []
+        for who in bare:
+            together, waiting = set(), {who}
+            while waiting:
+                one = waiting.pop()
+                together.add(one)
+                waiting |= ties.get(one, set()) - together
+            if together <= bare and all(one in ties[other] for one in together for other in ties[one]):
+                found.append(frozenset(together))
+        return [one for one in dict.fromkeys(found) if not any(other < one for other in found)]
+
     def opens(self, members: Iterable[int]) -> bool:
         """Whether exactly the sum of these inputs comes out."""
         members = tuple(members)
@@ -203,6 +223,7 @@ class Client:
     lost: int = 0  # sessions that ended
     inputs: dict[tuple[int, int], Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)  # what was raised out of the handling of a message
+    participant: Any = None  # the client's own object; looked into where it turns out to collude
 
     def kinds(self, number: tuple[int, int] | None = None) -> list[str]:
         """What was heard of it, in an attempt or at all."""
@@ -488,6 +509,15 @@ class Attempt:
         self.phases[who], self.advertisements[who] = phase, advertised
         self.mask_keys[who], self.channel_keys[who] = phase._keys.mask_key, phase._keys.channel_key
 
+    def corrupt(self, who: Iterable[int]) -> None:
+        """These collude as well: what they hold is the coordinator's, who says the rest in their place."""
+        turned = frozenset(who)
+        for one in sorted(turned):
+            phase = self.coordinator.clients[one].participant._attempt.phase
+            self.colludes(one, phase, self.advertisements[one])
+        self.coordinator.colluders |= turned
+        self.coordinator.honest -= turned
+
     def force(self, who: int) -> None:
         """A colluder advertises though its own client would not, not having been drawn."""
         phase = AdvertiseKeys.__new__(AdvertiseKeys)
@@ -619,15 +649,24 @@ class Attempt:
         sets: Sets | Mapping[int, Sets],
         signatures: Mapping[int, bytes] | Mapping[int, Mapping[int, bytes]],
         to: Iterable[int] | None = Everybody,
+        *,
+        evidence: bool = True,
     ) -> None:
-        """UnmaskingRequest: the same signatures for all, or for each their own; what is revealed is noted."""
+        """UnmaskingRequest: the same signatures for all, or for each their own; what is revealed is noted.
+
+        On a ring also the uploads of neighbours that are not among the signers, unless there shall be no such evidence.
+        """
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
         requests: dict[int, pb.CoordinatorMessage] = {}
         for who in audience:
             shown = signatures.get(who, signatures)
             pairs = tuple(sorted((shown if isinstance(shown, Mapping) else signatures).items()))
-            request = codec.write_unmasking_request(*self.number, UnmaskingRequest(pairs))  # type: ignore[arg-type]
-            requests[who] = pb.CoordinatorMessage(unmasking_request=request)
+            told = sets[who] if isinstance(sets, Mapping) else sets
+            uploads = cohort.evidence(who, told, {signer for signer, _ in pairs}) if evidence else ()
+            request = UnmaskingRequest(pairs, uploads)  # type: ignore[arg-type]
+            requests[who] = pb.CoordinatorMessage(
+                unmasking_request=codec.write_unmasking_request(*self.number, request)
+            )
         await self.coordinator.tell(requests)
         for who in audience:
             reply = self.heard(who, "unmasking")
@@ -777,6 +816,7 @@ def _observe(coordinator: CheatingCoordinator, host_: Any) -> None:
 
 
 def _observe_one(coordinator: CheatingCoordinator, client: Client, participant: Any) -> None:
+    client.participant = participant
     guarded, send, refuse, vector = participant._guarded, participant._send, participant._refuse, participant._vector
 
     async def on_guarded(*arguments: Any) -> Any:

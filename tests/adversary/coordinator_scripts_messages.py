@@ -221,10 +221,10 @@ async def noise(places: Places) -> Seen:
             attempt = await coordinator.begin(round_)
             await attempt.run()
             coordinator.twist.clear()
-            await coordinator.ready()
             faults = [fault for one in coordinator.clients.values() for fault in one.faults]
             if faults:
                 return coordinator.came_out("crashes", faults[0])
+            await coordinator.ready()
         return await completes(coordinator, len(kinds) + 1, 1)
 
 
@@ -264,8 +264,8 @@ def swollen(kind: str, message: Any) -> pb.CoordinatorMessage:
     name="out-of-order",
     cheat=COORDINATOR,
     does="Sends, in each phase, the messages of all other phases, word for word from the attempt before.",
-    must="Each is refused, and nothing but the refusal is said; only survivors may be signed before the upload that they "
-    "count on was asked for.",
+    must="Each is refused, and nothing but the refusal is said; only survivors may be signed before the upload that "
+    "they count on was asked for.",
     outcome="refused",
     check=(
         Naive("client.participant", without=("is out of order",), also=(naive("is not what this phase waits for"),)),
