@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from secagg.cohort import set_of, survivor_statement
 from secagg.commitments import MerkleTree, pair_nodes
 from secagg.context import RoundConfig, cohort_context
-from secagg.errors import InvalidMessage, ProtocolError
+from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
 from secagg.graph import Graph, graph_of
 from secagg.keys import (
     KEY_BYTES,
@@ -233,14 +233,23 @@ class ShareKeys(ServerPhase):
         self._trees.pop(participant, None)
 
     def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
-        """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share."""
-        quorum = self.cohort.config.parameters.quorum
-        self._close(len(self._dealings), quorum)
+        """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share.
+
+        Raises:
+            TooFewClients: u2 is below the quorum, or somebody has fewer neighbours in it than the threshold.
+        """
+        quorum, graph = self.cohort.config.parameters.quorum, self.cohort.graph
+        members = frozenset(self._dealings)
+        if not self._closed and not graph.complete and len(members) >= quorum:
+            # Whoever has fewer could not be unmasked, and would refuse to mask.
+            fewest = min(len(graph.dealers(member, members)) for member in members)
+            if fewest < graph.threshold:
+                raise TooFewClients(SHARE_KEYS, fewest, graph.threshold)
+        self._close(len(members), quorum)
         dealings, ciphertexts = dict(sorted(self._dealings.items())), self._ciphertexts
         paths = {dealer: self._trees[dealer].paths() for dealer in dealings}
         self._ciphertexts, self._trees = {}, {}
-        u2 = to_bitmap(frozenset(dealings), self.cohort.u1)
-        graph = self.cohort.graph
+        u2 = to_bitmap(members, self.cohort.u1)
 
         def shares_for(receiver: int) -> NeighbourShares:
             shares: list[DealtShare] = []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attempts_in_memory import Attempt, Script, crooked_shares, identities, make_config, start_cohort, sum_of
-from naive_variants import server_changed
+from naive_variants import server_changed, server_without
 from numpy.typing import NDArray
 from small_rings import safe_rings
 
@@ -274,6 +274,25 @@ def test_on_a_ring_a_dealer_is_named_for_what_its_neighbours_miss() -> None:
     with pytest.raises(ReconstructionFailed, match="what it sealed for 6 of its neighbours") as caught:
         attempt.run()
     assert set(caught.value.culprits) == {BAD}
+
+
+def test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2() -> None:
+    """Two of six neighbours of 0 never deal, so that four are left. It would refuse to mask; nobody is asked to."""
+    gone = start_cohort(RING).graph.neighbours(0)[:2]
+    script = Script(order={SHARE: [*(who for who in range(10) if who not in gone), *gone]}, deadline={SHARE: 8})
+    attempt = Attempt(RING, script)
+    with pytest.raises(TooFewClients) as caught:
+        attempt.run()
+    assert (caught.value.phase, caught.value.received, caught.value.needed) == (SHARE, 4, 5)
+    assert not attempt.misbehaved
+    attempt.server_phase.receive(gone[0], attempt.sent[SHARE, gone[0]])
+    following, _ = attempt.server_phase.close()
+    assert len(following.u2) == 9
+
+    naive = Attempt(RING, script, server=server_without("fewest < graph.threshold"))
+    with pytest.raises(TooFewClients, match=MASK):
+        naive.run()
+    assert "4 neighbours in u2, 5 needed" in str(naive.misbehaved[0])
 
 
 def test_on_a_ring_a_neighbourhood_that_is_gone_can_only_abort() -> None:
