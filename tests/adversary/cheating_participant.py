@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import importlib
 import inspect
 import logging
 import time
@@ -20,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -53,39 +52,21 @@ STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for
 GONE_S = 3600.0  # by how much a clock is put forward
 
 SUM_OF_ALL, SUM_OF_OTHERS = "sum", "sum of the others"
-ABORT_THEN_SUM, SHIFTED = "aborts, then sum of the others", "shifted sum"
+ABORT_THEN_SUM, SHIFTED, BUDGET_REACHED = "aborts, then sum of the others", "shifted sum", "budget reached"
 Vector = NDArray[Any]
 
 
-@dataclass(frozen=True)
 class Off(Naive):
-    """`Naive` for the coordinator's rooms.
-
-    Attributes:
-        also: further modules with checks off, where one check stands behind another.
-    """
-
-    also: tuple[Naive, ...] = ()
-
-    def load(self) -> ModuleType:
-        """The module, whose errors are the real ones: the rest of the package has to know them."""
-        real, naive = importlib.import_module(self.module), super().load()
-        for name, value in vars(real).items():
-            if isinstance(value, type) and issubclass(value, Exception):
-                setattr(naive, name, value)
-        return naive
+    """`Naive` for the coordinator's rooms: without a check a study may hang, and nobody waits long for that."""
 
     @contextlib.contextmanager
-    def switched_off(self) -> Iterator[ModuleType]:
-        with contextlib.ExitStack() as stack:
-            naive = stack.enter_context(super().switched_off())
-            for one in self.also:
-                stack.enter_context(one.switched_off())
-            token = _patience_s.set(STUCK_NAIVE_S)
-            try:
-                yield naive
-            finally:
-                _patience_s.reset(token)
+    def switched_off(self) -> Iterator[None]:
+        token = _patience_s.set(STUCK_NAIVE_S)
+        try:
+            with super().switched_off():
+                yield
+        finally:
+            _patience_s.reset(token)
 
 
 _patience_s: ContextVar[float] = ContextVar("patience_s", default=STUCK_S)
@@ -417,7 +398,7 @@ async def play(
             await _until_over(stage)
             for task in more:
                 task.cancel()
-            if stage.ended == "rounds done":
+            if stage.ended in ("rounds done", BUDGET_REACHED):
                 stage.hosts_ended = await ended()
     return stage
 
@@ -674,6 +655,7 @@ def judge(
     most_read: int = 1 << 20,
     collateral: frozenset[int] = frozenset(),
     also: tuple[str, ...] = (),
+    may_lose: bool = False,
 ) -> Seen:
     """What was seen, and every promise that did not hold.
 
@@ -683,9 +665,10 @@ def judge(
         most_read: bytes that may be read of one upload.
         collateral: cheats who may be named besides for a consequence.
         also: promises that the script itself found broken.
+        may_lose: attempts that end without a sum; they are charged, and the study ends when its budget is used up.
     """
     broken: list[str] = list(also)
-    if stage.ended != "rounds done":
+    if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
         broken.append(stage.ended or "did not end")
     completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
     if stage.ended == "rounds done" and len(completed) != rounds:
@@ -720,7 +703,7 @@ def judge(
     aborts = stage.of("attempt_aborted")
     left_out = any(blame.who not in completed.get(blame.round, Opened(frozenset(), np.zeros(0))).u3 for blame in blames)
     outcome = stage.ended
-    if stage.ended == "rounds done":
+    if completed and (stage.ended == "rounds done" or may_lose):
         outcome = ABORT_THEN_SUM if aborts else SHIFTED if moved else SUM_OF_OTHERS if left_out else SUM_OF_ALL
     told = [f"{event['phase']}: {event['reason']}" for event in aborts] + told
     return Seen(outcome, "; ".join(dict.fromkeys(told))[:300], tuple(dict.fromkeys(broken)))

@@ -311,7 +311,7 @@ async def truncated(cheater: Cheater, honest: Any, kind: str) -> None:
 
 
 async def oversize(cheater: Cheater, honest: Any, kind: str) -> None:
-    await _cut_off_by(cheater, cheater.wrap(**{kind: honest}).SerializeToString() + bytes(1 << 20))
+    await _cut_off_by(cheater, cheater.wrap(**{kind: honest}).SerializeToString() + bytes(300_000))
 
 
 async def another_opening(cheater: Cheater, _: Any, __: str) -> None:
@@ -335,7 +335,7 @@ in_each_phase(
 )
 in_each_phase(
     "oversize-messages",
-    "sends what is due with a megabyte behind it, in each phase once",
+    "sends what is due with 300 kB behind it, in each phase once",
     oversize,
     "connection closed",
     Off(

@@ -1,0 +1,135 @@
+"""Every script of a cheating participant, on the real coordinator and on each naive one it names; and that no check of
+the coordinator's side is left without a script.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from secagg import server_phases, unmasking
+from server import rounds, service, sessions, uploads
+from tests.adversary.script import PARTICIPANT, Naive, Places, Script, scripts
+from tests.secagg.naive_variants import refusals
+
+SCRIPTS = scripts(PARTICIPANT)
+NAIVE = [
+    pytest.param(script, naive, id=f"{script.name}-{at}")
+    for script in SCRIPTS
+    for at, naive in enumerate(script.check)
+]
+REFUSED = ("InvalidMessage", "UnexpectedMessage", "_WrongSecret")
+SHELL = ("UploadRefused", "UnexpectedUpload", "MalformedUpload", "MalformedMessage", "SessionRefused")
+
+# Refusals that pass on what another module has found: no `if` of their own, but a script for what is found there.
+PASSED_ON = {
+    "InvalidMessage(MASKED_INPUT, sender, str(error))": ("padding-bits",),
+    "MalformedUpload(str(error))": ("bytes-that-are-no-chunk", "oversize-chunk"),
+    "UploadRefused(reason)": ("upload-that-stalls",),
+    "UploadRefused('the vector was not taken')": ("another-vector",),
+    "SessionRefused('not a message of this protocol')": ("random-bytes", "truncated-messages"),
+    'SessionRefused("a message that an open session doesn\'t take")': ("opens-an-open-session",),
+}
+# Checks that no participant gets to beside a coordinator that is itself.
+OUT_OF_REACH = {
+    "_WrongSecret(survivor, str(error))": "a mask key of low order was refused when it was advertised",
+    "UnexpectedUpload('the attempt is over')": "uploads under way end with the attempt (server.uploads.Uploads.close)",
+    "this coordinator speaks protocol version": "tests/server/test_sessions_and_documents.py: before any session",
+    "this coordinator runs another study": "tests/server/test_sessions_and_documents.py: before any session",
+    "this identity is not on version": "tests/server/test_sessions_and_documents.py: before any session",
+    "the nonce must have 32 bytes": "tests/server/test_sessions_and_documents.py: before any session",
+    "a session begins with Open": "tests/server/test_sessions_and_documents.py: before any session",
+    "the challenge must be answered with Proof": "tests/server/test_sessions_and_documents.py: before any session",
+    "the session is over": "tests/server/test_sessions_that_are_over.py: only a later roster gives its place to others",
+}
+# What a phase takes from whom, each with the script in which it is taken once too often.
+TAKEN = {
+    "sender not in self._advertisements": "advertises-twice",
+    "sender not in self._dealings": "deals-twice",
+    "sender in self.u2 and sender not in self._u3": "uploads-again",
+    "sender not in self._signatures": "signs-twice",
+    "sender not in self._u5": "answers-twice",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_the_real_coordinator_keeps_every_promise(script: Script, places: Places) -> None:
+    seen = asyncio.run(script.perform(places))
+    assert script.wrong(seen) is None
+
+
+@pytest.mark.parametrize(("script", "naive"), NAIVE)
+def test_a_naive_coordinator_does_not(script: Script, naive: Naive, places: Places) -> None:
+    seen = asyncio.run(script.perform(places, naive))
+    assert script.undetected(naive, seen) is None
+
+
+def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
+    """Module and fragment of everything that a naive side is without."""
+    for fragment in (*naive.without, *(old for old, _ in naive.changed)):
+        yield naive.module, fragment
+    for other in naive.also:
+        yield from taken_out(other)
+
+
+@pytest.mark.parametrize(
+    ("module", "errors"),
+    [
+        (server_phases, REFUSED),
+        (unmasking, REFUSED),
+        (uploads, SHELL),
+        (rounds, SHELL),
+        (service, SHELL),
+        (sessions, SHELL),
+    ],
+    ids=lambda one: one.__name__ if isinstance(one, ModuleType) else "",
+)
+def test_every_refusal_has_its_script(module: ModuleType, errors: tuple[str, ...]) -> None:
+    names = {script.name for script in SCRIPTS}
+    assert {name for stopped in PASSED_ON.values() for name in stopped} <= names
+    fragments = {
+        fragment
+        for script in SCRIPTS
+        for naive in script.check
+        for where, fragment in taken_out(naive)
+        if where == module.__name__
+    }
+    source = inspect.getsource(module)
+    unnamed = []
+    for text in refusals(module, *errors):
+        error = ast.parse(text).body[0].exc  # type: ignore[attr-defined]
+        refused = ast.unparse(error)
+        reason = ast.unparse(error.args[-1]).strip("\"'f") if error.args else ""
+        stopped = any(fragment in text or _holds(fragment, reason, source) for fragment in fragments)
+        listed = refused in PASSED_ON or any(part in refused for part in OUT_OF_REACH)
+        if not stopped and not listed and "self._name" not in refused:
+            unnamed.append(refused)
+    assert unnamed == []
+
+
+def _holds(fragment: str, reason: str, source: str) -> bool:
+    """Whether an exchanged piece of source is the check that ends in this refusal."""
+    if fragment not in source:
+        return False
+    after = source[source.index(fragment) :]
+    first = after.find("raise ")
+    return first >= 0 and bool(reason) and reason[:20] in after[first : first + 300].split("\n    def ")[0]
+
+
+@pytest.mark.parametrize("module", [server_phases, unmasking], ids=lambda module: module.__name__)
+def test_what_each_phase_takes_has_its_script(module: ModuleType) -> None:
+    """`UnexpectedMessage` is raised in one place, on conditions of each phase."""
+    names = {script.name for script in SCRIPTS}
+    assert set(TAKEN.values()) <= names
+    conditions = [
+        ast.unparse(node.args[1])
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_take"
+    ]
+    assert conditions
+    assert [one for one in conditions if not any(part in one for part in (*TAKEN, "isinstance(message"))] == []
