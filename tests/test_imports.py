@@ -49,6 +49,9 @@ HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting"}
 # Scripts that an environment of their own runs: they import what its requirements name.
 PEERS_RUNNERS = {"bench/peers/flower_secagg.py", "bench/peers/opendp_noise.py"}
 PEERS_REQUIREMENTS = ROOT / "bench" / "peers" / "requirements.txt"
+# The fuzzer lies in an environment of its own too; what else uses the targets never imports it.
+FUZZ_RUNNER = "tests/fuzz/run.py"
+FUZZ_REQUIREMENTS = ROOT / "tests" / "fuzz" / "requirements.txt"
 SKIPPED_FOLDERS = re.compile(
     r"\.git|\.venv.*|\..*_cache|\.hypothesis|__pycache__|build|dist|.*\.egg-info|\.?demo-.*"
 )
@@ -176,6 +179,7 @@ def undeclared_libraries(tree: Path) -> list[str]:
     allowed["bench"] |= distributions(extras["server"])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
     peers = distributions(PEERS_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    fuzzers = distributions(FUZZ_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
     homes = packages_distributions()
     # Modules that tests share lie beside them; a conftest puts the folder on the path, or they're named in full.
     helpers = {path.stem for path in (tree / "tests").glob("*/*.py")} | {"tests"}
@@ -189,6 +193,8 @@ def undeclared_libraries(tree: Path) -> list[str]:
             if (found.file, found.root) == ACCOUNTANT:  # declared by the extra of those who call it
                 continue
             if found.file in PEERS_RUNNERS and normalised(found.root) in peers:
+                continue
+            if found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers:
                 continue
             if not {normalised(name) for name in homes.get(found.root, [])} & allowed[found.room]:
                 violations.append(f"{found}: not a declared dependency of {found.room}")
@@ -266,6 +272,8 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (undeclared_libraries, "tests/x.py", "import nothing_of_this_name"),
     (undeclared_libraries, "bench/x.py", "import opendp"),
     (undeclared_libraries, "bench/peers/opendp_noise.py", "import diffprivlib"),
+    (undeclared_libraries, "tests/fuzz/run.py", "import atheris"),
+    (undeclared_libraries, "tests/fuzz/target.py", "def f():\n    import atheris"),
     (machine_paths, "docs/x.md", "see " + "/ho" + "me/alice/sordino"),
     (machine_paths, "deploy/run.sh", "cd " + "/wo" + "rk/main"),
     (machine_paths, "Makefile", "P := " + "/ro" + "ot/.venv"),
