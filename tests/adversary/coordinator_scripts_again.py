@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
+
+from attempts_in_memory import Sets
 
 from secagg.messages import SurvivorSets, UnmaskingRequest, to_bitmap
+from secagg.parameters import RoundParameters
 from tests.adversary.cheating_coordinator import Attempt, Notes, cheating, joined, serving
 from tests.adversary.coordinator_scripts import ALL, COLLUDERS, HONEST, PHASES, VICTIM, finish_with, naive
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
@@ -423,3 +427,61 @@ async def taken_back_by_one(places: Places) -> Seen:
     return await told_it_was_left_out(
         places, ALL - {VICTIM}, lambda attempt, cohort, sets, signed: forged(attempt, cohort, sets, signed)[:1] * 6
     )
+
+
+# ---------------------------------------------------------------- plans for a curious coordinator
+
+# Nobody signs survivors there, and nothing is promised of a coordinator that lies about them; but charges stay.
+UNSIGNED = mock.patch.object(RoundParameters, "signed", property(lambda _: False))
+
+
+async def survivors(attempt: Attempt, cohort: Notes, sets: Sets, to: frozenset[int]) -> None:
+    """What asks for shares where nobody signs."""
+    message = codec.write_survivor_sets(*attempt.number, cohort.survivor_sets(sets))
+    await attempt.coordinator.tell(dict.fromkeys(sorted(to), pb.CoordinatorMessage(survivor_sets=message)))
+    for who in sorted(to):
+        reply = attempt.heard(who, "unmasking")
+        if reply is not None:
+            cohort.note_reply(who, ALL, codec.read_unmasking_reply(reply))
+
+
+@scripted(
+    name="a-charge-taken-back-without-signatures",
+    cheat=COORDINATOR,
+    does="Under a plan in which nobody signs survivors, tells a participant whose input is in the sum that it was left "
+    "out.",
+    must="She refuses, and stays charged.",
+    outcome="refused",
+    check=(naive("survivors that nobody signs prove nothing", shows=TAKEN_BACK),),
+)
+async def taken_back_unsigned(places: Places) -> Seen:
+    with UNSIGNED:
+        async with cheating(places) as coordinator:
+            attempt = await coordinator.begin()
+            cohort = await attempt.show()
+            await attempt.tell_u2(cohort)
+            await survivors(attempt, cohort, (ALL, ALL), HONEST - {VICTIM})
+            assert attempt.opened(cohort, ALL)
+            sets = cohort.survivor_sets((ALL, ALL - {VICTIM}))
+            proof = codec.write_survivor_proof(*attempt.number, sets, UnmaskingRequest(()))
+            await coordinator.tell({VICTIM: pb.CoordinatorMessage(survivor_proof=proof)})
+            return attempt.verdict([VICTIM])
+
+
+@scripted(
+    name="other-survivors-without-signatures",
+    cheat=COORDINATOR,
+    does="Under a plan in which nobody signs survivors, asks a second time, with other survivors.",
+    must="Everybody refuses: only the identical request is answered again.",
+    outcome="refused",
+    check=(naive("a second, different unmasking request", shows="goes on"),),
+)
+async def second_unsigned(places: Places) -> Seen:
+    with UNSIGNED:
+        async with cheating(places) as coordinator:
+            attempt = await coordinator.begin()
+            cohort = await attempt.show()
+            await attempt.tell_u2(cohort)
+            await survivors(attempt, cohort, (ALL, ALL), HONEST)
+            await survivors(attempt, cohort, (ALL, ALL - {3}), HONEST - {3})
+            return attempt.verdict(HONEST - {3})
