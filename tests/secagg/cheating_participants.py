@@ -104,7 +104,7 @@ def another_secret(shares: NDArray[np.uint16]) -> None:
     shares[:] = (shares.astype(int) + 1) % PRIME  # shares of the secret plus one
 
 
-CROOKED = 6  # kinds of dealing below
+CROOKED = 7  # kinds of dealing below
 
 
 def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: int) -> SealedShares:
@@ -135,6 +135,8 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
             return crooked_shares(machine, dealer, outside_the_field)
         case 3:  # what is sealed can't be opened
             return replace(honest, ciphertexts=_with(honest.ciphertexts, at, bytes(112)))
+        case 6:  # nobody can open anything
+            return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
         case 4:  # what is sealed is not what is committed to
             sealed = bytes(96)
         case 5:  # what is sealed lies outside the field, and is committed to

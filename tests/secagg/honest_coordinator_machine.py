@@ -1,11 +1,12 @@
 """A state machine: the honest coordinator, honest participants on a bad network, and two that cheat.
 
-Hypothesis chooses what happens; `claims` of this file say what must hold whatever it chooses:
+Hypothesis chooses what happens, on the complete graph and on rings, with signatures over the sets and without; `claims`
+of this file say what must hold whatever it chooses:
 
     crash      nothing but protocol errors is ever raised
     unchanged  a refused message leaves every phase as it was
     forged     what its sender didn't sign, or signed for something else, is not taken
-    blame      no honest participant is blamed, and none accuses the coordinator
+    blame      no honest participant is blamed or named as a cheat, and none accuses the coordinator
     sets       u1 ⊇ u2 ⊇ u3 ⊇ u4 ⊇ u5, each exactly those whose message was taken in time, none below its bound
     reason     an abort says why, and says so truly
     sum        a finished attempt's total is the plain sum of u3 modulo 2^B
@@ -29,6 +30,7 @@ from attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, v
 from cheating_participants import Broken, crooked_deal, forge, rotten_keys, shifted, silent_on
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from small_rings import safe_rings
 
 from secagg import client_phases, server_phases
 from secagg.context import RoundConfig
@@ -40,7 +42,9 @@ from secagg.errors import (
     TooFewClients,
     UnexpectedMessage,
 )
+from secagg.graph import Graph
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
+from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 NUMBERS = st.integers(0, 2**16)
@@ -72,6 +76,7 @@ class HonestCoordinator(RuleBasedStateMachine):
 
     broken = False
     ended: str | None = None
+    graph: Graph
 
     # ------------------------------------------------------------ claims
 
@@ -105,7 +110,9 @@ class HonestCoordinator(RuleBasedStateMachine):
         losses=st.integers(0, 3),
         calm=st.sampled_from([0, 0, 1, 2, 3, 4]),
         plans=st.lists(st.sampled_from(PLANS), max_size=2),
-        how=st.integers(0, 59),
+        how=st.integers(0, 83),
+        ring=st.booleans(),
+        adversary=st.sampled_from([MALICIOUS, MALICIOUS, MALICIOUS, SEMI_MALICIOUS]),
     )
     def begin(
         self,
@@ -119,14 +126,19 @@ class HonestCoordinator(RuleBasedStateMachine):
         calm: int,
         plans: list[tuple[str, str]],
         how: int,
+        ring: bool,
+        adversary: str,
     ) -> None:
         """At most so many are lost in all; for so many phases all goes well, that late phases see mischief too.
 
         One cheater has a plan for some of its messages (see `as_planned`); what else it does is chosen on the way.
         """
+        cohort += 2 * ring
         fewest = min(cohort, (cohort + 2) // 2 + 1 + survivors)
         numbers = {"min_survivors": fewest, "quorum": min(cohort, fewest + quorum), "bits": bits, "dim": dim}
-        self.numbers, self.cohort_size = numbers, cohort
+        numbers |= {"adversary": adversary, "rings": safe_rings(cohort, fewest) if ring else ()}
+        self.numbers: dict[str, Any] = numbers
+        self.cohort_size = cohort
         self.cheaters = frozenset(who % cohort for who in cheaters)
         self.earlier: list[Letter] = []  # of attempts that are over
         self.attempt, self.losses = 0, losses
@@ -316,7 +328,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         self.posts(Letter(who, name, reply, self.attempt))
 
     def reveals(self, who: int, reply: Any) -> None:
-        for dealer, share in zip(sorted(self.sets[SHARE]), reply.shares, strict=True):
+        for dealer, share in zip(self.graph.dealers(who, self.sets[SHARE]), reply.shares, strict=True):
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
                 self.kinds.setdefault((who, dealer), set()).add(kind)
@@ -424,8 +436,8 @@ class HonestCoordinator(RuleBasedStateMachine):
             case "ShareKeys" if isinstance(self.phases.get(who), self.client.MaskedInputCollection):
                 self.exchange(letter, crooked_deal(self, who, message, how, of))
             case "MaskedInputCollection" if MASK in self.closed or self.coordinator._name == MASK:
-                context = (self.closed.get(MASK) or self.coordinator).cohort.context
-                self.exchange(letter, *shifted(self.config, context, who, message, how))
+                context, u2 = self.coordinator.cohort.context, self.sets[SHARE]
+                self.exchange(letter, *shifted(self.config, context, u2, who, message, how))
             case "Unmasking":
                 self.exchange(letter, silent_on(message, how))
 
@@ -450,9 +462,10 @@ class HonestCoordinator(RuleBasedStateMachine):
                 self.end(f"aborted in {name}")
             return
         except ReconstructionFailed as error:
-            self.claim(error.dealer in self.cheaters, "blame", str(error))
-            self.claim(bool(error.reason), "reason", "no reason")
-            self.end("aborted by a bad dealer")
+            self.claim(error.culprits.keys() <= self.cheaters, "blame", str(error))
+            self.claim(bool(error.culprits) and all(error.culprits.values()), "reason", "no reason")
+            if final:  # until then more replies may help
+                self.end("aborted by a bad dealer")
             return
         except ProtocolError as error:
             self.fail("reason", f"no reason to abort: {error!r}")
@@ -462,12 +475,18 @@ class HonestCoordinator(RuleBasedStateMachine):
             self.finished(result)
             return
         self.coordinator, messages = result
+        if name == ADVERTISE:
+            self.graph = self.coordinator.cohort.graph
         self.sets[name] = self.members(name, self.coordinator)
         self.sets_are_nested_and_large_enough()
         self.claim(set(messages) == self.sets[name], "sets", f"others than those of {name} are told")
         if name != MASK:
             self.claim(self.sets[name] == self.taken[name], "sets", f"{name} ended with others than it took")
-        self.down += [(who, PHASES[PHASES.index(name) + 1], message) for who, message in messages.items()]
+        following = PHASES[PHASES.index(name) + 1]
+        if following == SIGN and not self.config.parameters.signed:
+            self.coordinator, following = self.core(self.coordinator.without_signatures), UNMASK
+            self.sets[SIGN] = self.coordinator.u4
+        self.down += [(who, following, message) for who, message in messages.items()]
 
     def members(self, name: str, following: Any) -> frozenset[int]:
         match name:
@@ -484,6 +503,10 @@ class HonestCoordinator(RuleBasedStateMachine):
         parameters = self.config.parameters
         self.claim(completed.u3 == self.sets[MASK] and completed.u4 == self.sets[SIGN], "sets", "changed at the end")
         self.claim(completed.u3 == self.taken[MASK], "sets", "u3 is not those whose upload was taken")
+        self.claim(completed.cheats.keys() <= self.cheaters, "blame", f"named as cheats: {completed.cheats}")
+        self.seen["cheats named"] += bool(completed.cheats)
+        self.seen["completed on a ring"] += not self.graph.complete
+        self.seen["completed without signatures"] += not parameters.signed
         total = sum_of(completed.u3, parameters).astype(np.uint64)
         for who, shift in self.shifts.items():
             if who in completed.u3:
@@ -517,10 +540,10 @@ class HonestCoordinator(RuleBasedStateMachine):
             return
         for (who, dealer), kinds in self.kinds.items():
             self.claim(len(kinds) == 1, "one kind", f"{who} revealed both shares of {dealer}")
-        threshold = self.config.parameters.threshold(max(1, len(self.sets.get(ADVERTISE, ()))))
         for dealer in self.sets.get(SHARE, frozenset()) - self.cheaters:
-            known = [len(self.revealed.get((dealer, kind), set()) | self.cheaters) for kind in (0, 1)]
-            self.claim(min(known) < threshold, "one kind", f"both secrets of {dealer} can be rebuilt")
+            theirs = self.cheaters.intersection(self.graph.holders(dealer))
+            known = [len(self.revealed.get((dealer, kind), set()) | theirs) for kind in (0, 1)]
+            self.claim(min(known) < self.graph.threshold, "one kind", f"both secrets of {dealer} can be rebuilt")
 
     def teardown(self) -> None:
         """Whatever was left open comes to its end: no attempt hangs."""

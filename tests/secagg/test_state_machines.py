@@ -162,7 +162,7 @@ NAIVE: dict[str, Variant] = {
     ),
     "participants mask with all of u1": (
         lambda: client_changed(
-            "for dealer in dealers\n            ]", "for dealer in cohort.graph.neighbours(cohort.me)\n            ]"
+            "for dealer in neighbours\n            ]", "for dealer in graph.neighbours(cohort.me)\n            ]"
         ),
         server,
         "sum",
