@@ -11,7 +11,8 @@ from typing import Any
 from attempts_in_memory import Sets
 
 from secagg.messages import to_bitmap
-from tests.adversary.cheating_coordinator import Notes, cheating
+from tests.adversary.cheating_coordinator import cheating
+from tests.adversary.coordinator_notes import Notes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
 from wire import coordinator_pb2 as pb
 

@@ -9,9 +9,12 @@ from attempts_in_memory import Sets
 
 from secagg.messages import SurvivorSets, UnmaskingRequest, to_bitmap
 from secagg.parameters import RoundParameters
-from tests.adversary.cheating_coordinator import Attempt, Notes, cheating, joined, serving
+from tests.adversary.attempt_in_hand import Attempt
+from tests.adversary.cheating_coordinator import cheating, serving
+from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ALL, COLLUDERS, HONEST, PHASES, VICTIM, finish_with, naive
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
+from tests.adversary.watched_clients import joined
 from wire import codec
 from wire import coordinator_pb2 as pb
 

@@ -9,7 +9,8 @@ from typing import Any
 from attempts_in_memory import LOW_ORDER
 
 from secagg.keys import AgreementKey
-from tests.adversary.cheating_coordinator import Attempt, CheatingCoordinator, cheating
+from tests.adversary.attempt_in_hand import Attempt
+from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating
 from tests.adversary.coordinator_scripts import (
     ALL,
     ANY_PRICE,

@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tests.adversary.cheating_coordinator import Attempt, Notes, cheating
+from tests.adversary.attempt_in_hand import Attempt
+from tests.adversary.cheating_coordinator import cheating
+from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, PHASES, VICTIM, naive
 from tests.adversary.coordinator_scripts_keys import UNSIGNED, completes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted

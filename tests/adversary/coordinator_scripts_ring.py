@@ -19,7 +19,9 @@ from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VI
 
 from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
-from tests.adversary.cheating_coordinator import Attempt, CheatingCoordinator, Notes, cheating
+from tests.adversary.attempt_in_hand import Attempt
+from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating
+from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ANY_PRICE, FEW_NEIGHBOURS, naive
 from tests.adversary.script import COORDINATOR, Places, Seen, scripted
 

@@ -15,17 +15,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from secagg.lottery import Draws, Ticket
 from secagg.roster import Roster, RosterEntry, sign_roster
 from sordino.local_study import StudyOptions, plan_for
-from tests.adversary.cheating_coordinator import (
-    STUDIES,
-    CheatingCoordinator,
-    cheating,
-    joined,
-    public_of,
-    serving,
-)
+from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating, serving
 from tests.adversary.coordinator_scripts import HONEST, naive
 from tests.adversary.coordinator_scripts_keys import completes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
+from tests.adversary.served_study import STUDIES, public_of
+from tests.adversary.watched_clients import joined
 from wire.lottery import read_draws
 from wire.study import StudyDocument
 

@@ -1,0 +1,83 @@
+"""What a coordinator writes down of one cohort, and what can be opened with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from attempts_in_memory import Cohort, Sets
+
+from secagg.keys import AgreementKey, ShareChannel
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, CohortKeys
+
+
+@dataclass
+class Notes(Cohort):
+    """One cohort as some participants were shown it, with all that was revealed in it.
+
+    `phases` are those of colluders alone. `channel_keys` are private ones that the coordinator has: the colluders',
+    and its own where it showed keys of its own in somebody's name.
+    """
+
+    identity_keys: dict[int, Any] = field(default_factory=dict)  # of colluders
+    channel_keys: dict[int, AgreementKey] = field(default_factory=dict)
+    inputs: dict[int, Any] = field(default_factory=dict)  # what was masked; for judging alone
+
+    def forge(self, colluder: int, sets: Sets) -> bytes:
+        signature: bytes = self.identity_keys[colluder].sign(self.statement(sets))
+        return signature
+
+    def message(self) -> CohortKeys:
+        """As an honest coordinator would show it."""
+        return CohortKeys(tuple((who, self.advertisements[who]) for who in self.u1))
+
+    def read(self, dealer: int) -> None:
+        """Open what the dealer sealed for those whose channel keys the coordinator has."""
+        sealed = self.sealed[dealer]
+        ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
+        for receiver, ciphertext in zip(self.graph.neighbours(dealer), sealed.ciphertexts, strict=True):
+            if receiver not in self.channel_keys:
+                continue
+            end = (self.config.roster.identity(receiver), self.advertisements[receiver].channel_key)
+            shared = self.channel_keys[receiver].agree(ends[1])
+            plaintext = ShareChannel(shared, ends, end, self.context).open(ciphertext)
+            if plaintext is None:
+                continue
+            for kind in (MASK_KEY, SELF_MASK_SEED):
+                symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
+                self.shares.setdefault((dealer, kind), {})[self.graph.x(receiver)] = symbols
+
+    def openable(self, honest: frozenset[int]) -> list[frozenset[int]]:
+        """The smallest sets of honest inputs whose sum opens; any other that opens is made of these.
+
+        A member's own mask must be known. Where the mask with a neighbour is not, neither opens without the other, and
+        both must have masked with it.
+        """
+        uploaded = honest & self.uploads.keys()
+        bare = {who for who in uploaded if self.secret(who, SELF_MASK_SEED) is not None}
+        keys = {who for who in self.u1 if self.private_mask_key(who) is not None}
+        ties = {who: set() if who in keys else self.masked_with[who] - keys for who in uploaded}
+        found: list[frozenset[int]] = []
+        for who in bare:
+            together, waiting = set(), {who}
+            while waiting:
+                one = waiting.pop()
+                together.add(one)
+                waiting |= ties.get(one, set()) - together
+            if together <= bare and all(one in ties[other] for one in together for other in ties[one]):
+                found.append(frozenset(together))
+        return [one for one in dict.fromkeys(found) if not any(other < one for other in found)]
+
+    def opens(self, members: Iterable[int]) -> bool:
+        """Whether exactly the sum of these inputs comes out."""
+        members = tuple(members)
+        opened = self.open_sum(members)
+        if opened is None:
+            return False
+        bits = self.config.parameters.bits
+        total = sum(self.inputs[one].astype(object) for one in members) % (1 << bits)
+        return bool((opened.astype(object) == total).all())
+
+

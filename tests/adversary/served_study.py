@@ -1,0 +1,91 @@
+"""The studies of the suite, and what a coordinator of one serves."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+import server.configuration
+from learning.parameters import flatten
+from learning.task import make_task
+from secagg.roster import Roster, verify_roster
+from server.coordinator import open_study, server_credentials
+from wire.round_model import write_model
+from wire.study import StudyDocument
+
+SYNTHETIC = {"task": "synthetic", "task_options": {"dim": 12}, "epsilon": 8.0, "delta": 1e-3, "rounds": 12}
+STUDIES: dict[str, dict[str, Any]] = {
+    # With nine and two colluders the threshold is 6: the smallest cohort on which every attack has room.
+    "nine": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC},
+    "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
+    "three": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "rounds": 3},
+    "weaker": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "name": "strict"},
+    # The ring of tests/secagg/small_rings.py: 14 of whom 4 collude; with "looser" more may drop than its degree bears.
+    "ring": {"participants": 14, "adversarial": 0.3, "min_survivors": 13, "quorum": 13, **SYNTHETIC},
+    "looser": {"participants": 14, "adversarial": 0.3, "min_survivors": 10, "quorum": 10, **SYNTHETIC},
+    "drawn": {
+        "participants": 14,
+        "sampling": "lottery",
+        "cohort": 9,
+        "population": 14,
+        "min_survivors": 8,
+        "quorum": 8,
+        **SYNTHETIC,
+        "rounds": 3,
+    },
+}
+
+
+@dataclass
+class Public:
+    """What a study's coordinator has: documents, roster, and the colluders' identities."""
+
+    folder: Path
+    document: StudyDocument
+    study_bytes: bytes
+    roster: Roster
+    roster_bytes: bytes
+    model: bytes
+    credentials: grpc.ServerCredentials
+
+    @property
+    def study_sha256(self) -> bytes:
+        return hashlib.sha256(self.study_bytes).digest()
+
+
+_public: dict[Path, Public] = {}
+
+
+def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
+    """Read once what an honest coordinator would serve from this folder."""
+    if folder not in _public:
+        configuration = server.configuration.load(folder)
+        overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}
+        configuration = configuration.model_copy(
+            update={name: getattr(configuration, name).model_copy(update=one) for name, one in overrides.items()}
+        )
+        study, journal = open_study(configuration)
+        study.close()
+        journal.close()
+        roster_bytes = configuration.coordinator.roster.read_bytes()
+        document = study._document
+        task = make_task(document.task, dict(document.task_options))
+        rule = document.plan.clipping
+        model = write_model(flatten(task.initial_parameters()), rule.clips, rule)
+        roster = verify_roster(roster_bytes, configuration.read_authority_public_key())
+        _public[folder] = Public(
+            folder,
+            document,
+            document.to_bytes(),
+            roster,
+            roster_bytes,
+            model,
+            server_credentials(configuration.coordinator),
+        )
+    return _public[folder]
+
+

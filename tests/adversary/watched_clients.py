@@ -1,0 +1,117 @@
+"""The honest participants as `sordino join` runs them, in this process and watched; nothing about them is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from host_in_process import host, settings_of
+from structlog.testing import capture_logs
+
+from client import participant_host
+from client.keystore import load_identity
+from learning import datasets
+
+if TYPE_CHECKING:
+    from tests.adversary.cheating_coordinator import CheatingCoordinator
+
+LENIENT = {"min_honest_survivors": 1, "min_colluders": 0, "max_epsilon": 1e6}
+
+
+@dataclass
+class Client:
+    """One honest participant: what the coordinator heard of it, and what it did."""
+
+    position: int
+    said: list[tuple[tuple[int, int], str, Any]] = field(default_factory=list)  # (round, attempt), kind, content
+    handled: int = 0
+    sent: int = 0
+    arrived: int = 0
+    lost: int = 0  # sessions that ended
+    inputs: dict[tuple[int, int], Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)  # what was raised out of the handling of a message
+    participant: Any = None  # the client's own object; looked into where it turns out to collude
+
+    def kinds(self, number: tuple[int, int] | None = None) -> list[str]:
+        """What was heard of it, in an attempt or at all."""
+        return [kind for one, kind, _ in self.said if number in (None, one)]
+
+
+@contextlib.asynccontextmanager
+async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -> AsyncIterator[None]:
+    """The honest participants in one client, as `sordino join` runs it; again with the same journal when used again.
+
+    Until they are ready, or have left; ``settings`` change tables of host.toml.
+    """
+    tables = {**settings, "policy": {**LENIENT, **settings.get("policy", {})}}
+    configured = settings_of(coordinator.public.folder, coordinator.journal, coordinator.address, **tables)
+    hosted = {load_identity(one.key).public: one for one in configured.participants}
+    participants = tuple(hosted[coordinator.keys[who].public] for who in sorted(coordinator.honest))
+    configured = dataclasses.replace(configured, participants=participants)
+    # Whoever was cut off comes back at once rather than after half a second.
+    quickly = mock.patch.object(participant_host, "RETRY_S", (0.01, 1.0))
+    read_once = mock.patch.object(datasets, "_read_subset", _read_once)
+    with quickly, read_once, capture_logs() as logs:
+        coordinator.logs = logs
+        async with host(configured, lambda one: _observe(coordinator, one)) as task:
+            coordinator.client_task = task
+            ready = asyncio.create_task(coordinator.ready())
+            await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+            else:
+                ready.cancel()
+            yield
+            coordinator.left = coordinator.left or why_it_left(task)
+
+
+_read_once = cache(datasets._read_subset)  # the same file for every client that is started
+
+
+def why_it_left(task: asyncio.Task[int]) -> str:
+    error = task.exception() if task.done() else None
+    return "" if error is None else f"{error}"
+
+
+def _observe(coordinator: CheatingCoordinator, host_: Any) -> None:
+    """Note when a client has handled a message, how much it said, and what it masked; nothing is changed."""
+    for participant in host_._participants:
+        client = coordinator.clients[coordinator.roster.positions[participant.identity.public]]
+        _observe_one(coordinator, client, participant)
+
+
+def _observe_one(coordinator: CheatingCoordinator, client: Client, participant: Any) -> None:
+    client.participant = participant
+    guarded, send, refuse, vector = participant._guarded, participant._send, participant._refuse, participant._vector
+
+    async def on_guarded(*arguments: Any) -> Any:
+        try:
+            return await guarded(*arguments)
+        except Exception as error:
+            client.faults.append(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            client.handled += 1
+            coordinator.changed.set()
+
+    async def on_send(*arguments: Any, **message: Any) -> None:
+        client.sent += 1
+        await send(*arguments, **message)
+
+    async def on_refuse(*arguments: Any) -> None:
+        client.sent += 1
+        await refuse(*arguments)
+
+    async def on_vector(terms: Any, attempt: Any, *arguments: Any) -> Any:
+        words = await vector(terms, attempt, *arguments)
+        client.inputs[attempt.round, attempt.attempt] = words.copy()
+        return words
+
+    participant._guarded, participant._send = on_guarded, on_send
+    participant._refuse, participant._vector = on_refuse, on_vector
