@@ -86,7 +86,8 @@ class Setting:
 
     @property
     def keys(self) -> list[IdentityKey]:
-        return [identities(MOST)[who] for who in self.members]
+        known = identities(max(MOST, len(self.members)))
+        return [known[who] for who in self.members]
 
     @property
     def roster(self) -> Roster:
@@ -120,6 +121,12 @@ def _identity(entry: RosterEntry) -> bytes:
 def whole(count: int = 7, **others: Any) -> Setting:
     """The whole roster takes part."""
     return Setting(tuple(range(count)), others.pop("plan", None) or plan(count), **others)
+
+
+def ring(count: int = 64, **others: Any) -> Setting:
+    """As many as share on a ring, each with eight neighbours, where two may leave."""
+    chosen = plan(count, graph="harary", max_dropout=0.01, adversarial=0.04, min_survivors=count - 2, **others)
+    return whole(count, plan=chosen)
 
 
 def drawn(cohort: int = 7, population: int = 20, **others: Any) -> Setting:
@@ -198,7 +205,7 @@ def model_after(round_: int) -> bytes:
 
 
 def key_of(config: RoundConfig, participant: int) -> IdentityKey:
-    known = {key.public: key for key in identities(MOST)}
+    known = {key.public: key for key in identities(max(MOST, len(config.roster)))}
     return known[config.roster.identity(participant)]
 
 
@@ -241,8 +248,10 @@ def play(
         if isinstance(server, Unmasking):
             break
         server, messages = server.close()
-    request = next(iter(messages.values()))
-    return Finished(setting, config, server, request.signatures, server.close())
+        if isinstance(server, server_phases.ConsistencyCheck) and not config.parameters.signed:
+            server = server.without_signatures()
+    signatures = next(iter(messages.values())).signatures if config.parameters.signed else ()
+    return Finished(setting, config, server, signatures, server.close())
 
 
 def study_of(setting: Setting, rounds: Iterable[int]) -> list[bytes]:

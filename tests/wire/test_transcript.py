@@ -35,6 +35,7 @@ from tests.wire.rounds_on_record import (
     key_of,
     plan,
     play,
+    ring,
     signed,
     whole,
 )
@@ -78,6 +79,8 @@ def round_of(kind: str) -> Finished:
         return play(whole(), late=[3])
     if kind == "drawn":
         return play(drawn(), 2)
+    if kind == "ring":
+        return play(ring(), silent=[5], late=[11])
     assert kind == "gaussian"
     return play(whole(plan=plan(7, "gaussian")))
 
@@ -104,7 +107,7 @@ def naive(data: bytes) -> bool:
 # ---------------------------------------------------------------- what holds
 
 
-@pytest.mark.parametrize("kind", ["whole", "drawn", "gaussian"])
+@pytest.mark.parametrize("kind", ["whole", "drawn", "gaussian", "ring"])
 def test_the_transcript_of_a_round_holds(kind: str) -> None:
     finished = round_of(kind)
     verified = verify_transcript(written(kind), AUTHORITY_KEY)
@@ -115,6 +118,17 @@ def test_the_transcript_of_a_round_holds(kind: str) -> None:
     assert verified.document.plan == finished.setting.plan
     assert (found.sum_sha256 is None) == (kind == "gaussian")
     assert naive(written(kind))
+
+
+def test_parameters_are_those_of_the_graph_that_was_used() -> None:
+    graph = round_of("ring").unmasking.cohort.graph
+    assert (graph.complete, graph.degree, graph.threshold) == (False, 8, 6)
+    stated = read_transcript(written("ring")).parameters
+    assert [stated[name] for name in ("graph", "degree", "threshold", "adversary", "signatures_needed")] == (
+        ["harary", 8, 6, "malicious", 34]
+    )
+    stated = read_transcript(written("whole")).parameters
+    assert [stated[name] for name in ("graph", "degree", "threshold")] == ["complete", 6, 5]
 
 
 def test_the_authority_may_be_a_key_or_a_fingerprint_and_is_never_another() -> None:
@@ -350,6 +364,21 @@ def broken_plan(found: Transcript, finished: Finished) -> Transcript:
     return replace(found, study=json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
 
 
+def a_plan_with(**changed: str) -> Change:
+    """The same plan but for graph or adversary, with parameters that fit it."""
+
+    def change(found: Transcript, finished: Finished) -> Transcript:
+        setting = replace(finished.setting, plan=replace(finished.setting.plan, **changed))
+        derived = stated_parameters(setting.config().parameters, len(found.u1))
+        return charged(replace(found, study=setting.document, parameters=derived), finished)
+
+    return change
+
+
+def stated(**changed: Any) -> Change:
+    return lambda found, _: replace(found, parameters={**found.parameters, **changed})
+
+
 def another_study(found: Transcript, finished: Finished) -> Transcript:
     return replace(found, study=replace(finished.setting, study="another").document)
 
@@ -438,6 +467,13 @@ LIES: dict[str, tuple[str, str, Change]] = {
         PARAMETERS,
         lambda t, _: replace(t, parameters={**t.parameters, "signatures_needed": 3}),
     ),
+    "a lower threshold on the ring": ("ring", PARAMETERS, stated(threshold=5)),
+    "a smaller degree": ("ring", PARAMETERS, stated(degree=6)),
+    "another graph": ("ring", PARAMETERS, stated(graph="complete")),
+    "the complete graph as a ring": ("whole", PARAMETERS, stated(graph="harary")),
+    "another adversary": ("ring", PARAMETERS, stated(adversary="curious")),
+    "a plan for another graph": ("ring", ADVERTISEMENTS, a_plan_with(graph="complete")),
+    "a plan for another adversary": ("whole", ADVERTISEMENTS, a_plan_with(adversary="curious")),
     "fewer colluders": ("whole", PARAMETERS, lambda t, _: replace(t, parameters={**t.parameters, "colluders": 0})),
     "a signature that is none": ("whole", QUORUM, signatures(lambda s: ((s[0][0], bytes(64)), *s[1:]))),
     "a signature of another": ("whole", QUORUM, signatures(lambda s: ((s[0][0], s[1][1]), *s[1:]))),
@@ -478,6 +514,17 @@ def test_a_coordinator_that_lies_is_found_where_it_lies(lie: str) -> None:
     data = signed(changed)
     assert naive(data)
     assert failed(data) == check
+
+
+def test_nothing_is_proved_about_a_round_in_which_nobody_signs() -> None:
+    """Participants of such a round signed their keys alone: whatever the coordinator writes about u3 would pass."""
+    setting = whole(plan=replace(plan(7), adversary="curious"))
+    finished = play(setting, late=[3])
+    assert finished.signatures == ()
+    assert failed(finished.write()) == QUORUM
+    invented = charged(replace(finished.transcript(), u2=(0, 1, 2, 4, 5), u3=(0, 1, 2, 4, 5)), finished)
+    invented = replace(invented, sum_sha256=b"s" * 32, next_model_sha256=b"n" * 32)
+    assert failed(signed(invented)) == QUORUM
 
 
 def test_a_card_binds_the_coordinators_key() -> None:
