@@ -115,6 +115,11 @@ CASES: dict[str, tuple[Callable[[], None], Callable[[], None], str]] = {
         lambda: study({"mechanisms": ("gaussian",)}, document(of=plan("gaussian"))),
         "see the sum without it",
     ),
+    "curious-coordinator": (
+        lambda: study({}, document(of=replace(plan(), adversary="curious"))),
+        lambda: (study({}), study({"curious_coordinator": True}, document(of=replace(plan(), adversary="curious"))))[0],
+        "nobody would sign whose updates are in a sum",
+    ),
     "mechanism": (
         lambda: study({"mechanisms": ("skellam", "local-gaussian")}),
         lambda: study({"mechanisms": ("skellam", "ddgauss")}),
@@ -497,8 +502,11 @@ def test_clips_of_a_round() -> None:
 
 
 def test_a_policy_says_nothing_of_itself_by_default() -> None:
-    """Left out means: not limited, save for the four limits that every policy has."""
-    limited = {"max_epsilon", "max_delta", "min_honest_survivors", "min_colluders", "one_machine"}
+    """Left out means: not limited, save for the five limits that every policy has."""
+    limited = {
+        *("max_epsilon", "max_delta", "min_honest_survivors", "min_colluders"),
+        *("curious_coordinator", "one_machine"),
+    }
     assert {name for name, value in vars(policy()).items() if value is not None} == limited
     assert Policy.from_values(vars(policy())) == policy()
 

@@ -38,6 +38,7 @@ study_digests = ["{"cd" * 32}"]
 model_digests = ["{"ef" * 32}"]
 max_rounds_per_day = 3
 hours = ["22:00-06:00", "12:00-13:00"]
+curious_coordinator = true
 one_machine = true
 """
 
@@ -86,7 +87,8 @@ def test_every_key(tmp_path: Path) -> None:
 def test_what_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     policy = load_policy(tmp_path).to_policy()
-    assert (policy.max_delta, policy.min_colluders, policy.one_machine) == (1e-5, 2, False)
+    assert (policy.max_delta, policy.min_colluders) == (1e-5, 2)
+    assert (policy.curious_coordinator, policy.one_machine) == (False, False)
     assert policy.accepted_mechanisms == ()
     assert policy.total_delta == policy.max_delta
 
