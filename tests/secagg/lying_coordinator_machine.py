@@ -1,14 +1,16 @@
-"""A state machine: a coordinator that says what it likes to whom it likes, with two participants in its pay.
+"""A state machine: a coordinator that says what it likes to whom it likes, with some participants in its pay.
 
-The honest participants are the real code. Hypothesis parts them into three groups, so that different things can be
-told to different people, and chooses the lies; what isn't a lie is the truth. After every step these claims are held
-against everything the adversary has seen:
+It is played on the complete graph and on rings: on some of these any two may collude, on others (`CUT` in
+small_rings.py) four that stand where it hurts most. The honest participants are the real code. Hypothesis parts them
+into three groups, so that different things can be told to different people, and chooses the lies; what isn't a lie is
+the truth. After every step these claims are held against everything the adversary has seen:
 
     crash       nothing but protocol errors is ever raised
     over        whoever refused something is done with the attempt, holds what it held and answers nothing more
     forged      a message with one bit changed that somebody signed is not taken
-    nested      whom an honest participant goes along with: u1 ⊇ u2 ⊇ u3, none too small, itself in each, all of u2 have
-                dealt in its cohort, and what it signs as u2 is what it masked with
+    nested      whom an honest participant goes along with: u1 ⊇ u2 ⊇ u3, none too small, itself in each, as many
+                neighbours in u2 as the threshold asks for, all of whom have dealt in its cohort, a dealing of just
+                these, and what it signs as u2 is what it masked in
     one kind    it never reveals both kinds of share of one dealer
     one answer  it never answers two different requests, nor signs two statements
     one sum     all who answer do so in the same cohort, for the same u2 and u3
@@ -31,7 +33,7 @@ from attempts_in_memory import Sets, twin
 from cheating_participants import Broken, flipped
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from lying_coordinator_view import Answer, Told, View, answer, ask, config_of, fake_key
+from lying_coordinator_view import Answer, Plan, Told, View, answer, ask, colluders_of, config_of, fake_key, sides_of
 
 from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved
@@ -47,10 +49,12 @@ from secagg.messages import (
     from_bitmap,
     to_bitmap,
 )
-from secagg.packing import unpack
 
-# cohort, min_survivors, quorum; the last two participants are the colluders
-PLANS = ((8, 6, 6), (8, 7, 7), (8, 6, 7), (9, 6, 6), (9, 8, 8))
+COMPLETE = (Plan(8, 6, 6), Plan(8, 7, 7), Plan(8, 6, 7), Plan(9, 6, 6), Plan(9, 8, 8))
+RINGS = (Plan(10, 7, 7, graph="ring"), Plan(10, 8, 9, graph="ring"), Plan(9, 7, 7, graph="ring"))
+CUT = Plan(14, 13, 13, 4, "cut")
+CUT_WITH_TOO_MANY_DROPS = Plan(14, 12, 12, 4, "cut")  # degree 6 = 4 colluders + 2 drops: not safe
+PLANS = (*COMPLETE, *RINGS, CUT)
 EVERYBODY = 7  # three groups as bits
 NUMBERS = st.integers(0, 2**16)
 GROUPS = st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 1, 2, 4])
@@ -59,8 +63,10 @@ WATCHED = frozenset(
     ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "secrets", "few")
 )
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
-SCHEMES += ("asked twice", "in the middle", "another u1")
+SCHEMES += ("asked twice", "in the middle", "another u1", "victims", "victims", "windows")
 SIGNATURES = ("few", "again", "others", "outside", "none")
+UPLOADS = ("none", "one too many", "another's", "a colluder's", "changed")
+U2 = ("without itself", "one dealer more", "one dealer less", "no dealers", "one more byte", "no neighbours")
 
 
 class LyingCoordinator(RuleBasedStateMachine):
@@ -70,6 +76,7 @@ class LyingCoordinator(RuleBasedStateMachine):
     watch: ClassVar[frozenset[str]] = WATCHED
     seen: ClassVar[Counter[str]] = Counter()
     scheme: ClassVar[str] = ""  # one of SCHEMES, instead of a drawn one
+    plans: ClassVar[tuple[Plan, ...]] = ()  # instead of PLANS
     joins_again: ClassVar[bool] = False  # a naive participant that forgets over a crash that it had joined
 
     broken = False
@@ -80,8 +87,8 @@ class LyingCoordinator(RuleBasedStateMachine):
             raise Broken(name, text)
 
     @initialize(
-        plan=st.sampled_from(PLANS),
-        groups=st.lists(st.sampled_from([1, 2, 4]), min_size=7, max_size=7),
+        at=st.integers(0, len(PLANS) - 1),
+        groups=st.lists(st.sampled_from([1, 2, 4]), min_size=10, max_size=10),
         scheme=st.sampled_from(SCHEMES),
         audience=st.sampled_from([1, 2, 4]),
         one=SOME,
@@ -90,7 +97,7 @@ class LyingCoordinator(RuleBasedStateMachine):
     )
     def begin(
         self,
-        plan: tuple[int, int, int],
+        at: int,
         groups: list[int],
         scheme: str,
         audience: int,
@@ -98,11 +105,16 @@ class LyingCoordinator(RuleBasedStateMachine):
         other: int,
         how: str,
     ) -> None:
-        """Half of the examples begin with a scheme, with the sets left to chance."""
-        self.plan = plan
+        """Most examples begin with a scheme, with the sets left to chance."""
+        plans = self.plans or PLANS
+        self.plan = plans[at % len(plans)]
+        scheme = self.scheme or scheme
+        if scheme in ("victims", "windows") and self.plan.graph != "cut":
+            self.plan = CUT
         self.config = config_of(self.plan)
-        size = self.plan[0]
-        self.honest, self.colluders = frozenset(range(size - 2)), frozenset({size - 2, size - 1})
+        size = self.plan.cohort
+        self.colluders = colluders_of(self.plan)
+        self.honest = frozenset(range(size)) - self.colluders
         self.group = dict(zip(sorted(self.honest), groups, strict=False))
         self.life = dict.fromkeys(range(size), 0)
         self.live: dict[int, list[Told]] = {who: [()] for who in self.honest}
@@ -112,7 +124,23 @@ class LyingCoordinator(RuleBasedStateMachine):
         self.answers: dict[tuple[int, int], set[Any]] = {}
         self.opened_for: set[tuple[bytes, Sets]] = set()
         gone = next(group for group in (1, 2, 4)[:: 1 - 2 * (one % 2)] if group != audience)
-        match self.scheme or scheme:
+        match scheme:
+            case "victims":
+                # One window hides from the far side; its neighbours there are asked for its seed.
+                self.group, drops = sides_of(self.plan)
+                self.go_on_honestly(EVERYBODY)
+                self.hide_neighbours(4, 2)
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(3, EVERYBODY, EVERYBODY, 4 * drops + 1)
+                if one % 2:
+                    self.ask_with_other_uploads(3, UPLOADS[other % len(UPLOADS)], other)
+                self.go_on_honestly(3)
+            case "windows":
+                self.group, _ = sides_of(self.plan)
+                self.go_on_honestly(EVERYBODY)
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(3, EVERYBODY, 3, 0)
+                self.go_on_honestly(3)
             case "two for u2":
                 self.go_on_honestly(EVERYBODY)
                 self.tell_another_u2(audience, audience | gone, 0)
@@ -153,7 +181,7 @@ class LyingCoordinator(RuleBasedStateMachine):
     def chosen(self, groups: int, but: int = 0) -> frozenset[int]:
         """Whole groups and the colluders; sometimes with one participant more or less."""
         members = self.those(groups) | self.colluders
-        return members ^ {but // 4 % self.plan[0]} if but % 4 == 1 else members
+        return members ^ {but // 4 % self.plan.cohort} if but % 4 == 1 else members
 
     def waiting(self, audience: int, phase: int) -> list[tuple[int, Told]]:
         """Those of the audience whose last message was the one before this phase's."""
@@ -184,23 +212,27 @@ class LyingCoordinator(RuleBasedStateMachine):
         for one in fakes:
             shown[one] = Advertisement(fake_key(one, 0).public, fake_key(one, 1).public, bytes(64))
         message = CohortKeys(tuple(shown.items()))
-        if message not in self.views:
-            self.views[message] = View.of(self.plan, self.colluders, message, shown, fakes)
+        self.shown(message, fakes)
         return message
+
+    def shown(self, message: CohortKeys, fakes: frozenset[int] = frozenset()) -> View:
+        if message not in self.views:
+            self.views[message] = View.of(self.plan, self.colluders, message, dict(message.members), fakes)
+        return self.views[message]
 
     def truth(self, who: int, told: Told) -> Any:
         """What an honest coordinator would say next, as far as that can be said in the cohort it was shown."""
         if not told:
-            return self.keys(range(self.plan[0]))
+            return self.keys(range(self.plan.cohort))
         view = self.view(told)
         match len(told):
             case 1:
                 return view.neighbour_shares(who, view.sealed)
             case 2:
-                u2 = view.masked_with[who] | {who}
+                u2 = view.told_u2[who]
                 return self.sets(view, (u2, u2 & (view.uploads.keys() | self.colluders)))
             case 3:
-                return self.request(view, self.told_sets(told))
+                return self.request(view, who, self.told_sets(told))
         return told[3]
 
     def sets(self, view: View, sets: Sets) -> SurvivorSets:
@@ -215,8 +247,9 @@ class LyingCoordinator(RuleBasedStateMachine):
         found = dict(self.signed.get((view.context, sets), {}))
         return found | {one: view.forge(one, sets) for one in self.colluders & sets[1]}
 
-    def request(self, view: View, sets: Sets) -> UnmaskingRequest:
-        return UnmaskingRequest(tuple(sorted(self.signatures(view, sets).items())))
+    def request(self, view: View, who: int, sets: Sets) -> UnmaskingRequest:
+        signatures = self.signatures(view, sets)
+        return UnmaskingRequest(tuple(sorted(signatures.items())), view.evidence(who, sets, set(signatures)))
 
     # ------------------------------------------------------------ the truth, and lies about each of the sets
 
@@ -239,7 +272,7 @@ class LyingCoordinator(RuleBasedStateMachine):
     @rule(audience=GROUPS, fakes=SOME)
     def show_keys_of_its_own(self, audience: int, fakes: int) -> None:
         for who, told in self.waiting(audience, 0):
-            self.tell(who, told, self.keys(range(self.plan[0]), self.those(fakes) - {who}))
+            self.tell(who, told, self.keys(range(self.plan.cohort), self.those(fakes) - {who}))
 
     @precondition(lambda self: self.waiting(EVERYBODY, 1))
     @rule(audience=GROUPS, members=SOME, but=NUMBERS)
@@ -254,7 +287,7 @@ class LyingCoordinator(RuleBasedStateMachine):
         """u2 of whole groups, or what each participant masked with."""
         for who, told in self.waiting(audience, 2):
             view = self.view(told)
-            known = self.chosen(u2) & set(view.u1) if u2 else view.masked_with[who] | {who}
+            known = self.chosen(u2) & set(view.u1) if u2 else view.told_u2[who]
             self.tell(who, told, self.sets(view, (known, self.chosen(u3, but) & set(view.u1))))
 
     @precondition(lambda self: self.waiting(EVERYBODY, 3))
@@ -278,14 +311,72 @@ class LyingCoordinator(RuleBasedStateMachine):
                 case "none":
                     good = []
             # It is no forgery where the honest ones happen to be enough.
-            self.tell(who, told, UnmaskingRequest(tuple(good)))
+            self.tell(who, told, UnmaskingRequest(tuple(good), view.evidence(who, sets, {one for one, _ in good})))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 1))
+    @rule(audience=GROUPS, hidden=SOME)
+    def hide_neighbours(self, audience: int, hidden: int) -> None:
+        """Everybody is in u2 but the participant's neighbours of some groups."""
+        for who, told in self.waiting(audience, 1):
+            view = self.view(told)
+            gone = self.those(hidden).intersection(view.graph.neighbours(who))
+            self.tell(who, told, view.neighbour_shares(who, (view.sealed.keys() - gone) | {who}))
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 1))
+    @rule(audience=GROUPS, how=st.sampled_from(U2), at=NUMBERS)
+    def tell_a_u2_that_fits_nothing(self, audience: int, how: str, at: int) -> None:
+        for who, told in self.waiting(audience, 1):
+            view = self.view(told)
+            message = view.neighbour_shares(who, view.sealed)
+            u2, shares = from_bitmap(message.u2, view.u1), message.shares
+            neighbours = [one for one in view.graph.neighbours(who) if one in u2]
+            match how:
+                case "without itself":
+                    u2 -= {who}
+                case "one dealer more" if neighbours:
+                    u2 -= {neighbours[at % len(neighbours)]}
+                case "one dealer less" if shares:
+                    shares = (*shares[: at % len(shares)], *shares[at % len(shares) + 1 :])
+                case "no dealers":
+                    shares = ()
+                case "no neighbours":
+                    kept = self.colluders.intersection(neighbours)
+                    u2 -= set(neighbours) - kept
+                    shares = tuple(one for one in shares if one.dealer in kept)
+            bitmap = to_bitmap(u2, view.u1) + bytes(how == "one more byte")
+            self.tell(who, told, NeighbourShares(shares, bitmap), forged=how == "one more byte")
+
+    @precondition(lambda self: self.waiting(EVERYBODY, 3) and self.plan.graph)
+    @rule(audience=GROUPS, how=st.sampled_from(UPLOADS), at=NUMBERS)
+    def ask_with_other_uploads(self, audience: int, how: str, at: int) -> None:
+        """What is shown of the uploads of those who have not signed; or, with too few who have, of everybody."""
+        for who, told in self.waiting(audience, 3):
+            view, sets = self.view(told), self.told_sets(told)
+            signatures = self.signatures(view, sets)
+            signed = tuple(sorted(signatures.items()))[: self.config.parameters.signatures_needed(len(view.u1))]
+            right = view.evidence(who, sets, {one for one, _ in signed})
+            shown = list(right)
+            match how:
+                case "none":
+                    shown = []
+                case "one too many":
+                    shown.append(view.signed_uploads.get(who, (bytes(32), bytes(64))))
+                case "another's" if shown:
+                    known = sorted(view.signed_uploads.items())
+                    shown[at % len(shown)] = known[at % len(known)][1]
+                case "a colluder's" if shown:
+                    shown[at % len(shown)] = view.colluders_upload(min(self.colluders), sets[0])
+                case "changed" if shown:
+                    sha256, signature = shown[at % len(shown)]
+                    shown[at % len(shown)] = (flipped(sha256, at), signature)
+            self.tell(who, told, UnmaskingRequest(signed, tuple(shown)), forged=tuple(shown) != right)
 
     # ------------------------------------------------------------ other misdeeds
 
     @rule(who=NUMBERS, where=NUMBERS, bit=NUMBERS)
     def change_a_bit(self, who: int, where: int, bit: int) -> None:
         """Of something that another participant signed."""
-        who %= len(self.honest)
+        who = sorted(self.honest)[who % len(self.honest)]
         for told in [one for one in self.live[who] if len(one) in (0, 1, 3)]:
             message = self.truth(who, told)
             match message:
@@ -300,16 +391,19 @@ class LyingCoordinator(RuleBasedStateMachine):
                     at = where % len(shares)
                     name = ("root", "seed_commitment", "signature")[bit % 3]
                     changed = replace(shares[at], **{name: flipped(getattr(shares[at], name), bit)})
-                    message = NeighbourShares((*shares[:at], changed, *shares[at + 1 :]))
+                    message = replace(message, shares=(*shares[:at], changed, *shares[at + 1 :]))
                 case UnmaskingRequest(signatures=signatures) if signatures:
                     at = where % len(signatures)
                     changed = (signatures[at][0], flipped(signatures[at][1], bit))
-                    message = UnmaskingRequest((*signatures[:at], changed, *signatures[at + 1 :]))
+                    message = replace(message, signatures=(*signatures[:at], changed, *signatures[at + 1 :]))
                 case _:
                     continue
+            forged = True
             if len(told) == 0:
-                self.views.setdefault(message, self.views[self.truth(who, told)])
-            self.tell(who, told, message, forged=True)
+                # Who is no neighbour of the changed one can't tell, and is then alone with what it was shown.
+                view = self.shown(message)
+                forged = view.graph.complete or members[at][0] in view.graph.neighbours(who)
+            self.tell(who, told, message, forged=forged)
 
     @rule(audience=GROUPS, back=st.integers(0, 3), members=SOME)
     def ask_a_phase_again(self, audience: int, back: int, members: int) -> None:
@@ -338,23 +432,25 @@ class LyingCoordinator(RuleBasedStateMachine):
             case 2:
                 u2 = self.told_sets(told)[0]
                 return self.sets(view, (u2, (self.chosen(members) & u2) | {who}))
-        signatures = told[3].signatures
-        return UnmaskingRequest(signatures[: self.config.parameters.signatures_needed(len(view.u1))])
+        signatures = told[3].signatures[: self.config.parameters.signatures_needed(len(view.u1))]
+        shown = view.evidence(who, self.told_sets(told), {one for one, _ in signatures})
+        return UnmaskingRequest(signatures, shown)
 
     @precondition(lambda self: self.waiting(EVERYBODY, 4))
-    @rule(who=NUMBERS, how=st.integers(0, 3))
+    @rule(who=NUMBERS, how=st.integers(0, 4))
     def ask_a_second_time(self, who: int, how: int) -> None:
         """The same request gets the same reply, byte for byte; no other gets one."""
         waiting = self.waiting(EVERYBODY, 4)
         who, told = waiting[who % len(waiting)]
         given = answer(self.client, self.plan, who, self.life[who], told)
-        signatures = told[3].signatures
+        signatures, uploads = told[3].signatures, told[3].uploads
         others = [signatures[:-1], (*signatures, *signatures[:1]), ((-1, bytes(64)),), ((2**70, bytes(64)),)]
         self.claim(given.phase.receive(told[3]) is given.reply, "one answer", f"{who} changed its reply")
-        if others[how] == signatures:
+        other = UnmaskingRequest(others[how], uploads) if how < 4 else UnmaskingRequest(signatures, uploads[:-1])
+        if other == told[3]:
             return
         try:
-            given.phase.receive(UnmaskingRequest(others[how]))
+            given.phase.receive(other)
         except CoordinatorMisbehaved:
             return
         except Exception as error:
@@ -381,11 +477,18 @@ class LyingCoordinator(RuleBasedStateMachine):
                 view.read(who, given.reply)
                 self.claim(who in view.u1 and len(view.u1) >= parameters.quorum, "nested", f"u1 of {who}")
             case 2:
-                u2 = frozenset(one.dealer for one in told[1].shares) | {who}
-                view.uploads[who] = unpack(given.reply.packed, parameters.dim, parameters.bits)
-                view.masked_with[who] = u2 - {who}
-                self.claim(u2 <= view.sealed.keys(), "nested", f"{who} masks with some who didn't deal in its cohort")
+                u2 = from_bitmap(told[1].u2, view.u1)
+                neighbours = u2.intersection(view.graph.neighbours(who))
+                view.note_upload(who, given.reply, neighbours)
+                view.told_u2[who] = u2 | {who}
+                dealt = neighbours <= view.sealed.keys()
+                self.claim(dealt, "nested", f"{who} masks with some who didn't deal in its cohort")
                 self.claim(len(u2) >= parameters.quorum, "nested", f"u2 of {who} has {len(u2)}")
+                self.claim(who in u2, "nested", f"{who} masks in a u2 without itself")
+                enough = len(neighbours) + view.graph.complete >= view.graph.threshold
+                self.claim(enough, "nested", f"{who} masks with {len(neighbours)} neighbours")
+                dealers = [one.dealer for one in told[1].shares]
+                self.claim(dealers == sorted(neighbours), "nested", f"{who} holds from others than it masks with")
             case 3:
                 u2, u3 = self.told_sets(told)
                 self.signed.setdefault((view.context, (u2, u3)), {})[who] = given.reply.signature
@@ -395,7 +498,7 @@ class LyingCoordinator(RuleBasedStateMachine):
                 self.claim(who in u3 and u3 <= u2 <= set(view.u1), "nested", f"sets of {who}")
                 self.claim(len(u3) >= parameters.min_survivors, "nested", f"u3 of {who} has {len(u3)}")
                 self.claim(len(u2) >= parameters.quorum, "nested", f"u2 of {who} has {len(u2)}")
-                self.claim(u2 - {who} == view.masked_with[who], "nested", f"{who} masked with others than u2")
+                self.claim(u2 == view.told_u2[who], "nested", f"{who} masked in another u2")
             case 4:
                 self.revealed(who, told, given, view)
 
@@ -409,8 +512,9 @@ class LyingCoordinator(RuleBasedStateMachine):
         honest = len(self.signed.get((view.context, sets), {}))
         needed = self.config.parameters.signatures_needed(len(view.u1)) - len(self.colluders)
         self.claim(honest >= needed, "backed", f"{who} answered, though only {honest} honest ones signed that")
-        view.note_reply(who, sets[0], given.reply)
-        for dealer, share in zip(sorted(sets[0]), given.reply.shares, strict=True):
+        u2 = view.told_u2[who]  # what it goes by, whatever it was told later
+        view.note_reply(who, u2, given.reply)
+        for dealer, share in zip(view.graph.dealers(who, u2), given.reply.shares, strict=True):
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
                 kinds = view.kinds.setdefault((who, dealer), set())
@@ -445,5 +549,5 @@ class LyingCoordinator(RuleBasedStateMachine):
             return
         for _ in range(4):
             self.go_on_honestly(EVERYBODY)
-        for how in range(4 if self.waiting(EVERYBODY, 4) else 0):
+        for how in range(5 if self.waiting(EVERYBODY, 4) else 0):
             self.ask_a_second_time(0, how)

@@ -5,27 +5,83 @@ What a participant answers depends on what it was told and on nothing else, so i
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from attempts_in_memory import Cohort, advertise, freeze, make_config, twin, vector_of
+from attempts_in_memory import (
+    Cohort,
+    Sets,
+    advertise,
+    freeze,
+    identities,
+    make_config,
+    twin,
+    vector_of,
+)
 from cheating_participants import Broken
+from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
 
 from secagg import client_phases
+from secagg.cohort import set_of
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved
-from secagg.keys import AgreementKey, ShareChannel
+from secagg.keys import AgreementKey, ShareChannel, upload_statement
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
 
 Told = tuple[Any, ...]  # what a participant was told since it advertised: one message for each phase
 
 
+class Plan(NamedTuple):
+    """What the round is about, and who is in the coordinator's pay."""
+
+    cohort: int
+    min_survivors: int
+    quorum: int
+    colluders: int = 2
+    graph: str = ""  # complete; "ring", safe whoever colludes; "cut", with the colluders where `CUT` has them
+
+
+COMPLETE: Final = Plan(8, 6, 6)
+
+
 @cache
-def config_of(plan: tuple[int, int, int]) -> RoundConfig:
-    return make_config(plan[0], min_survivors=plan[1], quorum=plan[2], bits=16, dim=2)
+def config_of(plan: Plan) -> RoundConfig:
+    rings = {"": (), "ring": safe_rings(plan.cohort, plan.min_survivors, plan.colluders), "cut": CUT}[plan.graph]
+    return make_config(
+        plan.cohort,
+        min_survivors=plan.min_survivors,
+        quorum=plan.quorum,
+        colluders=plan.colluders,
+        bits=16,
+        dim=2,
+        rings=rings,
+    )
+
+
+@cache
+def ring_of(plan: Plan) -> tuple[int, ...]:
+    """Of all that are invited, when nobody lies about their keys."""
+    _, adverts = advertise(config_of(plan), range(plan.cohort), client_phases, "life 0")
+    return Cohort(config_of(plan), tuple(adverts), adverts, {}).graph.ring  # type: ignore[attr-defined]
+
+
+@cache
+def colluders_of(plan: Plan) -> frozenset[int]:
+    if plan.graph == "cut":
+        return frozenset(ring_of(plan)[at] for at in CUT_COLLUDERS)
+    return frozenset(range(plan.cohort - plan.colluders, plan.cohort))
+
+
+def sides_of(plan: Plan) -> tuple[dict[int, int], int]:
+    """Groups on the ring of `CUT`: near 1, far 2, whoever stands in a window 4. And one of the last, to drop out."""
+    ring = ring_of(plan)
+    windows, near = {ring[CUT_DROPS], ring[CUT_VICTIM]}, {ring[at] for at in CUT_NEAR}
+    honest = sorted(set(ring) - colluders_of(plan))
+    return {one: 4 if one in windows else 1 if one in near else 2 for one in honest}, ring[CUT_DROPS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +95,7 @@ class Answer:
 
 
 @cache
-def answer(client: ModuleType, plan: tuple[int, int, int], who: int, life: int, told: Told) -> Answer:
+def answer(client: ModuleType, plan: Plan, who: int, life: int, told: Told) -> Answer:
     config = config_of(plan)
     if len(told) < 2:  # randomness is drawn up to here
         phases, adverts = advertise(config, [who], client, f"life {life}")
@@ -84,6 +140,7 @@ class View(Cohort):
     """One cohort that some participants were shown, and what the adversary knows of it."""
 
     fakes: frozenset[int] = frozenset()
+    plan: Plan = COMPLETE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +149,7 @@ class View(Cohort):
     @classmethod
     def of(
         cls,
-        plan: tuple[int, int, int],
+        plan: Plan,
         colluders: frozenset[int],
         message: CohortKeys,
         shown: dict[int, Advertisement],
@@ -101,7 +158,7 @@ class View(Cohort):
         inside = colluders & shown.keys()
         secrets = {one: answer(client_phases, plan, one, 0, ()).phase._keys.mask_key for one in inside}
         secrets |= {one: fake_key(one, 0) for one in fakes}
-        view = cls(config_of(plan), tuple(shown), shown, {}, colluders, secrets, fakes=fakes)
+        view = cls(config_of(plan), tuple(shown), shown, {}, colluders, secrets, fakes=fakes, plan=plan)
         for one in inside:
             given = answer(client_phases, plan, one, 0, (message,))
             if given.error is None:
@@ -113,7 +170,7 @@ class View(Cohort):
         ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
         for receiver, ciphertext in zip(self.graph.neighbours(dealer), sealed.ciphertexts, strict=True):
             if receiver in self.colluders:
-                phase = answer(client_phases, self._plan(), receiver, 0, ()).phase
+                phase = answer(client_phases, self.plan, receiver, 0, ()).phase
                 private = phase._keys.channel_key
             elif receiver in self.fakes:
                 private = fake_key(receiver, 1)
@@ -127,9 +184,17 @@ class View(Cohort):
                 symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(receiver)] = symbols
 
-    def _plan(self) -> tuple[int, int, int]:
-        parameters = self.config.parameters
-        return parameters.cohort, parameters.min_survivors, parameters.quorum
+    def evidence(self, who: int, sets: Sets, signers: set[int]) -> tuple[tuple[bytes, bytes], ...]:
+        """As a request shows it. Colluders have signed that they masked in anything."""
+        for one in (self.colluders & sets[1]) - signers:
+            self.signed_uploads[one] = self.colluders_upload(one, sets[0])
+        return super().evidence(who, sets, signers)
+
+    def colluders_upload(self, colluder: int, u2: frozenset[int]) -> tuple[bytes, bytes]:
+        """Digest and signature of an upload that nobody has seen."""
+        sha256, identity = hashlib.sha256(b"colluder").digest(), identities(self.plan.cohort)[colluder]
+        digest = set_of(self.config, self.context, "u2", u2)
+        return sha256, identity.sign(upload_statement(self.context, identity.public, sha256, digest))
 
     def known(self, dealer: int, kind: int) -> bool:
         """Whether a secret of the dealer can be rebuilt."""
