@@ -42,6 +42,7 @@ class Report:
     executions: int
     per_second: float
     coverage: tuple[int, int]  # libFuzzer's edges: with the corpus alone, and at the end
+    memory_mb: int  # most that the process had, with all that is loaded
     kept: int
     crashes: list[Path]
 
@@ -114,7 +115,7 @@ def _line(report: Report) -> str:
     end = "" if not report.crashes else "  CRASHED"
     return (
         f"{report.name:<34} {report.executions:>9} executions {report.per_second:>8.0f}/s  "
-        f"edges {before:>5} + {after - before:<4} {report.kept:>3} inputs kept{end}"
+        f"edges {before:>5} + {after - before:<4} {report.memory_mb:>4} MB {report.kept:>3} inputs kept{end}"
     )
 
 
@@ -167,7 +168,10 @@ def _fuzz(name: str, seconds: int) -> Report:
     count = re.findall(r"number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)", said, re.MULTILINE)
     executions = int(count[-1]) if count else 0
     coverage = (edges[0], edges[-1]) if edges else (0, 0)
-    return Report(name, executions, executions / max(took, 1), coverage, len(chosen), crashed)
+    memory = re.findall(r"peak_rss_mb:\s*(\d+)", said)
+    return Report(
+        name, executions, executions / max(took, 1), coverage, int(memory[-1]) if memory else 0, len(chosen), crashed
+    )
 
 
 def _tidy(name: str) -> None:
