@@ -22,7 +22,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tests.fuzz.target import Target
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 if str(ROOT / "tests" / "secagg") not in sys.path:
@@ -158,12 +161,7 @@ def _fuzz(name: str, seconds: int) -> Report:
             crashed = [crashes / "output.txt"]
         for path in crashed:
             print(said[-3000:] if path == crashed[0] else path, file=sys.stderr)
-        reached = corpus.reached_by(target, corpus.begin(target))
-        room = corpus.ROOM - sum(map(len, corpus.inputs(target)))
-        new = [] if crashed else [path.read_bytes() for path in found.iterdir()]
-        chosen = corpus.fewest(target, new, reached, room)
-        for data in chosen:
-            corpus.keep(target, data)
+        chosen = [] if crashed else _kept(target, [path.read_bytes() for path in found.iterdir()])
     edges = [int(number) for number in re.findall(r"\bcov: (\d+)", said)]
     count = re.findall(r"number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)", said, re.MULTILINE)
     executions = int(count[-1]) if count else 0
@@ -172,6 +170,16 @@ def _fuzz(name: str, seconds: int) -> Report:
     return Report(
         name, executions, executions / max(took, 1), coverage, int(memory[-1]) if memory else 0, len(chosen), crashed
     )
+
+
+def _kept(target: Target, new: list[bytes]) -> list[bytes]:
+    from tests.fuzz import corpus
+
+    room = corpus.ROOM - sum(map(len, corpus.inputs(target)))
+    chosen = corpus.fewest(target, new, corpus.reached_by(target, corpus.begin(target)), room)
+    for data in chosen:
+        corpus.keep(target, data)
+    return chosen
 
 
 def _tidy(name: str) -> None:
