@@ -20,7 +20,7 @@ CORPUS: Final = Path(__file__).parent / "corpus"
 PACKAGES: Final = ("secagg", "mechanisms", "wire", "learning", "server", "client")
 _NAME_DIGITS: Final = 16
 _A_FILE: Final = 64  # bytes that a file more is worth
-ROOM: Final = 24 << 10
+ROOM: Final = 40 << 10
 """Bytes of one target's folder; all together stay below 500 kB."""
 
 Step = tuple[str, int, int]
