@@ -240,9 +240,7 @@ class Coordinator:
         for survivor in self.graph.neighbours(dealer):
             if survivor not in self.u3:
                 continue
-            low, high = (
-                (self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((dealer, survivor))
-            )
+            low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((dealer, survivor)))
             shared = agreement(private, self.keys[survivor]["mask_key"]) or b""
             key = setting.pairwise_mask_key(shared, low, high, numbers.bits, numbers.dim, self.context)
             masks.append((key, -1 if survivor < dealer else 1))

@@ -90,8 +90,10 @@ def false_advertisements() -> Iterator[tuple[str, int, Message]]:
     yield "another's channel key repeated as mask key", LIAR, crossed
     for i, low in enumerate(LOW_ORDER):
         roles = (low, channel) if i % 2 else (mask, low)
-        yield f"a key of low order ({'mask' if i % 2 else 'channel'}, {low.hex()[:8]}…{low.hex()[-4:]})", LIAR, (
-            signed_advertisement(LIAR, *roles)
+        yield (
+            f"a key of low order ({'mask' if i % 2 else 'channel'}, {low.hex()[:8]}…{low.hex()[-4:]})",
+            LIAR,
+            (signed_advertisement(LIAR, *roles)),
         )
 
 
@@ -196,8 +198,10 @@ def false_replies() -> Iterator[tuple[str, int, Message]]:
     yield "a salt is changed", LIAR, entry(0, {"self_mask_seed": {**seed, "salt": flip(seed["salt"])}})
     changed = {**seed, "share": b"\xf1\xff" + seed["share"][2:]}
     yield "a symbol of 65521, which misses the commitment", LIAR, entry(0, {"self_mask_seed": changed})
-    yield "a symbol of 65535 in a share of the mask key, which misses the commitment", LIAR, (
-        entry(3, {"mask_key": {**mask_key, "share": mask_key["share"][:-2] + b"\xff\xff"}})
+    yield (
+        "a symbol of 65535 in a share of the mask key, which misses the commitment",
+        LIAR,
+        (entry(3, {"mask_key": {**mask_key, "share": mask_key["share"][:-2] + b"\xff\xff"}})),
     )
     yield "a survivor's mask key", LIAR, entry(0, {"mask_key": revealed(0, 0)})
     yield "a dropout's self-mask seed", LIAR, entry(3, {"self_mask_seed": revealed(3, 1)})

@@ -122,9 +122,7 @@ class Participant:
                 key, associated = self.channel(self.me, holder)
                 ciphertexts.append(gcm_seal(key, plaintext, associated))
         entries = [commitments.pair_node(leaves[at], leaves[at + 1]) for at in range(0, len(leaves), 2)]
-        statement = setting.dealing_statement(
-            self.context, self.identity, commitments.root(entries), seed_commitment
-        )
+        statement = setting.dealing_statement(self.context, self.identity, commitments.root(entries), seed_commitment)
         self.phase = self._following
         return {
             "ciphertexts": ciphertexts,

@@ -158,9 +158,7 @@ def signed_upload(who: int, u2: Iterable[int], context: bytes | None = None, pac
     base = ring_round()
     data = base.record.to_coordinator["MaskedInputCollection"][who]["packed"] if packed is None else packed
     digest, named = sha256(data).digest(), [base.agreed.identity(one) for one in u2]
-    statement = setting.upload_statement(
-        context or base.coordinator.context, base.agreed.identity(who), digest, named
-    )
+    statement = setting.upload_statement(context or base.coordinator.context, base.agreed.identity(who), digest, named)
     return {"sha256": digest, "signature": ed25519_sign(base.participants[who].identity_seed, statement)}
 
 
@@ -175,20 +173,25 @@ def false_cohorts() -> Iterator[tuple[str, Message]]:
     def of(entry: Message) -> Message:
         return {"members": replaced(members, at, {"participant": LIAR, **entry})}
 
-    yield "a neighbour's keys come as a digest only", of(
-        {"advertisement_sha256": setting.advertisement_digest(**keys[LIAR])}
+    yield (
+        "a neighbour's keys come as a digest only",
+        of({"advertisement_sha256": setting.advertisement_digest(**keys[LIAR])}),
     )
-    yield "a neighbour's signature is altered", of(
-        {"advertisement": {**keys[LIAR], "signature": flip(keys[LIAR]["signature"], 40)}}
+    yield (
+        "a neighbour's signature is altered",
+        of({"advertisement": {**keys[LIAR], "signature": flip(keys[LIAR]["signature"], 40)}}),
     )
-    yield "one's own keys come as a digest only", {
-        "members": [
-            {"participant": VICTIM, "advertisement_sha256": setting.advertisement_digest(**keys[VICTIM])}
-            if one["participant"] == VICTIM
-            else one
-            for one in members
-        ]
-    }
+    yield (
+        "one's own keys come as a digest only",
+        {
+            "members": [
+                {"participant": VICTIM, "advertisement_sha256": setting.advertisement_digest(**keys[VICTIM])}
+                if one["participant"] == VICTIM
+                else one
+                for one in members
+            ]
+        },
+    )
 
 
 def false_dealings() -> Iterator[tuple[str, Message]]:
@@ -269,10 +272,13 @@ def false_requests() -> Iterator[tuple[str, Message]]:
         ("the signature of an upload is altered", [of_2, {**of_11, "signature": flip(of_11["signature"], 40)}]),
     ):
         yield name, {"signatures": signatures, "uploads": uploads}
-    yield "fewer signatures than needed, and an upload in the place of one", {
-        "signatures": signatures[1:],
-        "uploads": [of_shown, of_2, of_11],
-    }
+    yield (
+        "fewer signatures than needed, and an upload in the place of one",
+        {
+            "signatures": signatures[1:],
+            "uploads": [of_shown, of_2, of_11],
+        },
+    )
     yield "fewer signatures than needed", {"signatures": signatures[:-1], "uploads": request["uploads"]}
     yield "a signer that is not in u3", {**request, "signatures": [signatures[0], by_3, *signatures[1:]]}
     yield "all signatures with the uploads of fewer", {**fewer_uploads(), "uploads": request["uploads"]}
