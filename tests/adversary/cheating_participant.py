@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,11 +37,14 @@ from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant_host import UNFINISHED, JoinError, ParticipantHost
 from client.settings import HostSettings
+from learning import datasets
+from mechanisms import plan
 from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import IdentityKey
 from secagg.messages import PHASES
 from tests.adversary.script import Naive, Places, Seen
+from tests.server import study_in_process
 from tests.server.study_in_process import Coordinator, Peer, coordinator, identities
 from wire import coordinator_pb2 as pb
 
@@ -380,7 +384,7 @@ async def play(
     folder = places.study(name, **options)
     work, stage = places.work(), Stage(silent=silent)
     tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
-    with capture_logs() as stage.logs, _watched(stage, stall_s):
+    with capture_logs() as stage.logs, _watched(stage, stall_s), _known_by_now():
         async with contextlib.AsyncExitStack() as stack:
             stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
             _listen(stage)
@@ -423,7 +427,7 @@ class _Reached:
 
 def _home(folder: Path, identity: bytes) -> Path:
     for home in sorted((folder / "hosts").iterdir()):
-        if any(load_identity(one.key).public == identity for one in load(home).participants):
+        if any(load_identity(one.key).public == identity for one in _load(home).participants):
             return home
     raise AssertionError("no host has this participant")
 
@@ -500,7 +504,7 @@ async def _hosts(
 
 
 def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostSettings:
-    settings = load(home).settings()
+    settings = _load(home).settings()
     return replace(
         settings,
         host=replace(
@@ -568,6 +572,20 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         attempt_class.run, attempt_class._take = run, take  # type: ignore[method-assign]
 
 
+_subset, _noise, _load = cache(datasets._read_subset), cache(plan.calibrate), cache(load)
+
+
+@contextlib.contextmanager
+def _known_by_now() -> Iterator[None]:
+    """Half of what a study costs comes out the same every time: its noise, its files, examples nobody looks at."""
+    kept = datasets._read_subset, plan.calibrate, study_in_process.load_host
+    datasets._read_subset, plan.calibrate, study_in_process.load_host = _subset, _noise, _load
+    try:
+        yield
+    finally:
+        datasets._read_subset, plan.calibrate, study_in_process.load_host = kept
+
+
 class _Faults(logging.Handler):
     """Errors in the log, less calls that were cancelled while everything was taken down."""
 
@@ -624,7 +642,7 @@ async def _watching(stage: Stage) -> AsyncIterator[None]:
 
     async def watch() -> None:
         while True:
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.003)
             held: list[Any] = where.held  # type: ignore[attr-defined]
             for one in [o for o in held if stage.cheated(o[1].round, o[1].WhichOneof("message") or "")]:
                 held.remove(one)
