@@ -77,7 +77,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
     """The plan's numbers under their stable JSON names, as `sordino.plan_text.figures_of` gives them."""
     from mechanisms.binomial import THEOREM, TRUSTS
     from mechanisms.rotation import rotation_layout
-    from secagg.parameters import complete_graph_threshold, probability_below
+    from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
+    from secagg.sharing import MALICIOUS
     from wire.study import upload_bytes
 
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
@@ -115,6 +116,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
         "h_min": plan.h_min,
         "min_survivors": plan.min_survivors,
         "quorum": plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
+        "graph": COMPLETE,
+        "adversary": chosen.get("adversary", MALICIOUS),
         "threshold": complete_graph_threshold(plan.clients, plan.colluders),
         "degree": plan.clients - 1,
         "abort_probability": probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mechanisms.mechanism import DESCRIPTIONS, Description
+from secagg.sharing import CURIOUS
 
 # The two under which it makes no difference to epsilon how many participants collude.
 TRUSTED_COORDINATOR: Final = "gaussian"
@@ -22,18 +23,20 @@ def adjacency_word(adjacency: str) -> str:
     return adjacency.partition(":")[0]
 
 
-def condition(mechanism: str, colluders: int, among: str = "") -> str:
+def condition(mechanism: str, colluders: int, among: str = "", adversary: str = "") -> str:
     """Who has to behave how.
 
     Args:
         colluders: A.
         among: whom the A are of, such as "of 12"; may be empty.
+        adversary: of the plan; a curious coordinator is trusted to tell everybody the same.
     """
     if mechanism == TRUSTED_COORDINATOR:
         return "if the coordinator is trusted"
     if mechanism == EACH_FOR_ITSELF:
         return "whoever colludes"
-    return f"if at most {colluders}{' ' if among else ''}{among} collude"
+    lies = " and the coordinator doesn't lie" if adversary == CURIOUS else ""
+    return f"if at most {colluders}{' ' if among else ''}{among} collude{lies}"
 
 
 def counts_colluders(mechanism: str) -> bool:
@@ -52,4 +55,5 @@ def guarantee(plan: Mapping[str, Any]) -> str:
         return ""
     sampled = plan.get("sampling", "none") != "none"
     among = f"of {'the ' if sampled else ''}{plan.get('clients', '?')}{' in a round' if sampled else ''}"
-    return f"{adjacency_word(described.adjacency)}, {condition(described.name, int(plan['colluders']), among)}"
+    holds = condition(described.name, int(plan["colluders"]), among, str(plan.get("adversary", "")))
+    return f"{adjacency_word(described.adjacency)}, {holds}"

@@ -11,8 +11,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from client.enrolment import Look
+    from mechanisms.plan import Plan
 
 _LABEL = 14
+
+
+def _shares(plan: Plan) -> str:
+    """With whom she shares her keys, and how many of them open one."""
+    from wire.study import round_parameters
+
+    sharing, others = round_parameters(plan).sharing(plan.clients), plan.clients - 1
+    if sharing.degree == others:
+        return f"of your keys go to all others; {sharing.threshold} of them open one, if all {plan.clients} take part"
+    return (
+        f"of your keys go to {sharing.degree} of {others} others, your neighbours on a ring that nobody chooses; "
+        f"{sharing.threshold} of them open one, if all {plan.clients} take part"
+    )
+
+
+def _may_do(plan: Plan) -> str:
+    from secagg.sharing import CURIOUS
+
+    if plan.adversary == CURIOUS:
+        return (
+            "TRUSTED to tell everybody the same (curious): nobody signs whose updates are in a sum, so one that lies "
+            "could open sums of fewer. If your update misses a sum you stay charged for it; there are no transcripts"
+        )
+    return "may lie (malicious): participants sign whose updates are in a sum, and hold that against it before it opens"
 
 
 def describe_study(
@@ -43,6 +68,7 @@ def describe_study(
     cohort = f"all participants, at most {plan.clients}"
     if plan.sampling != "none":
         cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
+    holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", plan.adversary)
     lines = [f"The study {document.study}", ""]
 
     def line(label: str, text: str) -> None:
@@ -52,16 +78,17 @@ def describe_study(
         )
 
     line("authority", f"{fingerprint} (signs who takes part; compare it with what you were told)")
-    line("coordinator", look.card.address)
+    line("address", look.card.address)
     line("task", f"{document.task}, {plan.dim} values in an update, clipped to norm {plan.clip:g}")
     line("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}")
     line("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest")
+    line("shares", _shares(plan))
+    line("coordinator", _may_do(plan))
     line("mechanism", f"{plan.mechanism}; trusts {described.trusts}")
     line(
         "privacy",
         f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "
-        f"({plan.adjacency.partition(':')[0]}), {condition(plan.mechanism, plan.colluders, f'of {plan.clients}')}: "
-        f"a share of {plan.adversarial:g} is assumed adversarial",
+        f"({plan.adjacency.partition(':')[0]}), {holds}: a share of {plan.adversarial:g} is assumed adversarial",
     )
     if ledger is None:
         ledger_line = (

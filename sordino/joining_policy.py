@@ -52,7 +52,11 @@ def check_accepts(
 
 def accepted_plan(seen: Look) -> dict[str, Any]:
     """The plan that she accepts as her policy: this very study document, and no worse terms."""
+    from secagg.sharing import CURIOUS
+
     plan = seen.document.plan
+    # As with a trusted mechanism: she was told what the coordinator could do (`sordino.join_text`), and agreed.
+    trusted = {"curious_coordinator": True} if plan.adversary == CURIOUS else {}
     return {
         "max_epsilon": plan.budget_coordinator,
         "max_delta": plan.delta,
@@ -62,6 +66,7 @@ def accepted_plan(seen: Look) -> dict[str, Any]:
         "min_honest_survivors": plan.h_min,
         "min_colluders": plan.colluders,
         "study_digests": [seen.study_sha256.hex()],
+        **trusted,
     }
 
 

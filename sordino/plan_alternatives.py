@@ -65,7 +65,7 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
         everybody survives, as a factor of the central Gaussian's) and upload_bytes.
     """
     from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study, upload_bytes
+    from wire.study import plan_study, planned_upload_bytes
 
     multiplier, accountant = central_gaussian_multiplier(chosen)
     rows: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
                         "feasible": True,
                         "noise_multiplier": plan.noise_multiplier,
                         "noise_cost": error_variance(plan) / (multiplier * plan.clip) ** 2,
-                        "upload_bytes": upload_bytes(plan.clients, plan.padded_dim, bits),
+                        "upload_bytes": planned_upload_bytes(plan),
                     }
             found.append(row)
         rows += reversed(found)

@@ -18,6 +18,13 @@ def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
         found.append(f"Note: {figures['sampling']} sampling is planned, not served: nobody could check who was drawn.")
     if figures["mechanism"] == "binomial":
         found.append("Note: binomial noise is planned, not served.")
+    if figures["adversary"] == "semi-malicious":
+        found.append("Note: against a semi-malicious coordinator a plan can be made, but no study is served.")
+    if figures["adversary"] == "curious":
+        found.append(
+            "Note: the coordinator is trusted to tell everybody the same. Participants join only if their own policy "
+            "accepts that, nobody who missed a sum takes its charge back, and no transcripts are kept."
+        )
     if figures["mechanism"] == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")
     found += _unreached(figures)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 NARROW, USUAL, WIDE = 60, 80, 100
 _LAYERS_SHOWN: Final = 8
+_COORDINATOR: Final = {
+    "malicious": "it may lie; participants sign who is in a sum before it opens",
+    "semi-malicious": "may lie once keys are exchanged; for comparison, never served",
+    "curious": "trusted to tell everybody the same: nobody signs who is in a sum",
+}
 _SAMPLED: Final = {
     "lottery": "drawn by lottery",
     "poisson": "each drawn by an independent coin",
@@ -93,7 +98,7 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("quorum", f"{figures['quorum']}", "fewest that may begin a round"),
         ("A", f"{figures['A']}", _colluders(figures)),
         ("h_min", f"{figures['h_min']}", _honest(figures)),
-        ("threshold", f"{figures['threshold']}", "shares that open a secret if all take part"),
+        *_sharing(figures),
         (
             "aborted rounds",
             percent(figures["abort_probability"]),
@@ -204,6 +209,20 @@ def _colluders(figures: Mapping[str, Any]) -> str:
         f"at most {figures['A']} of the {everywhere} colluders are drawn, except with chance 2^-40 in all rounds "
         f"together; {does}"
     )
+
+
+def _sharing(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The graph, the shares that open a secret, and what the coordinator may do."""
+    degree, others = figures["degree"], figures["clients"] - 1
+    if degree == others:
+        graph = ("graph", "complete", "everybody shares with everybody")
+    else:
+        graph = ("graph", f"ring of {degree}", f"each shares with {degree // 2} on either side, of {others} others")
+    return [
+        graph,
+        ("threshold", f"{figures['threshold']}", "shares that open a secret if all take part"),
+        ("coordinator", figures["adversary"], _COORDINATOR[figures["adversary"]]),
+    ]
 
 
 def _honest(figures: Mapping[str, Any]) -> str:

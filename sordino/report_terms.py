@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from secagg.sharing import CURIOUS
 from sordino.guarantee import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, adjacency_word, description_of, guarantee
 from sordino.progress import StudyView
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 _LIES = (
     "If it lies about who survived, about keys or about the model, honest participants stop before they reveal "
     "anything that would open a second sum."
+)
+_TRUSTED_NOT_TO_LIE = (
+    "It is trusted to tell everybody the same: the plan is for a curious coordinator, and nobody signs who survived. "
+    "One that lies could open sums over fewer."
 )
 
 
@@ -101,6 +106,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
     mechanism = str(facts.get("mechanism", ""))
     colluders, clients = facts.get("colluders", "?"), facts.get("clients", view.participants)
     survivors = facts.get("min_survivors", "min_survivors")
+    lies = _TRUSTED_NOT_TO_LIE if facts.get("adversary") == CURIOUS else _LIES
     h_min = plan.h_min if plan is not None else "h_min"
     described = description_of(mechanism)
     adjacency = adjacency_word(described.adjacency) if described else "that of the plan"
@@ -111,7 +117,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
     if mechanism == TRUSTED_COORDINATOR:
         sees = (
             f"One sum a round, over at least {survivors} updates, without noise. It is trusted to add the noise and to "
-            f"release nothing else: epsilon doesn't bound what it learns itself. {_LIES}"
+            f"release nothing else: epsilon doesn't bound what it learns itself. {lies}"
         )
         collude = (
             "Whether participants collude with each other makes no difference to epsilon: none of the noise is theirs. "
@@ -121,7 +127,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
     elif mechanism == EACH_FOR_ITSELF:
         sees = (
             f"One sum a round, over at least {survivors} updates that each carried all of their own noise already. "
-            f"{_LIES}"
+            f"{lies}"
         )
         collude = (
             "Epsilon holds whoever colludes: a participant counts on her own noise only. "
@@ -130,7 +136,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         )
     else:
         sees = (
-            f"One sum a round, over at least {survivors} updates, with noise in it that no single party knows. {_LIES}"
+            f"One sum a round, over at least {survivors} updates, with noise in it that no single party knows. {lies}"
         )
         collude = (
             f"Up to A = {colluders} of {clients} participants, together with the coordinator. Their noise is not "

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
+from secagg.parameters import COMPLETE
 from sordino.guarantee import adjacency_word, condition, counts_colluders
 from sordino.plan_text import terminal_width
 from wire.join_code import fingerprint, show_fingerprint
@@ -33,6 +34,8 @@ def figures(verified: VerifiedTranscript) -> dict[str, Any]:
         "u3": len(found.u3),
         "signatures": len(found.signatures),
         "signatures_needed": found.parameters["signatures_needed"],
+        "graph": found.parameters["graph"],
+        "degree": found.parameters["degree"],
         "threshold": found.parameters["threshold"],
         "min_survivors": plan.min_survivors,
         "A": plan.colluders,
@@ -128,8 +131,9 @@ def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
         f"at delta {body['delta']:g}, {adjacency_word(plan.adjacency)}, "
         f"{condition(plan.mechanism, plan.colluders, f'of the {plan.clients}')}; such figures don't add up: "
         f"all {plan.rounds} rounds together are at most {plan.epsilon:g}.",
-        f"With fewer than {plan.min_survivors} in it the sum stays closed; any {body['threshold']} of u1 can rebuild "
-        "what one of u2 masked with.",
+        f"With fewer than {plan.min_survivors} in it the sum stays closed; any {body['threshold']} of "
+        + ("u1" if body["graph"] == COMPLETE else f"its {body['degree']} neighbours on the ring")
+        + " can rebuild what one of u2 masked with.",
     ]
     if counts_colluders(plan.mechanism):
         said.append(
