@@ -225,7 +225,7 @@ def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> None:
     if not frozenset(found.u3).issuperset(signers):
         raise InvalidTranscript(QUORUM, "somebody signed who is not in u3")
     if not config.parameters.signed:
-        raise InvalidTranscript(QUORUM, "by its plan nobody signs the survivor sets, so that nothing shows who they are")
+        raise InvalidTranscript(QUORUM, "by its plan nobody signs the survivor sets: nothing shows who they are")
     needed = config.parameters.signatures_needed(len(found.u1))
     if len(signers) < needed:
         raise InvalidTranscript(QUORUM, f"{len(signers)} participants signed the survivor sets, {needed} needed")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from sordino.cli import main
 from sordino.demo import DemoOptions
 from sordino.local_study import StudyOptions, make_local_study, plan_for
+
+sys.path.append(str(Path(__file__).parents[1] / "secagg"))  # for the rounds on record of tests/wire
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 SECONDS = {
