@@ -63,7 +63,7 @@ WATCHED = frozenset(
     ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "secrets", "few")
 )
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
-SCHEMES += ("asked twice", "in the middle", "another u1", "victims", "victims", "windows")
+SCHEMES += ("asked twice", "in the middle", "another u1", "odd u2", "victims", "victims", "windows")
 SIGNATURES = ("few", "again", "others", "outside", "none")
 UPLOADS = ("none", "one too many", "another's", "a colluder's", "changed")
 U2 = ("without itself", "one dealer more", "one dealer less", "no dealers", "one more byte", "no neighbours")
@@ -168,6 +168,9 @@ class LyingCoordinator(RuleBasedStateMachine):
                 self.go_on_honestly(EVERYBODY)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - audience, 0)
+            case "odd u2":
+                self.go_on_honestly(EVERYBODY)
+                self.tell_a_u2_that_fits_nothing(audience, U2[(one + 8 * other) % len(U2)], other)
             case "another u1":
                 self.show_another_u1(audience, one, other)
             case "in the middle":

@@ -101,3 +101,8 @@ def server_changed(old: str, new: str) -> ModuleType:
 def client_changed(old: str, new: str) -> ModuleType:
     """`secagg.client_phases` with one piece exchanged."""
     return changed(client_phases, old, new)
+
+
+# A participant signs the u2 it masked in; a naive one signs the u2 it is told.
+SIGNED = "survivor_statement(self._cohort.config, self._cohort.context, self._u2, u3)"
+SAID = "survivor_statement(self._cohort.config, self._cohort.context, from_bitmap(message.u2, self._cohort.u1), u3)"
