@@ -33,7 +33,7 @@ from secagg.parameters import (
     probability_below,
 )
 from secagg.roster import InvalidRoster, Roster
-from secagg.sharing import CURIOUS, MALICIOUS
+from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire import coordinator_pb2 as pb
 
 FORMAT: Final = "sordino-study-1"
@@ -240,7 +240,7 @@ def refuse_unserved(target: object, sampling: object, adversary: object = MALICI
         InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
             coordinator is assumed to be semi-malicious.
     """
-    if adversary not in (CURIOUS, MALICIOUS):
+    if adversary == SEMI_MALICIOUS:
         raise InfeasiblePlan(
             "against a semi-malicious coordinator nothing stops an arc from being cut out of the ring",
             f"use the adversary {MALICIOUS!r}, or {CURIOUS!r} where the coordinator is trusted to follow the protocol",

@@ -313,6 +313,11 @@ TAMPERED: list[Arguments] = [
     {"clipping": {"layers": [500], "clips": [2.0]}},
     {"budget_coordinator": 7.9},
     {"budget_released": 7.9},
+    {"graph": ""},
+    {"graph": None},
+    {"graph": "h\u00e4rary"},
+    {"adversary": "m" * 33},
+    {"adversary": 1},
     {"surprise": 1},
 ]
 
@@ -343,6 +348,8 @@ def test_plans_are_frozen(demo_plan: Plan) -> None:
 
 def test_every_number_enters_the_identity(demo_plan: Plan) -> None:
     assert replace(demo_plan, epsilon=9.0, budget_coordinator=9.0, budget_released=9.0).identity != demo_plan.identity
+    assert replace(demo_plan, graph="harary").identity != demo_plan.identity
+    assert replace(demo_plan, adversary="curious").identity != demo_plan.identity
     assert replace(demo_plan, quorum=80).identity != demo_plan.identity
 
 

@@ -49,14 +49,23 @@ def document(plan: Plan) -> StudyDocument:
         {"clip": 2.0, "by_layer": True, "update": "geometric"},
         {"clip": 2.0, "update": "linear", "quantile": 0.8},
         {"clip": 2.0, "sketch_rows": 3, "sketch_ratio": 2.0, "update": "geometric"},
+        {"clip": 2.0, "clients": 100, "max_dropout": 0.1, "graph": "harary"},
+        {"clip": 2.0, "adversary": "curious"},
+        {"clip": 2.0, "clients": 100, "max_dropout": 0.1, "graph": "harary", "adversary": "curious"},
     ],
     ids=str,
 )
 def test_documents_come_back_whole(options: dict[str, Any]) -> None:
-    plan = plan_study(**WANTED, **coding(LAYERS, **options))
+    others = {name: options[name] for name in options.keys() & {"clients", "max_dropout", "graph", "adversary"}}
+    rule = {name: value for name, value in options.items() if name not in others}
+    plan = plan_study(**(WANTED | others), **coding(LAYERS, **rule))
     again = StudyDocument.from_bytes(document(plan).to_bytes())
     assert again.plan == plan
     assert again.plan.identity == plan.identity
+    assert (again.plan.graph, again.plan.adversary) == (
+        options.get("graph", "complete"),
+        options.get("adversary", "malicious"),
+    )
     assert round_parameters(plan).dim == plan.padded_dim
     json.dumps(plan_figures(plan), allow_nan=False)
 
@@ -91,6 +100,75 @@ def test_what_nobody_can_check_is_never_served() -> None:
         plan = plan_study(**sampled, target=target, **coding(LAYERS, clip=1.0))
         with pytest.raises(InvalidStudy, match=told):
             StudyDocument.from_bytes(document(plan).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"adversary": "semi-malicious"}, "nothing stops an arc from being cut out of the ring"),
+        ({"adversary": "honest"}, "the adversary is one of"),
+        ({"adversary": None}, "adversary must be str"),
+        ({"graph": "star"}, "the graph is complete or harary, not 'star'"),
+        ({"graph": ["harary"]}, "graph must be str"),
+        ({"graph": ""}, "must be names"),
+        ({"graph": "auto"}, "not 'auto'"),  # a wish, settled when the plan is made
+    ],
+    ids=str,
+)
+def test_graphs_and_adversaries_that_no_study_has(changed: dict[str, Any], told: str) -> None:
+    written = json.loads(document(plan_study(**WANTED, **coding(LAYERS, clip=2.0))).to_bytes())
+    written["plan"] |= changed
+    data = json.dumps(written, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(InvalidStudy, match=told):
+        StudyDocument.from_bytes(data)
+
+
+def test_a_document_of_an_earlier_version_lacks_them() -> None:
+    written = json.loads(document(plan_study(**WANTED, **coding(LAYERS, clip=2.0))).to_bytes())
+    del written["plan"]["graph"], written["plan"]["adversary"]
+    with pytest.raises(InvalidStudy, match=r"missing fields: \['adversary', 'graph'\]"):
+        StudyDocument.from_bytes(json.dumps(written, sort_keys=True, separators=(",", ":")).encode())
+
+
+def test_a_semi_malicious_plan_is_made_for_comparison_alone() -> None:
+    plan = plan_study(**WANTED, **coding(LAYERS, clip=2.0), adversary="semi-malicious")
+    with pytest.raises(InvalidStudy, match="semi-malicious"):
+        StudyDocument.from_bytes(document(plan).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("clients", "max_dropout", "graph", "degree", "threshold"),
+    [
+        (200, 0.1, "harary", 62, 37),
+        (100, 0.1, "harary", 44, 25),
+        (100, 0.3, "complete", 99, 53),
+        (200, 0.3, "complete", 199, 106),
+        (63, 0.05, "complete", 62, 34),
+    ],
+)
+def test_the_ring_is_taken_where_it_halves_the_work(
+    clients: int, max_dropout: float, graph: str, degree: int, threshold: int
+) -> None:
+    wanted = WANTED | {"clients": clients, "max_dropout": max_dropout, "clip": 1.0}
+    plan = plan_study(**wanted)
+    assert plan.graph == graph
+    figures = plan_figures(plan)
+    assert (figures["graph"], figures["degree"], figures["threshold"]) == (graph, degree, threshold)
+    sharing = round_parameters(plan).sharing(clients)
+    assert (sharing.degree, sharing.threshold) == (degree, threshold)
+    assert plan_figures(plan_study(**wanted, graph="complete"))["degree"] == clients - 1
+
+
+def test_a_ring_that_cannot_be_is_the_complete_graph() -> None:
+    """Asked for by name, but nothing below 64 shares on one; the figures say what is done, not what was wished."""
+    plan = plan_study(**WANTED, clip=1.0, graph="harary")
+    assert plan.graph == "harary"
+    assert plan_figures(plan)["graph"] == "complete"
+    assert plan_figures(plan)["degree"] == WANTED["clients"] - 1
+    with pytest.raises(InfeasiblePlan, match="graph is complete or harary"):
+        plan_study(**WANTED, clip=1.0, graph="star")
+    with pytest.raises(InfeasiblePlan, match="adversary is one of"):
+        plan_study(**WANTED, clip=1.0, adversary="honest")
 
 
 def test_a_document_costs_little_before_it_is_refused() -> None:

@@ -16,13 +16,13 @@ KEY, SHARE_BYTES, SIGNATURE, HASH, SALT, TAG = 32, 32, 64, 32, 16, 16
 
 
 def sent_bytes(attempt: Attempt, who: int) -> int:
-    """All control messages of one participant as protobuf, and the vector."""
+    """All control messages of one participant as protobuf, and the vector; no signature where nobody signs."""
     upload = attempt.sent[MASK, who]
     messages = (
         {"advertise_keys": codec.write_advertisement(attempt.sent[ADVERTISE, who])},
         {"share_keys": codec.write_sealed_shares(attempt.sent[SHARE, who])},
         {"masked_input": pb.MaskedInputOffer(sha256=upload.sha256, signature=upload.signature)},
-        {"consistency": codec.write_consistency(attempt.sent[SIGN, who])},
+        *([{"consistency": codec.write_consistency(attempt.sent[SIGN, who])}] if (SIGN, who) in attempt.sent else []),
         {"unmasking": codec.write_unmasking_reply(attempt.sent[UNMASK, who])},
     )
     control = sum(
@@ -63,6 +63,25 @@ def test_bytes_of_one_participant(n: int, dim: int, bits: int) -> None:
         # Protobuf's tags and lengths: two bytes a ciphertext and commitment, eight a revealed share.
         framing = sent - (vector + sent_of_the_formula(n) + signatures_and_commitments(n))
         assert 0 <= framing <= 2 * (n - 1) + 2 * 2 * n + 8 * n + 80
+
+
+@pytest.mark.parametrize("adversary", ["malicious", "curious"])
+@pytest.mark.parametrize(("degree", "threshold"), [(None, 0), (8, 7)])
+def test_bytes_on_the_ring_and_without_signatures(adversary: str, degree: int | None, threshold: int) -> None:
+    n, dim, bits = 30, 200, 20
+    rings = () if degree is None else ((n, degree, threshold),)
+    attempt = Attempt(make_config(n, dim=dim, bits=bits, rings=rings, adversary=adversary))
+    attempt.run()
+    signed = adversary == "malicious"
+    assert attempt.cohort.graph.degree == (degree or n - 1)
+    assert any(phase == SIGN for phase, _ in attempt.sent) == signed
+    for who in (0, n - 1):
+        assert sent_bytes(attempt, who) == pytest.approx(upload_bytes(n, dim, bits, degree, signed=signed), rel=0.001)
+    assert upload_bytes(n, dim, bits, degree) - upload_bytes(n, dim, bits, degree, signed=False) > SIGNATURE
+    if degree is not None:  # the shares of 8 neighbours instead of 29, and none of one's own
+        saved = upload_bytes(n, dim, bits) - upload_bytes(n, dim, bits, degree)
+        each = SHARE_BYTES * 2 + SALT * 2 + TAG + 2 * HASH + SHARE_BYTES + SALT
+        assert (n - 1 - degree) * each < saved < 1.1 * (n - degree) * each
 
 
 @pytest.mark.parametrize(
