@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from secagg import shamir
 from secagg.cohort import Cohort, HeldShare, set_of, survivor_statement
-from secagg.commitments import MerkleTree, pair_node, share_leaf, verify_path
+from secagg.commitments import LeavesOfHolder, MerkleTree, pair_node, pair_nodes, verify_path
 from secagg.context import RoundConfig, cohort_context, digest, number
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.graph import graph_of
@@ -55,7 +55,6 @@ from secagg.messages import (
     MASKED_INPUT,
     SALT_BYTES,
     SELF_MASK_SEED,
-    SHARE_BYTES,
     SHARE_KEYS,
     UNMASKING,
     Advertisement,
@@ -67,10 +66,10 @@ from secagg.messages import (
     NeighbourShares,
     SealedShares,
     SelfMaskSeedShare,
+    Subset,
     SurvivorSets,
     UnmaskingReply,
     UnmaskingRequest,
-    from_bitmap,
 )
 from secagg.packing import pack
 
@@ -180,21 +179,20 @@ class ShareKeys(_Phase):
         ciphertexts: list[bytes] = []
         held: dict[int, HeldShare | None] = {}
         for row, (holder, x) in enumerate(zip(holders, xs, strict=True)):
-            at = 2 * SALT_BYTES * row
-            pair_salts = (salts[at : at + SALT_BYTES], salts[at + SALT_BYTES : at + 2 * SALT_BYTES])
-            leaves += _pair_of_leaves(cohort, me, holder, x, pair_salts, shares[row])
+            parts: list[bytes] = []
+            committed = LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), x)
+            for kind in (MASK_KEY, SELF_MASK_SEED):
+                at = SALT_BYTES * (2 * row + kind)
+                salt, share = salts[at : at + SALT_BYTES], secret_bytes(shares[row, kind])
+                leaves.append(committed.leaf(kind, keys.identity.public, salt, share))
+                parts += (salt, share)
+            plaintext = b"".join(parts)
             if holder == me:
-                held[me] = HeldShare(
-                    MaskKeyShare(shares[row, MASK_KEY], pair_salts[MASK_KEY]),
-                    SelfMaskSeedShare(shares[row, SELF_MASK_SEED], pair_salts[SELF_MASK_SEED]),
-                )
-                continue
-            plaintext = b"".join(
-                pair_salts[kind] + secret_bytes(shares[row, kind]) for kind in (MASK_KEY, SELF_MASK_SEED)
-            )
-            ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(plaintext))
+                held[me] = HeldShare(plaintext)
+            else:
+                ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(plaintext))
 
-        root = MerkleTree(_pair_nodes(leaves)).root
+        root = MerkleTree(pair_nodes(leaves)).root
         signature = keys.identity.sign(
             dealing_statement(cohort.context, keys.identity.public, root, commitment)
         )
@@ -226,7 +224,8 @@ class ShareKeys(_Phase):
         if shown.get(self._me) != self._advertisement:
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 doesn't hold this participant's own keys unaltered")
         context = cohort_context(self._keys.round_context, listed)
-        graph = graph_of(u1, parameters, context)
+        # Where everybody is here, participants of one process can have the same list.
+        graph = graph_of(roster.in_order if u1 == roster.in_order else u1, parameters, context)
         wanted = (*graph.neighbours(self._me), self._me)
         if not shown.keys() >= set(wanted):
             raise CoordinatorMisbehaved(SHARE_KEYS, "an advertisement of a neighbour is missing")
@@ -248,20 +247,6 @@ class ShareKeys(_Phase):
             if participant != self._me and not roster.verify(participant, advertisement.signature, statement):
                 raise CoordinatorMisbehaved(SHARE_KEYS, f"the keys of {participant} are not signed by it")
         return Cohort(config, context, graph, self._me, advertisements)
-
-
-def _pair_of_leaves(
-    cohort: Cohort, dealer: int, holder: int, x: int, salts: tuple[bytes, bytes], shares: NDArray[np.uint16]
-) -> list[bytes]:
-    identities = (cohort.identity(dealer), cohort.identity(holder))
-    return [
-        share_leaf(KIND_LABELS[kind], cohort.context, *identities, x, salts[kind], shares[kind])
-        for kind in (MASK_KEY, SELF_MASK_SEED)
-    ]
-
-
-def _pair_nodes(leaves: list[bytes]) -> list[bytes]:
-    return [pair_node(leaves[i], leaves[i + 1]) for i in range(0, len(leaves), 2)]
 
 
 class MaskedInputCollection(_Phase):
@@ -303,7 +288,7 @@ class MaskedInputCollection(_Phase):
         cohort, graph = self._cohort, self._cohort.graph
         quorum = cohort.config.parameters.quorum
         try:
-            u2 = from_bitmap(message.u2, cohort.u1)
+            u2 = Subset(message.u2, cohort.u1)
         except ValueError as error:
             raise CoordinatorMisbehaved(MASKED_INPUT, str(error)) from error
         if cohort.me not in u2:
@@ -319,8 +304,9 @@ class MaskedInputCollection(_Phase):
             )
         held = dict(self._held)
         places = graph.places(cohort.me)
+        mine = LeavesOfHolder(KIND_LABELS, cohort.context, self._identity.public, graph.x(cohort.me))
         for dealt in message.shares:
-            held[dealt.dealer] = self._open(dealt, places[dealt.dealer])
+            held[dealt.dealer] = self._open(dealt, places[dealt.dealer], mine)
         try:
             masks = [
                 (self._pairwise_key(dealer), 1 if cohort.me < dealer else -1) for dealer in neighbours
@@ -345,7 +331,7 @@ class MaskedInputCollection(_Phase):
             cohort.context,
         )
 
-    def _open(self, dealt: DealtShare, place: int) -> HeldShare | None:
+    def _open(self, dealt: DealtShare, place: int, mine: LeavesOfHolder) -> HeldShare | None:
         cohort, me, graph = self._cohort, self._cohort.me, self._cohort.graph
         statement = dealing_statement(
             cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
@@ -357,20 +343,17 @@ class MaskedInputCollection(_Phase):
         plaintext = cohort.channel(self._agreements[dealt.dealer], dealt.dealer, me).open(dealt.ciphertext)
         if plaintext is None:
             return None
-        width = SALT_BYTES + SHARE_BYTES
-        salts = (plaintext[:SALT_BYTES], plaintext[width : width + SALT_BYTES])
-        halves = np.frombuffer(plaintext, dtype="<u2").reshape(2, width // 2)
-        shares = halves[:, SALT_BYTES // 2 :].astype(np.uint16)
+        pair = HeldShare(plaintext)
+        salts_and_shares = [pair.salt_and_share(kind) for kind in (MASK_KEY, SELF_MASK_SEED)]
+        shares = np.frombuffer(b"".join(share for _, share in salts_and_shares), dtype="<u2")
         if (shares >= shamir.PRIME).any():
             return None
-        leaves = _pair_of_leaves(cohort, dealt.dealer, me, graph.x(me), salts, shares)
+        dealer = cohort.identity(dealt.dealer)
+        leaves = [mine.leaf(kind, dealer, *one) for kind, one in enumerate(salts_and_shares)]
         holders = len(graph.u1) if graph.complete else graph.degree
         if not verify_path(dealt.root, pair_node(*leaves), place, holders, dealt.path):
             return None
-        return HeldShare(
-            MaskKeyShare(shares[MASK_KEY], salts[MASK_KEY]),
-            SelfMaskSeedShare(shares[SELF_MASK_SEED], salts[SELF_MASK_SEED]),
-        )
+        return pair
 
 
 class Masking(_Phase):
@@ -382,7 +365,7 @@ class Masking(_Phase):
         self,
         cohort: Cohort,
         identity: IdentityKey,
-        u2: frozenset[int],
+        u2: Subset,
         masks: list[tuple[bytes, int]],
         held: dict[int, HeldShare | None],
     ) -> None:
@@ -429,18 +412,18 @@ class _AfterUpload(_Phase):
     """An upload is out; the coordinator says whose inputs the sum holds."""
 
     def __init__(
-        self, cohort: Cohort, identity: IdentityKey, u2: frozenset[int], held: dict[int, HeldShare | None]
+        self, cohort: Cohort, identity: IdentityKey, u2: Subset, held: dict[int, HeldShare | None]
     ) -> None:
         self._cohort, self._identity, self._u2, self._held = cohort, identity, u2, held
 
-    def _survivors(self, message: SurvivorSets) -> frozenset[int]:
+    def _survivors(self, message: SurvivorSets) -> Subset:
         """u3, once both sets hold against what this participant did."""
         cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
         try:
-            u2, u3 = from_bitmap(message.u2, cohort.u1), from_bitmap(message.u3, cohort.u1)
+            u2, u3 = Subset(message.u2, cohort.u1), Subset(message.u3, cohort.u1)
         except ValueError as error:
             raise CoordinatorMisbehaved(self._name, str(error)) from error
-        if u2 != self._u2:
+        if u2.bitmap != self._u2.bitmap:
             raise CoordinatorMisbehaved(self._name, "u2 is not the set this participant masked in")
         if not u3 <= u2:
             raise CoordinatorMisbehaved(self._name, "u3 is not a subset of u2")
@@ -482,8 +465,9 @@ class UnsignedUnmasking(_AfterUpload):
             CoordinatorMisbehaved: as in `ConsistencyCheck.receive`.
         """
         self._leave(message, SurvivorSets)
-        self.survivors = self._survivors(message)
-        reply = _reveal(self._cohort, self._u2, self.survivors, self._held)
+        u3 = self._survivors(message)
+        self.survivors = frozenset(u3)
+        reply = _reveal(self._cohort, self._u2, u3, self._held)
         return Answered(message, reply), reply
 
 
@@ -500,7 +484,7 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
         CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
     """
     try:
-        u2, u3 = from_bitmap(sets.u2, cohort.u1), from_bitmap(sets.u3, cohort.u1)
+        u2, u3 = Subset(sets.u2, cohort.u1), Subset(sets.u3, cohort.u1)
     except ValueError as error:
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
     if cohort.me in u3:
@@ -508,13 +492,13 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
     if not cohort.config.parameters.signed:
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "survivors that nobody signs prove nothing")
     _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3))
-    return u3
+    return frozenset(u3)
 
 
-def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: frozenset[int], statement: bytes) -> None:
+def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: Subset, statement: bytes) -> None:
     """Whether enough members of u3 have signed a statement over u2 and u3."""
     signers = tuple(signer for signer, _ in request.signatures)
-    if any(a >= b for a, b in pairwise(signers)) or not u3.issuperset(signers):
+    if any(a >= b for a, b in pairwise(signers)) or not all(signer in u3 for signer in signers):
         raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
     # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
     # and it holds whatever graph the shares travel on.
@@ -535,8 +519,8 @@ class Unmasking(_Phase):
         self,
         cohort: Cohort,
         statement: bytes,
-        u2: frozenset[int],
-        u3: frozenset[int],
+        u2: Subset,
+        u3: Subset,
         held: dict[int, HeldShare | None],
     ) -> None:
         self._cohort, self.statement, self._u2, self._u3, self._held = cohort, statement, u2, u3, held
@@ -544,7 +528,7 @@ class Unmasking(_Phase):
     @property
     def survivors(self) -> frozenset[int]:
         """u3, as signed."""
-        return self._u3
+        return frozenset(self._u3)
 
     def receive(self, message: UnmaskingRequest) -> tuple[Answered, UnmaskingReply]:
         """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
@@ -572,7 +556,7 @@ class Unmasking(_Phase):
 
 
 def _reveal(
-    cohort: Cohort, u2: frozenset[int], u3: frozenset[int], held: dict[int, HeldShare | None]
+    cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]
 ) -> UnmaskingReply:
     """One kind of share of each dealer of u2 it holds from; what was held is gone afterwards."""
     shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []

@@ -4,19 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
 
 from secagg.context import RoundConfig
 from secagg.graph import Graph
 from secagg.keys import ShareChannel, consistency_statement, set_digest
-from secagg.messages import Advertisement, MaskKeyShare, SelfMaskSeedShare
+from secagg.messages import (
+    MASK_KEY,
+    SALT_BYTES,
+    SELF_MASK_SEED,
+    SHARE_BYTES,
+    Advertisement,
+    MaskKeyShare,
+    SelfMaskSeedShare,
+)
+
+_PART_BYTES: Final = SALT_BYTES + SHARE_BYTES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HeldShare:
     """One dealer's pair of shares, as its holder keeps it until it reveals exactly one of them."""
 
-    mask_key: MaskKeyShare
-    self_mask_seed: SelfMaskSeedShare
+    sealed: bytes = field(repr=False)  # what was in the ciphertext: salt and share of the mask key, then of the seed
+
+    def salt_and_share(self, kind: int) -> tuple[bytes, bytes]:
+        """Of one kind: 16 bytes, and 16 symbols of two bytes, little-endian."""
+        at = kind * _PART_BYTES
+        return self.sealed[at : at + SALT_BYTES], self.sealed[at + SALT_BYTES : at + _PART_BYTES]
+
+    @property
+    def mask_key(self) -> MaskKeyShare:
+        """To be revealed for a dealer that is not in u3."""
+        salt, share = self.salt_and_share(MASK_KEY)
+        return MaskKeyShare(np.frombuffer(share, dtype="<u2").astype(np.uint16), salt)
+
+    @property
+    def self_mask_seed(self) -> SelfMaskSeedShare:
+        """To be revealed for a dealer in u3."""
+        salt, share = self.salt_and_share(SELF_MASK_SEED)
+        return SelfMaskSeedShare(np.frombuffer(share, dtype="<u2").astype(np.uint16), salt)
 
 
 @dataclass(frozen=True)
@@ -49,6 +78,6 @@ def set_of(config: RoundConfig, context: bytes, name: str, members: Iterable[int
     return set_digest(name, context, [config.roster.identity(member) for member in sorted(members)])
 
 
-def survivor_statement(config: RoundConfig, context: bytes, u2: frozenset[int], u3: frozenset[int]) -> bytes:
+def survivor_statement(config: RoundConfig, context: bytes, u2: Iterable[int], u3: Iterable[int]) -> bytes:
     """The bytes every member of u3 signs in ConsistencyCheck."""
     return consistency_statement(context, set_of(config, context, "u2", u2), set_of(config, context, "u3", u3))

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from secagg.errors import InvalidParameters
 from secagg.parameters import RoundParameters
 
@@ -51,6 +53,20 @@ def _head(label: str, fields: int) -> bytes:
 def digest(label: str, *fields: bytes) -> bytes:
     """SHA-256 of `encode`: 32 bytes."""
     return hashlib.sha256(encode(label, *fields)).digest()
+
+
+def digest_of_rows(label: str, *fields: bytes, rows: bytes) -> bytes:
+    """`digest` of some fields and of many more that have 32 bytes each, quick for thousands of them.
+
+    Args:
+        rows: the further fields, one after the other.
+    """
+    cells = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
+    written = np.empty((len(cells), 40), dtype=np.uint8)
+    written[:, :8] = np.frombuffer(number(32), dtype=np.uint8)
+    written[:, 8:] = cells
+    first = [part for field in fields for part in (number(len(field)), field)]
+    return hashlib.sha256(b"".join((_head(label, len(fields) + len(cells)), *first, written.tobytes()))).digest()
 
 
 def number(value: int) -> bytes:
@@ -119,5 +135,7 @@ def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]])
         round_context: of `RoundConfig.round_context`.
         members: (identity, SHA-256 of its signed advertisement) of every member of u1 in ascending order.
     """
-    listed = [part for identity, advertised in members for part in (identity, advertised)]
-    return digest("sordino/v1/cohort-context", round_context, *listed)
+    listed = [part for pair in members for part in pair]
+    if any(len(part) != 32 for part in listed):
+        raise ValueError("identities and digests have 32 bytes")
+    return digest_of_rows("sordino/v1/cohort-context", round_context, rows=b"".join(listed))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections.abc import Collection
 from functools import cached_property
 from typing import Final
 
@@ -71,7 +72,7 @@ class Graph(ABC):
         """Of whom the member holds a share: dealer -> the member's place among that dealer's holders."""
 
     @abstractmethod
-    def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
+    def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
         """Those of a set whose shares the member holds, ascending."""
 
     def tabulate(self) -> None:  # noqa: B027  # nothing to prepare unless a graph says so
@@ -96,7 +97,7 @@ class CompleteGraph(Graph):
         """The same with every dealer."""
         return dict.fromkeys(self.u1, self.position(holder))
 
-    def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
+    def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
         """All of them."""
         return tuple(sorted(among))
 
@@ -156,7 +157,7 @@ class HararyGraph(Graph):
         before = (theirs < at).sum(axis=1).tolist()
         return dict(zip(self._members(dealers), before, strict=True))
 
-    def dealers(self, holder: int, among: frozenset[int]) -> tuple[int, ...]:
+    def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
         """Its neighbours in the set."""
         return tuple(dealer for dealer in self.neighbours(holder) if dealer in among)
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from secagg.context import digest, encode, number
+from secagg.context import digest, digest_of_rows, encode, number
 from secagg.errors import InvalidKey
 
 RandomBytes = Callable[[int], bytes]
@@ -217,6 +217,6 @@ def consistency_statement(cohort_context: bytes, u2: bytes, u3: bytes) -> bytes:
 
 def set_digest(name: str, cohort_context: bytes, identities: list[bytes]) -> bytes:
     """SHA-256 of a set of participants, given in ascending order of identity."""
-    return digest("sordino/v1/set", name.encode(), cohort_context, *identities)
+    return digest_of_rows("sordino/v1/set", name.encode(), cohort_context, rows=b"".join(identities))
 
 

@@ -69,6 +69,11 @@ class Roster:
         return {entry.identity: position for position, entry in enumerate(self.entries)}
 
     @cached_property
+    def in_order(self) -> tuple[int, ...]:
+        """All positions, ascending."""
+        return tuple(range(len(self.entries)))
+
+    @cached_property
     def everybody(self) -> frozenset[int]:
         """All positions."""
         return frozenset(range(len(self.entries)))

@@ -52,7 +52,6 @@ from secagg.messages import (
     MaskKeyShare,
     NeighbourShares,
     SealedShares,
-    SelfMaskSeedShare,
     SurvivorSets,
     UnmaskingReply,
     UnmaskingRequest,
@@ -433,9 +432,8 @@ def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) 
             )
             ciphertexts.append(cohort.channel(dealer._agreements[holder], me, holder).seal(plaintext))
         else:
-            dealer._held[me] = client_phases.HeldShare(
-                MaskKeyShare(shares[row, 0], pair[0]), SelfMaskSeedShare(shares[row, 1], pair[1])
-            )
+            parts = [salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)]
+            dealer._held[me] = client_phases.HeldShare(b"".join(parts))
     root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
     signature = dealer._identity.sign(dealing_statement(cohort.context, cohort.identity(me), root, commitment))
     return SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
