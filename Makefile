@@ -17,9 +17,12 @@ SHELL := /bin/sh
 BENCH_ARGS ?=
 KILLS ?= 500
 COORDINATOR_KILLS ?= 5
+SCRIPTS ?= 10000
+SCRIPTS_ARGS ?=
+ADVERSARY_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test lint types bench bench-peers kill-run fuzz fuzz-long proto constraints clean distclean
+.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary fuzz fuzz-long proto constraints clean distclean
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -43,6 +46,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", BENCH_ARGS="--json",'
 	@echo '           KILLS=500, COORDINATOR_KILLS=5, FUZZ_SECONDS=60, FUZZ_TARGETS="roster card",'
+	@echo '           ADVERSARY_ARGS="--only ring",'
 	@echo '           PIP_ARGS (given to pip install)'
 
 demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
@@ -71,6 +75,12 @@ fuzz: .venv-fuzz/.stamp ## each decoder and phase for FUZZ_SECONDS under a cover
 
 fuzz-long: ## the same with ten minutes each (some hours)
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
+
+adversary: .venv/.stamp ## coordinators and participants that cheat, and what a naive other side would lose (a minute)
+	@.venv/bin/python -m tests.adversary $(ADVERSARY_ARGS)
+
+scripts: .venv/.stamp ## SCRIPTS random scripts for both sides of the protocol; SCRIPTS_ARGS=--naive: without one check at a time
+	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 	@PYTHON=.venv-proto/bin/python wire/generate.sh

@@ -73,6 +73,8 @@ class HonestCoordinator(RuleBasedStateMachine):
     watch: ClassVar[frozenset[str]] = WATCHED
     focus: ClassVar[tuple[tuple[str, str], ...]] = ()  # plans, and the messages they are for, instead of drawn ones
     seen: ClassVar[Counter[str]] = Counter()  # over all examples, so that a test can tell what was reached
+    checked: ClassVar[Counter[str]] = Counter()  # how often each claim was held against something
+    on_a_ring: ClassVar[bool | None] = None  # instead of drawn
 
     broken = False
     ended: str | None = None
@@ -81,6 +83,7 @@ class HonestCoordinator(RuleBasedStateMachine):
     # ------------------------------------------------------------ claims
 
     def claim(self, holds: bool, name: str, text: str) -> None:
+        self.checked[name] += 1
         if not holds and name in self.watch:
             self.fail(name, text)
 
@@ -133,6 +136,7 @@ class HonestCoordinator(RuleBasedStateMachine):
 
         One cheater has a plan for some of its messages (see `as_planned`); what else it does is chosen on the way.
         """
+        ring = ring if self.on_a_ring is None else self.on_a_ring
         cohort += 2 * ring
         fewest = min(cohort, (cohort + 2) // 2 + 1 + survivors)
         numbers = {"min_survivors": fewest, "quorum": min(cohort, fewest + quorum), "bits": bits, "dim": dim}
@@ -549,6 +553,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         """Whatever was left open comes to its end: no attempt hangs."""
         if self.broken or not hasattr(self, "sets"):
             return
+        self.seen["scripts"] += 1
         for _ in range(3 * len(PHASES)):
             if self.ended is not None:
                 return

@@ -75,6 +75,7 @@ class LyingCoordinator(RuleBasedStateMachine):
     client: ClassVar[ModuleType] = client_phases
     watch: ClassVar[frozenset[str]] = WATCHED
     seen: ClassVar[Counter[str]] = Counter()
+    checked: ClassVar[Counter[str]] = Counter()  # how often each claim was held against something
     scheme: ClassVar[str] = ""  # one of SCHEMES, instead of a drawn one
     plans: ClassVar[tuple[Plan, ...]] = ()  # instead of PLANS
     joins_again: ClassVar[bool] = False  # a naive participant that forgets over a crash that it had joined
@@ -82,6 +83,7 @@ class LyingCoordinator(RuleBasedStateMachine):
     broken = False
 
     def claim(self, holds: bool, name: str, text: str) -> None:
+        self.checked[name] += 1
         if not holds and name in self.watch:
             self.broken = True
             raise Broken(name, text)
@@ -550,7 +552,10 @@ class LyingCoordinator(RuleBasedStateMachine):
         """The coordinator takes what it can still get."""
         if self.broken or not hasattr(self, "live"):
             return
+        self.seen["scripts"] += 1
         for _ in range(4):
             self.go_on_honestly(EVERYBODY)
         for how in range(5 if self.waiting(EVERYBODY, 4) else 0):
             self.ask_a_second_time(0, how)
+        end = "a sum was opened" if self.opened_for else "nobody answered"
+        self.seen[end] += 1

@@ -27,6 +27,19 @@ def refusals(module: ModuleType, *errors: str) -> list[str]:
     ]
 
 
+def checks_of(module: ModuleType) -> list[str]:
+    """The source of every ``if`` that only refuses: with an error, or a share that is not kept."""
+    found = []
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.If) and len(node.body) == 1 and not node.orelse:
+            only = node.body[0]
+            raises = isinstance(only, ast.Raise) and only.exc is not None
+            keeps_nothing = isinstance(only, ast.Return) and ast.unparse(only) == "return None"
+            if raises or keeps_nothing:
+                found.append(ast.unparse(node))
+    return found
+
+
 def without(module: ModuleType, fragment: str) -> ModuleType:
     """The module without the one ``if`` that only refuses and whose source, with what it raises, holds `fragment`."""
     return variant(module, (fragment,), ())

@@ -1,0 +1,250 @@
+"""Random scripts for both sides of the protocol, joined: as many as you like, on all cores.
+
+    python -m tests.secagg.random_scripts --scripts 10000 --seed 7
+    python -m tests.secagg.random_scripts --naive --budget 1000
+
+A script is one run of a machine of test_state_machines.py: hypothesis chooses what happens to real participants and a
+real coordinator, and after each step every claim of that machine is held against what there is. Exit code 1, and the
+script's steps, if one doesn't hold.
+
+With ``--naive`` the checks of both sides are taken out one after the other, and scripts are played until a claim is
+broken. Exit code 1 if some check is neither missed by a script nor by an attack that a test names for it.
+
+The same seed plays the same scripts on the same version of hypothesis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))  # as conftest.py does
+
+import attacks_on_a_ring  # noqa: F401
+import lying_coordinator_machine
+import lying_coordinator_view
+from attacks_on_participants import ATTACKS
+from cheating_participants import Broken
+from honest_coordinator_machine import HonestCoordinator
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
+from lying_coordinator_machine import LyingCoordinator
+from naive_variants import checks_of, client_without, server_without
+from test_server_phases import CHEATS
+
+from secagg import client_phases, server_phases, unmasking
+
+BATCH = 50  # scripts of one seed
+Kind = Callable[[ModuleType, ModuleType], type[RuleBasedStateMachine]]
+
+
+def honest(ring: bool) -> Kind:
+    def machine(participants: ModuleType, coordinator: ModuleType) -> type[RuleBasedStateMachine]:
+        class Script(HonestCoordinator):
+            client, server, on_a_ring, seen, checked = participants, coordinator, ring, Counter(), Counter()
+
+        return Script
+
+    return machine
+
+
+def lying(drawn: tuple[lying_coordinator_machine.Plan, ...]) -> Kind:
+    def machine(participants: ModuleType, coordinator: ModuleType) -> type[RuleBasedStateMachine]:
+        class Script(LyingCoordinator):
+            client, plans, seen, checked = participants, drawn, Counter(), Counter()
+
+        return Script
+
+    return machine
+
+
+KINDS: dict[str, Kind] = {
+    "honest coordinator, complete graph": honest(False),
+    "honest coordinator, ring": honest(True),
+    "lying coordinator, complete graph": lying(lying_coordinator_machine.COMPLETE),
+    "lying coordinator, ring": lying(lying_coordinator_machine.RINGS),
+    "lying coordinator, ring about to be cut": lying((lying_coordinator_machine.CUT,)),
+}
+OF_PARTICIPANTS = [kind for kind in KINDS if kind.startswith("lying")][::-1] + [
+    kind for kind in KINDS if kind.startswith("honest")
+]
+OF_THE_COORDINATOR = [kind for kind in KINDS if kind.startswith("honest")]
+
+
+@dataclass
+class Played:
+    """What came of some scripts."""
+
+    kind: str
+    scripts: int
+    seen: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    broken: str = ""  # the claim
+    text: str = ""
+
+
+def play(
+    kind: str, number: int, scripts: int, client: ModuleType = client_phases, server: ModuleType = server_phases
+) -> Played:
+    """One batch."""
+    machine: Any = KINDS[kind](client, server)
+    test = get_state_machine_test(
+        machine,
+        settings=settings(
+            max_examples=scripts,
+            stateful_step_count=15,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate,),
+        ),
+    )
+    played = Played(kind, 0, machine.seen, machine.checked)
+    try:
+        seed(number)(test)()
+    except Exception as error:
+        played.broken = error.claim if isinstance(error, Broken) else f"{type(error).__name__} in the machine"
+        played.text = "\n".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
+    played.scripts = machine.seen.pop("scripts", 0) + bool(played.broken)
+    lying_coordinator_view.answer.cache_clear()  # what was told in one batch is hardly told again in another
+    return played
+
+
+def play_batch(task: tuple[str, int, int]) -> Played:
+    return play(*task)
+
+
+# ---------------------------------------------------------------- many scripts
+
+
+def batches(kinds: list[str], scripts: int, first: int) -> Iterator[tuple[str, int, int]]:
+    """In turn of all kinds."""
+    number, left = first, scripts
+    while left > 0:
+        yield kinds[(number - first) % len(kinds)], number, min(BATCH, left)
+        number, left = number + 1, left - BATCH
+
+
+def play_all(kinds: list[str], scripts: int, first: int, jobs: int) -> int:
+    started, shown = time.monotonic(), 0.0
+    total = {kind: Played(kind, 0) for kind in kinds}
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for played in pool.imap_unordered(play_batch, batches(kinds, scripts, first)):
+            one = total[played.kind]
+            one.scripts += played.scripts
+            one.seen += played.seen
+            one.checked += played.checked
+            if played.broken:
+                print(f"{played.kind}: the claim '{played.broken}' is broken\n{played.text}", flush=True)
+                pool.terminate()
+                return 1
+            elapsed = time.monotonic() - started
+            if elapsed - shown > 15:
+                shown = elapsed
+                done = sum(each.scripts for each in total.values())
+                print(f"{done} of {scripts} scripts in {elapsed:.0f} s", file=sys.stderr, flush=True)
+    report(total.values(), time.monotonic() - started, first)
+    return 0
+
+
+def report(total: Iterable[Played], seconds: float, first: int) -> None:
+    for one in total:
+        print(f"\n{one.kind}: {one.scripts} scripts")
+        for name, count in sorted(one.seen.items(), key=lambda item: (-item[1], item[0])):
+            print(f"  {count:9,}  {name}")
+    checked = sum((one.checked for one in total), Counter[str]())
+    print(f"\nclaims held: {checked.total():,}")
+    for name, count in checked.most_common():
+        print(f"  {count:9,}  {name}")
+    print(f"\n{sum(one.scripts for one in total)} scripts in {seconds:.0f} s from seed {first}; no claim is broken")
+
+
+# ---------------------------------------------------------------- without one check at a time
+
+
+@dataclass
+class Found:
+    """What happens without one check."""
+
+    side: str
+    check: str
+    scripts: int
+    broken: str
+
+
+def checks() -> list[tuple[str, str]]:
+    coordinator = [("coordinator", one) for module in (server_phases, unmasking) for one in checks_of(module)]
+    return [("participant", one) for one in checks_of(client_phases)] + coordinator
+
+
+def play_without(task: tuple[str, str, int, int]) -> Found:
+    side, check, budget, first = task
+    client = client_without(check) if side == "participant" else client_phases
+    server = server_without(check) if side == "coordinator" else server_phases
+    kinds = OF_PARTICIPANTS if side == "participant" else OF_THE_COORDINATOR
+    scripts = 0
+    for kind, number, count in batches(kinds, budget, first):
+        played = play(kind, number, count, client, server)
+        scripts += played.scripts
+        if played.broken:
+            return Found(side, check, scripts, played.broken)
+    return Found(side, check, scripts, "")
+
+
+def attacks_on(side: str, check: str) -> list[str]:
+    """Those that a test runs with and without this check."""
+    text = check.replace("\\", "")
+    named = ATTACKS.items() if side == "participant" else CHEATS.items()
+    return [name for name, one in named if one.check in text or one.check in check]
+
+
+def play_without_each(budget: int, first: int, jobs: int, only: str) -> int:
+    started, missed = time.monotonic(), 0
+    tasks = [(side, check, budget, first) for side, check in checks() if only in check]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for found in pool.imap(play_without, tasks):
+            directed = attacks_on(found.side, found.check)
+            by = f"{found.scripts:5} scripts: {found.broken}" if found.broken else f"    - of {found.scripts} scripts"
+            print(f"{found.side}: {_in_short(found.check)}")
+            print(f"    {by}; {len(directed)} attacks{': ' + directed[0] if directed else ''}", flush=True)
+            missed += not found.broken and not directed
+    print(f"{len(tasks)} checks in {time.monotonic() - started:.0f} s; {missed} that nothing here misses")
+    return 1 if missed and not only else 0
+
+
+def _in_short(check: str) -> str:
+    condition, _, consequence = check.partition(":\n")
+    return f"{consequence.strip()}  ({condition})"[:200]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0: every claim held, or every check is needed by something."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.secagg.random_scripts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scripts", type=int, default=10_000, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first batch (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes (default: one a core)")
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="only scripts of this kind")
+    parser.add_argument("--naive", action="store_true", help="take out one check at a time")
+    parser.add_argument("--budget", type=int, default=1000, help="scripts for each check (default: %(default)s)")
+    parser.add_argument("--only", default="", help="with --naive: checks whose source holds this text")
+    chosen = parser.parse_args(arguments)
+    if chosen.naive:
+        return play_without_each(chosen.budget, chosen.seed, chosen.jobs, chosen.only)
+    return play_all(chosen.kind or list(KINDS), chosen.scripts, chosen.seed, chosen.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
