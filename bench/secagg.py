@@ -48,6 +48,7 @@ from wire import coordinator_pb2 as pb
 LARGEST_DIM: Final = 1 << 28
 AUTO: Final = "auto"
 _SIZES_TAKEN: Final = 50
+_SELDOM: Final = 300  # as the coordinator has it
 PHASES: Final = {
     "advertise-keys": ADVERTISE_KEYS,
     "share-keys": SHARE_KEYS,
@@ -197,14 +198,17 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
     masking.choose_keystream(time.perf_counter)
     with ThreadPoolExecutor(threads) as pool:
         attempt = _Attempt(setting, Parallel(pool.map, threads))
-        # Collections walk the objects of everybody, which no process of one participant would hold: those that are
-        # there before the attempt are set aside, those of the attempt itself stay subject to it.
+        # Collections of the oldest generation walk the objects of everybody, which no process of one participant would
+        # hold, and the coordinator's process puts them off until an attempt is over (server/process_memory.py).
         gc.collect()
         gc.freeze()
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*thresholds[:2], _SELDOM)
         try:
             began = time.perf_counter()
             completed, expected = attempt.run()
         finally:
+            gc.set_threshold(*thresholds)
             gc.unfreeze()
     wall_s = time.perf_counter() - began - attempt.outside_s
     clock, survivors = attempt.clock, sorted(completed.u3)
