@@ -136,6 +136,10 @@ class Coordinator:
 
     def _fix_u2(self, senders: list[int]) -> dict[int, Message]:
         self._enough(len(senders), self.numbers.quorum)
+        if not self.graph.complete:
+            # With fewer neighbours a member would refuse to mask.
+            near = [sum(other in senders for other in self.graph.neighbours(who)) for who in senders]
+            self._enough(min(near), self.threshold)
         self.u2, self.dealings, self.invited = senders, self.received, set(senders)
         return {who: self.dealt_to(who) for who in senders}
 

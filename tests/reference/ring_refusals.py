@@ -84,6 +84,8 @@ def ring_refusals() -> Case:
     too_few: list[Case] = []
     for phase, received in (
         ("ShareKeys", [1, 2, 3, 4, 5, 6, 7]),
+        # As many as the quorum, but of the neighbours of some only three.
+        ("ShareKeys", [1, 2, 3, 5, 6, 9, 10, 11]),
         ("MaskedInputCollection", [1, 2, 4, 5, 6, 7, 9]),
         ("ConsistencyCheck", [1, 4, 5, 6, 7, 9]),
         # Seven replies, as many as signatures; but of the neighbours of some only three are among them.
@@ -95,7 +97,7 @@ def ring_refusals() -> Case:
             at.close()
         except Refused as refusal:
             too_few.append({"round": RING, "phase": phase, "received": received, "refused": refusal.stated()})
-    assert len(too_few) == 5
+    assert len(too_few) == 6
     return {"participants": participants, "goes_on": goes_on, "coordinator": coordinator, "too_few": too_few}
 
 
