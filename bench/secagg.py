@@ -123,9 +123,9 @@ class Setting:
             InvalidParameters: they can't be met.
         """
         colluders = assumed_colluders(self.clients, self.adversarial, self.dropout)
-        if self.adversary == MALICIOUS:
+        if self.adversary == MALICIOUS and self.graph != HARARY:
             survivors = default_min_survivors(self.clients, colluders, self.dropout)
-        else:  # as the published rules have it: the planned share leaves, and nobody else
+        else:  # as published, and as `sordino graph` has it: the planned share leaves, and nobody else
             survivors = self.clients - math.floor(Fraction(repr(self.dropout)) * self.clients)
         graph = self.graph
         if self.degree is not None:
