@@ -91,8 +91,30 @@ def one_key_twice(me: int, keys: pb.CohortKeys) -> None:
 # ---------------------------------------------------------------- u2 and the shares
 
 
-def too_few_dealers(_: int, message: pb.NeighbourShares) -> None:
+def too_few_dealers(me: int, message: pb.NeighbourShares) -> None:
     del message.shares[3:]
+    message.u2 = bits(me, *(one.dealer for one in message.shares))
+
+
+def too_few_told(me: int, message: pb.NeighbourShares) -> None:
+    """All dealings are there; but fewer are said to be in u2."""
+    message.u2 = bits(*sorted({me, 0, 1, 2}))
+
+
+def dealing_withheld(_: int, message: pb.NeighbourShares) -> None:
+    del message.shares[0]
+
+
+def without_me_in_u2(me: int, message: pb.NeighbourShares) -> None:
+    message.u2 = bits(*(who for who in range(PARTICIPANTS) if who != me))
+
+
+def no_u2(_: int, message: pb.NeighbourShares) -> None:
+    message.u2 = b""
+
+
+def beyond_u1(_: int, message: pb.NeighbourShares) -> None:
+    message.u2 = b"\xff"
 
 
 def dealer_twice(_: int, message: pb.NeighbourShares) -> None:
@@ -210,6 +232,7 @@ def sets_before_masks(_: int, message: pb.NeighbourShares) -> list[pb.Coordinato
     return [pb.CoordinatorMessage(survivor_sets=sets)]
 
 
+OTHER_U2 = "u2 is not the set this participant masked in"
 LIES = [
     Lie("u1 without me", "cohort_keys", "share_keys", "own keys unaltered", without_me),
     Lie("my key altered", "cohort_keys", "share_keys", "own keys unaltered", my_key_altered),
@@ -221,16 +244,21 @@ LIES = [
     Lie("a stranger in u1", "cohort_keys", "share_keys", "not on the roster", a_stranger),
     Lie("one key twice", "cohort_keys", "share_keys", "advertised twice", one_key_twice),
     Lie("u2 of four", "neighbour_shares", "masked_input", "u2 has 4 members", too_few_dealers),
-    Lie("a dealer twice", "neighbour_shares", "masked_input", "ascending list of neighbours", dealer_twice),
-    Lie("a stranger in u2", "neighbour_shares", "masked_input", "ascending list of neighbours", not_a_neighbour),
+    Lie("a dealer twice", "neighbour_shares", "masked_input", "not those of the neighbours in u2", dealer_twice),
+    Lie("a stranger in u2", "neighbour_shares", "masked_input", "not those of the neighbours in u2", not_a_neighbour),
+    Lie("a dealing withheld", "neighbour_shares", "masked_input", "not those of the neighbours", dealing_withheld),
+    Lie("fewer told than dealt", "neighbour_shares", "masked_input", "u2 has ", too_few_told),
+    Lie("u2 without me", "neighbour_shares", "masked_input", "left out of u2", without_me_in_u2),
+    Lie("no u2", "neighbour_shares", "masked_input", "one bit for each", no_u2),
+    Lie("u2 beyond u1", "neighbour_shares", "masked_input", "unused bits", beyond_u1),
     Lie("a dealing nobody signed", "neighbour_shares", "masked_input", "not signed by it", dealing_of_others),
     Lie("credit too early", "neighbour_shares", "upload", "wasn't asked for", credit_too_early),
     Lie("sets before masks", "neighbour_shares", "consistency", "out of order", sets_before_masks),
     Lie("u3 without me", "survivor_sets", "consistency", "left out of u3", without_me_in_u3),
     Lie("u3 too small", "survivor_sets", "consistency", "5 needed", few_survivors),
-    Lie("only me", "survivor_sets", "consistency", "5 needed", only_me),
-    Lie("another u2", "survivor_sets", "consistency", "not the set this participant masked with", another_u2),
-    Lie("u3 beyond u2", "survivor_sets", "consistency", "not a subset", not_within_u2),
+    Lie("only me", "survivor_sets", "consistency", OTHER_U2, only_me),
+    Lie("another u2", "survivor_sets", "consistency", OTHER_U2, another_u2),
+    Lie("u3 beyond u2", "survivor_sets", "consistency", OTHER_U2, not_within_u2),
     Lie("a long bitmap", "survivor_sets", "consistency", "one bit for each", long_bitmap),
     Lie("no bitmap", "survivor_sets", "consistency", "one bit for each", no_bitmap),
     Lie("stray bits", "survivor_sets", "consistency", "unused bits", stray_bits),

@@ -30,13 +30,13 @@ def test_survivors_the_sum_and_the_lag(
 
     monkeypatch.setattr(server.rounds.Unmasking, "close", close)
 
-    def says_nothing_good(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-        return [peer.wrap(masked_input=pb.MaskedInputOffer())]
+    def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+        return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
 
     async def scenario() -> None:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
             keys = identities(study_folder)
-            peers = [Peer(where, keys[2], {"masked_input": says_nothing_good})]
+            peers = [Peer(where, keys[2], {"masked_input": refuses})]
             peers += [Peer(where, key) for key in keys if key != keys[2]]
             async with playing(peers):
                 where.start()
