@@ -10,24 +10,11 @@ from numpy.typing import NDArray
 
 from secagg.messages import MASK_KEY, SELF_MASK_SEED
 from secagg.shamir import PRIME
-from tests.adversary.cheating_participant import (
-    ABORT_THEN_SUM,
-    BUDGET_REACHED,
-    INPUT,
-    SHARE,
-    SUM_OF_ALL,
-    SUM_OF_OTHERS,
-    UNMASK,
-    Blame,
-    Cheat,
-    Cheater,
-    Off,
-    Twist,
-    judge,
-    play,
-)
+from tests.adversary.cheating_participant import INPUT, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_scripts_messages import OPENING, altered, dealing
+from tests.adversary.participant_verdict import ABORT_THEN_SUM, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register
+from tests.adversary.study_with_cheats import BUDGET_REACHED, Off, play
 from tests.secagg.attempts_in_memory import crooked_shares
 from wire import codec
 from wire import coordinator_pb2 as pb

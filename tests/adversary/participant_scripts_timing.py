@@ -7,25 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from client.connection import open_session
-from tests.adversary.cheating_participant import (
-    ADVERTISE,
-    CHECK,
-    INPUT,
-    KINDS,
-    SHARE,
-    SUM_OF_ALL,
-    SUM_OF_OTHERS,
-    UNMASK,
-    Blame,
-    Cheat,
-    Cheater,
-    Off,
-    Twist,
-    judge,
-    play,
-)
+from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, altered, false_share, flipped
+from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register, scripted
+from tests.adversary.study_with_cheats import Off, play
 from wire import coordinator_pb2 as pb
 
 ROUNDS = "server.rounds"

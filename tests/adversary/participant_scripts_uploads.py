@@ -12,21 +12,11 @@ import numpy as np
 
 from secagg.masking import word_dtype
 from secagg.packing import pack, packed_size, unpack
-from tests.adversary.cheating_participant import (
-    INPUT,
-    SHIFTED,
-    SUM_OF_ALL,
-    SUM_OF_OTHERS,
-    Blame,
-    Cheat,
-    Cheater,
-    Off,
-    Stage,
-    judge,
-    play,
-)
+from tests.adversary.cheating_participant import INPUT, Cheat, Cheater
 from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, flipped, offer
+from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register
+from tests.adversary.study_with_cheats import Off, Stage, play
 from wire.chunks import CHUNK_BYTES, LARGEST_FRAME, frame, frames
 
 UPLOADS, ROUNDS = "server.uploads", "server.rounds"

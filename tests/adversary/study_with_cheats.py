@@ -1,0 +1,446 @@
+"""A whole study with cheating participants in it, and everything that is seen of it.
+
+The coordinator is the real one, the honest participants run what `sordino join` runs. Nothing waits for a clock:
+messages of honest participants are held back until the cheat has been heard, so that no phase ends before it, and where
+silence is the cheat the coordinator's clock is put forward once everybody else has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+from numpy.typing import NDArray
+from structlog.testing import capture_logs
+
+import server.gathering
+import server.study
+from client.certificate import load_certificate
+from client.configuration import load
+from client.journal import ClientJournal
+from client.keystore import load_identity
+from client.participant_host import UNFINISHED, JoinError, ParticipantHost
+from client.settings import HostSettings
+from learning import datasets
+from mechanisms import plan
+from secagg import client_phases
+from tests.adversary.cheating_participant import UNMASK, Cheat, Cheater
+from tests.adversary.script import Naive, Places
+from tests.server import study_in_process
+from tests.server.study_in_process import Coordinator, coordinator, identities
+from wire import coordinator_pb2 as pb
+from wire.transcript import read_transcript
+
+STUCK_S = 20.0  # a study in which nothing happens for so long hangs
+STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for
+GONE_S = 3600.0  # by how much a clock is put forward
+BUDGET_REACHED = "budget reached"
+Vector = NDArray[Any]
+
+
+class Off(Naive):
+    """`Naive` for the coordinator's rooms: without a check a study may hang, and nobody waits long for that."""
+
+    @contextlib.contextmanager
+    def switched_off(self) -> Iterator[None]:
+        token = _patience_s.set(STUCK_NAIVE_S)
+        try:
+            with super().switched_off():
+                yield
+        finally:
+            _patience_s.reset(token)
+
+
+_patience_s: ContextVar[float] = ContextVar("patience_s", default=STUCK_S)
+
+
+@dataclass
+class Opened:
+    """A sum that a coordinator opened."""
+
+    u3: frozenset[int]
+    total: Vector
+
+
+@dataclass
+class Stage:
+    """A study with cheats in it, while it runs and after."""
+
+    where: Coordinator = None  # type: ignore[assignment]
+    cheaters: dict[int, Cheater] = field(default_factory=dict)
+    honest: list[int] = field(default_factory=list)
+    vectors: dict[tuple[int, int, int], Vector] = field(default_factory=dict)  # round, attempt, participant
+    bits: int = 0
+    opened: dict[tuple[int, int], Opened] = field(default_factory=dict)
+    ended: str = ""
+    logs: list[Any] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    arrived: Counter[int] = field(default_factory=Counter)
+    inbox: int = 0  # longest
+    outbox: int = 0
+    uploaded: Counter[int] = field(default_factory=Counter)  # bytes read of one upload, at most
+    hosts_ended: list[str] = field(default_factory=list)
+    on_record: dict[int, dict[bytes, str]] = field(default_factory=dict)  # transcript of a round: who is excluded
+    clock_s: float = 0.0
+    silent: frozenset[int] = frozenset()
+    activity: int = 0
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self.where.events
+
+    def of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        return self.where.of(kind, **wanted)
+
+    def cheated(self, round_: int, kind: str) -> bool:
+        """Whether every cheat of a phase has been done and has reached the coordinator."""
+        if kind == UNMASK and any(cheater.returning for cheater in self.cheaters.values()):
+            return False  # the next round is with them
+        for who, cheater in self.cheaters.items():
+            if round_ not in cheater.cheat.rounds or kind not in cheater.cheat.kinds():
+                continue
+            if (round_, kind) not in cheater.cheated and who in self.present(round_):
+                return False
+            if self.arrived[who] < cheater.owed and not self.lost(who) and not cheater.left_unsent:
+                return False
+        return True
+
+    def present(self, round_: int) -> frozenset[int]:
+        """Who is still in the attempt."""
+        attempt = self.where.study._attempt
+        return frozenset() if attempt is None else frozenset(attempt._alive)
+
+    def lost(self, who: int) -> bool:
+        """Whether a participant has no session now."""
+        return self.where.study.sessions.get(who) is None
+
+    def identity(self, who: int) -> bytes:
+        return bytes(self.where.study.roster.entries[who].identity)
+
+
+async def play(
+    places: Places,
+    cheats: Mapping[int, Cheat],
+    *,
+    participants: int = 7,
+    rounds: int = 2,
+    silent: frozenset[int] = frozenset(),
+    stall_s: float | None = None,
+    study: Mapping[str, Any] | None = None,
+    coordinator_table: Mapping[str, Any] | None = None,
+    during: Callable[[Stage], Awaitable[None]] | None = None,
+) -> Stage:
+    """Run a study to its end with these cheats, by position in the roster.
+
+    Args:
+        silent: for whom the coordinator's clock is put forward when nobody else is waited for.
+        stall_s: longest wait for a chunk of an upload; None leaves it.
+        study: options of the study, beside those below.
+        during: run beside the study from its start.
+    """
+    fewest = (participants + 2) // 2 + 1
+    options = {
+        "participants": participants,
+        "rounds": rounds,
+        "task": "synthetic",
+        "task_options": {"dim": 8},
+        "min_survivors": fewest,
+        "quorum": fewest,
+        **(study or {}),
+    }
+    # A study's name stands for its options.
+    name = "study-" + hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:12]
+    folder = places.study(name, **options)
+    work, stage = places.work(), Stage(silent=silent)
+    tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
+    with capture_logs() as stage.logs, _watched(stage, stall_s), _known_by_now():
+        async with contextlib.AsyncExitStack() as stack:
+            stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
+            _listen(stage)
+            keys = identities(folder)
+            stage.honest = [who for who in range(participants) if who not in cheats]
+            for who, cheat in cheats.items():
+                where = _Reached(stage.where, _home(folder, keys[who].public), cheat.options)
+                stage.cheaters[who] = Cheater(where, keys[who], stage=stage, cheat=cheat, me=who)  # type: ignore[arg-type]
+            honest = {keys[who].public for who in stage.honest}
+            ended = await stack.enter_async_context(_hosts(folder, work, stage.where.address, honest))
+            await stack.enter_async_context(_cheating(stage))
+            await stack.enter_async_context(_watching(stage))
+            stage.where.start()
+            more = [asyncio.create_task(during(stage))] if during is not None else []
+            await _until_over(stage)
+            for task in more:
+                task.cancel()
+            if stage.ended in ("rounds done", BUDGET_REACHED):
+                stage.hosts_ended = await ended()
+    for path in sorted((work / "transcripts").glob("round-*.transcript")):
+        transcript = read_transcript(path.read_bytes())
+        stage.on_record[transcript.round] = {one.identity: one.reason for one in transcript.excluded}
+    return stage
+
+
+class _Reached:
+    """The coordinator, over a channel with the certificate of a participant's own host."""
+
+    def __init__(self, where: Coordinator, home: Path, options: tuple[tuple[str, int], ...]) -> None:
+        self._where, self._home, self._options = where, home, options
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._where, name)
+
+    def channel(self) -> grpc.aio.Channel:
+        """As a client process opens it, but for the options."""
+        shown = load_certificate(self._home / "tls" / "client.pem", self._home / "tls" / "client.key")
+        credentials = grpc.ssl_channel_credentials((self._home / "ca.pem").read_bytes(), shown.key, shown.chain)
+        return grpc.aio.secure_channel(
+            self._where.address, credentials, options=[*self._options, ("grpc.use_local_subchannel_pool", 1)]
+        )
+
+
+def _home(folder: Path, identity: bytes) -> Path:
+    for home in sorted((folder / "hosts").iterdir()):
+        if any(load_identity(one.key).public == identity for one in _load(home).participants):
+            return home
+    raise AssertionError("no host has this participant")
+
+
+async def _until_over(stage: Stage) -> None:
+    running = stage.where.running
+    assert running is not None
+    seen, since = -1, time.monotonic()
+    while not running.done():
+        await asyncio.wait({running}, timeout=0.05)
+        active = stage.activity + sum(event["kind"] not in _IDLE for event in stage.events)
+        if active != seen:
+            seen, since = active, time.monotonic()
+        elif time.monotonic() - since > _patience_s.get():
+            stage.ended = "hang"
+            return
+    try:
+        stage.ended = running.result().reason
+    except Exception as error:
+        stage.ended = f"crash: {type(error).__name__}: {error}"
+
+
+_IDLE = ("phase_progress", "waiting_for_participants", "waiting_for_enrolment")
+
+
+@contextlib.asynccontextmanager
+async def _cheating(stage: Stage) -> AsyncIterator[None]:
+    cheaters = list(stage.cheaters.values())
+    await asyncio.gather(*(one.connect() for one in cheaters))
+    tasks = [asyncio.create_task(one.play()) for one in cheaters]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, grpc.aio.AioRpcError):
+                stage.faults.append(f"the script itself failed: {type(result).__name__}: {result}")
+        await asyncio.gather(*(one.close() for one in cheaters))
+
+
+@contextlib.asynccontextmanager
+async def _hosts(
+    folder: Path, work: Path, address: str, honest: set[bytes]
+) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
+    """The client's inside for every host that has honest participants."""
+    opened: list[tuple[ClientJournal, ThreadPoolExecutor, asyncio.Task[None]]] = []
+    for home in sorted((folder / "hosts").iterdir()):
+        settings = _settings(home, work, address, honest)
+        if settings.participants:
+            journal = ClientJournal(settings.host.journal, settings.host.ledger)
+            executor = ThreadPoolExecutor(2)
+            task = asyncio.create_task(ParticipantHost(settings, journal, executor).stay())
+            opened.append((journal, executor, task))
+
+    async def ended() -> list[str]:
+        """How those ended that didn't end well."""
+        done, waiting = await asyncio.wait([task for _, _, task in opened], timeout=_patience_s.get())
+        results = [task.exception() for task in done]
+        return ["it is still waiting"] * bool(waiting) + [
+            str(error)
+            for error in results
+            if error is not None and not (isinstance(error, JoinError) and error.exit_code == UNFINISHED)
+        ]
+
+    try:
+        yield ended
+    finally:
+        for journal, executor, task in opened:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            executor.shutdown()
+            journal.close()
+
+
+def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostSettings:
+    settings = _load(home).settings()
+    return replace(
+        settings,
+        host=replace(
+            settings.host, journal=work / f"{home.name}.sqlite", ledger=work / home.name / "spent.sqlite"
+        ),
+        coordinator=replace(settings.coordinator, address=address),
+        participants=tuple(one for one in settings.participants if load_identity(one.key).public in honest),
+    )
+
+
+# ---------------------------------------------------------------- looking on
+
+
+class _Clock:
+    """The time that an attempt sees."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._stage.clock_s
+
+
+@contextlib.contextmanager
+def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
+    """Note what is masked and what is opened, and how much is kept."""
+    attempt_class = server.study.Attempt
+    mask, run, take = client_phases.Masking.mask, attempt_class.run, attempt_class._take
+    globals_of_rounds = attempt_class._collect.__globals__
+    names = ("time", "Uploads", "PROGRESS_INTERVAL_S")
+    kept = {name: globals_of_rounds[name] for name in names}
+
+    def noting_mask(self: Any, vector: Vector) -> Any:
+        config = self._cohort.config
+        stage.vectors[config.round, config.attempt, self._cohort.me] = vector.copy()
+        stage.bits = config.parameters.bits
+        return mask(self, vector)
+
+    async def noting_run(self: Any) -> Any:
+        completed = await run(self)
+        number = self.config.round, self.config.attempt
+        stage.opened[number] = Opened(completed.u3, completed.total.copy())
+        return completed
+
+    def noting_take(self: Any, participant: int, item: Any, size: int) -> None:
+        take(self, participant, item, size)
+        stage.inbox = max(stage.inbox, self._inbox.qsize())
+
+    logger, handler = logging.getLogger(), _Faults(stage)
+    client_phases.Masking.mask = noting_mask  # type: ignore[method-assign]
+    attempt_class.run, attempt_class._take = noting_run, noting_take  # type: ignore[method-assign]
+    globals_of_rounds["time"] = _Clock(stage)
+    globals_of_rounds["PROGRESS_INTERVAL_S"] = 0.05
+    return_s, server.gathering.RETURN_S = server.gathering.RETURN_S, 0.2  # type: ignore[misc]
+    if stall_s is not None:
+        globals_of_rounds["Uploads"] = lambda *given: kept["Uploads"](*given, stall_s=stall_s)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        globals_of_rounds.update(kept)
+        server.gathering.RETURN_S = return_s  # type: ignore[misc]
+        client_phases.Masking.mask = mask  # type: ignore[method-assign]
+        attempt_class.run, attempt_class._take = run, take  # type: ignore[method-assign]
+
+
+_subset, _noise, _load = cache(datasets._read_subset), cache(plan.calibrate), cache(load)
+
+
+@contextlib.contextmanager
+def _known_by_now() -> Iterator[None]:
+    """Half of what a study costs comes out the same every time: its noise, its files, examples nobody looks at."""
+    kept = datasets._read_subset, plan.calibrate, study_in_process.load_host
+    datasets._read_subset, plan.calibrate, study_in_process.load_host = _subset, _noise, _load
+    try:
+        yield
+    finally:
+        datasets._read_subset, plan.calibrate, study_in_process.load_host = kept
+
+
+class _Faults(logging.Handler):
+    """Errors in the log, less calls that were cancelled while everything was taken down."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.ERROR)
+        self._stage = stage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)):
+            told = f": {record.exc_info[1]!r}" if record.exc_info else ""
+            self._stage.faults.append(record.getMessage() + told)
+
+
+def _listen(stage: Stage) -> None:
+    """Between the service and the study: what arrives is counted, and honest messages wait for the cheat's."""
+    study = stage.where.study
+    phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
+
+    def on_phase(session: Any, message: pb.PhaseMessage, size: int) -> None:
+        kind = message.WhichOneof("message") or ""
+        stage.activity += session.participant in stage.honest
+        if session.participant in stage.honest and not stage.cheated(message.round, kind):
+            waiting.append((session, message, size))
+            return
+        phase_message(session, message, size)
+        stage.arrived[session.participant] += 1
+
+    def on_refusal(session: Any, message: pb.Refusal, size: int) -> None:
+        refusal(session, message, size)
+        stage.arrived[session.participant] += 1
+
+    async def on_upload(session: Any, chunks: Any) -> bytes:
+        read = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal read
+            async for chunk in chunks:
+                read += len(chunk)
+                stage.uploaded[session.participant] = max(stage.uploaded[session.participant], read)
+                yield chunk
+
+        return bytes(await upload(session, counted()))
+
+    waiting: list[tuple[Any, pb.PhaseMessage, int]] = []
+    stage.where.held = waiting  # type: ignore[attr-defined]
+    stage.where.hand_on = phase_message  # type: ignore[attr-defined]
+    study.phase_message, study.refusal, study.upload = on_phase, on_refusal, on_upload  # type: ignore[method-assign]
+
+
+@contextlib.asynccontextmanager
+async def _watching(stage: Stage) -> AsyncIterator[None]:
+    """Hands on what was held back, puts the clock forward, measures queues."""
+    where, study = stage.where, stage.where.study
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0.003)
+            held: list[Any] = where.held  # type: ignore[attr-defined]
+            for one in [o for o in held if stage.cheated(o[1].round, o[1].WhichOneof("message") or "")]:
+                held.remove(one)
+                where.hand_on(*one)  # type: ignore[attr-defined]
+            sessions = list(study.sessions._by_participant.values())
+            stage.outbox = max([stage.outbox, *(one.outbox.qsize() for one in sessions)])
+            attempt = study._attempt
+            if attempt is not None and attempt._waiting and attempt._waiting <= stage.silent and not held:
+                stage.clock_s += GONE_S
+                await asyncio.sleep(0.06)
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
