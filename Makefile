@@ -46,7 +46,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", BENCH_ARGS="--json",'
 	@echo '           KILLS=500, COORDINATOR_KILLS=5, FUZZ_SECONDS=60, FUZZ_TARGETS="roster card",'
-	@echo '           ADVERSARY_ARGS="--only ring",'
+	@echo '           ADVERSARY_ARGS="--only ring", SCRIPTS=10000, SCRIPTS_ARGS="--naive --budget 500",'
 	@echo '           PIP_ARGS (given to pip install)'
 
 demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
@@ -79,7 +79,7 @@ fuzz-long: ## the same with ten minutes each (some hours)
 adversary: .venv/.stamp ## coordinators and participants that cheat, and what a naive other side would lose (a minute)
 	@.venv/bin/python -m tests.adversary $(ADVERSARY_ARGS)
 
-scripts: .venv/.stamp ## SCRIPTS random scripts for both sides of the protocol; SCRIPTS_ARGS=--naive: without one check at a time
+scripts: .venv/.stamp ## SCRIPTS random scripts for both sides of the protocol; with SCRIPTS_ARGS=--naive a check taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/

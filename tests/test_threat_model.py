@@ -21,6 +21,7 @@ HEADINGS = (
     "stays visible",
     "nobody should claim",
     "assumptions",
+    "scripts that attack",
 )
 
 

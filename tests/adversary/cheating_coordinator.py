@@ -273,7 +273,7 @@ class CheatingCoordinator:
         charged = {(who, row.round, row.attempt) for who, row in rows if row.kind == CHARGE}
         exact = {(who, row.round, row.attempt) for who, row in rows if row.kind == EXACT}
         broken = [
-            f"participant {who} was told that the sum is without it, takes its charge back, and is in the sum"
+            f"participant {who} takes back the charge for a sum that holds its input"
             for who, row in rows
             if row.kind == EXCLUDED
             for attempt in self.attempts

@@ -377,7 +377,7 @@ def forged(attempt: Attempt, cohort: Notes, sets: Any, _: Any) -> list[tuple[int
     return sorted((who, cohort.forge(who, sets)) for who in COLLUDERS)
 
 
-TAKEN_BACK = "takes its charge back, and is in the sum"
+TAKEN_BACK = "takes back the charge for a sum that holds its input"
 
 
 @scripted(

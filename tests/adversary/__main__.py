@@ -1,0 +1,68 @@
+"""Play the adversary suite and print its table.
+
+    python -m tests.adversary
+    python -m tests.adversary --only ring --only u2
+    python -m tests.adversary --write
+
+Every script runs on the real code over gRPC with mutual TLS, and once more for each check that it names, with that
+check taken out. Exit code 1 if one doesn't come out as it states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# Whoever is cut off on purpose is nothing to be told of.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import structlog
+from rich.console import Console
+from rich.progress import Progress
+
+from tests.adversary import table
+from tests.adversary.script import COORDINATOR, PARTICIPANT, Places, scripts
+
+
+def unsaid(*_: Any) -> Any:
+    """What clients and coordinators say of one another's cheats is no part of the table."""
+    raise structlog.DropEvent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.adversary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", metavar="WORD", help="scripts whose name holds this; again for more")
+    parser.add_argument("--cheat", choices=(COORDINATOR, PARTICIPANT), help="one side's scripts alone")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/threat_model.md")
+    arguments = parser.parse_args()
+    chosen = scripts(arguments.cheat) if arguments.cheat else scripts()
+    if arguments.only:
+        chosen = [one for one in chosen if any(word in one.name for word in arguments.only)]
+    if not chosen:
+        parser.error("no script has such a name")
+    if arguments.write and (arguments.only or arguments.cheat):
+        parser.error("--write needs all scripts: leave out --only and --cheat")
+
+    structlog.configure(processors=[unsaid])  # `capture_logs` puts its own there for as long as it listens
+    logging.getLogger().addHandler(logging.NullHandler())  # nor what libraries say of them
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="sordino-adversary-") as folder, Progress(transient=True) as progress:
+        task = progress.add_task("scripts", total=len(chosen))
+        played = table.play(chosen, Places(Path(folder)), lambda _: progress.advance(task))
+    table.print_table(console, played)
+    failed = any(one.wrong for one in played)
+    if arguments.write and not failed:
+        table.write(played)
+        console.print(f"written: {table.PAGE}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

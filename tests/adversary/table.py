@@ -1,0 +1,152 @@
+"""The suite's table: played, for a terminal and for docs/threat_model.md."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tests.adversary.script import COORDINATOR, PARTICIPANT, Places, Script, Seen
+
+PAGE = Path(__file__).parents[2] / "docs" / "threat_model.md"
+BEGIN, END = "<!-- adversary suite: begin -->", "<!-- adversary suite: end -->"
+TITLES = {COORDINATOR: "A coordinator that cheats", PARTICIPANT: "Participants that cheat"}
+NAIVE = {COORDINATOR: "a client without the check", PARTICIPANT: "a coordinator without the check"}
+HEADER = ("script", "what the cheat does", "what has to happen", "ends as")
+NAME_WIDTH = 25
+LONGEST = 140  # characters of what one naive side comes to
+WIDE = 118  # columns from which there is room for sentences
+
+
+@dataclass(frozen=True)
+class Played:
+    """A script with what came out: on the real code, and on each naive side in the script's order."""
+
+    script: Script
+    seen: Seen
+    naive: tuple[Seen, ...]
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is not as stated."""
+        found = [self.script.wrong(self.seen)]
+        found += [self.script.undetected(*pair) for pair in zip(self.script.check, self.naive, strict=True)]
+        return [one for one in found if one is not None]
+
+
+def play(scripts: Sequence[Script], places: Places, each: Callable[[Played], None] = lambda _: None) -> list[Played]:
+    """Run every script, on the real code and on each naive side it names."""
+    played: list[Played] = []
+    for script in scripts:
+        seen = asyncio.run(script.perform(places))
+        naive = tuple(asyncio.run(script.perform(places, one)) for one in script.check)
+        played.append(Played(script, seen, naive))
+        each(played[-1])
+    return played
+
+
+def loss(seen: Seen) -> str:
+    """What a naive side's run came to: the first promise that it breaks, or how it went on."""
+    went_on = f"{seen.outcome}: {seen.detail}" if seen.detail else seen.outcome
+    return textwrap.shorten(seen.broken[0] if seen.broken else went_on, LONGEST, placeholder=" …")
+
+
+def losses(played: Played) -> str:
+    """Of all its naive sides; those that come to the same once."""
+    return "; ".join(dict.fromkeys(map(loss, played.naive))) or "—"
+
+
+# ---------------------------------------------------------------- for a terminal
+
+
+def print_table(console: Console, played: Iterable[Played]) -> None:
+    """One table a side. Sentences only where there is room; the page has them all."""
+    played = list(played)
+    wide = console.width >= WIDE
+    for cheat, title in TITLES.items():
+        rows = [one for one in played if one.script.cheat == cheat]
+        if not rows:
+            continue
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_lines=wide)
+        table.add_column("script", width=NAME_WIDTH, no_wrap=True)
+        if wide:
+            table.add_column("what the cheat does", ratio=9)
+        if wide:
+            table.add_column("has to happen", ratio=8)
+            table.add_column("seen", ratio=4)
+        else:
+            table.add_column("seen, as it has to be", max_width=18)
+        table.add_column(NAIVE[cheat], ratio=7)
+        for one in rows:
+            script, ok = one.script, not one.wrong
+            name = f"{script.name} (possible)" if script.documented_as_possible else script.name
+            came_out = one.seen.outcome if ok else "; ".join((one.seen.outcome, one.seen.detail, *one.seen.broken))
+            if wide:
+                middle = [script.does, f"{script.outcome}: {script.must}", came_out]
+            else:
+                middle = [came_out if ok else f"{came_out} (has to be: {script.outcome})"]
+            cells = ["\n".join(textwrap.wrap(name, NAME_WIDTH)), *middle, losses(one)]
+            table.add_row(*map(escape, cells), style="" if ok else "bold red")
+        console.print(table)
+    for one in played:
+        for wrong in one.wrong:
+            console.print(f"[bold red]wrong[/] {escape(wrong)}")
+    naive = sum(len(one.naive) for one in played)
+    bad = sum(1 for one in played if one.wrong)
+    console.print(
+        f"{len(played)} scripts, {naive} runs with a check taken out: "
+        + ("all as stated." if not bad else f"[bold red]{bad} not as stated.[/]")
+    )
+    if not wide:
+        console.print(f"What each of them does: docs/threat_model.md, or a terminal of {WIDE} columns.")
+
+
+# ---------------------------------------------------------------- for the page
+
+
+def plain(text: str) -> str:
+    """Without what differs from run to run, and as a cell of Markdown."""
+    text = re.sub(r"\bparticipants? \d+( and \d+)?", "a participant", text)
+    text = re.sub(r"\b(signature|channel key|mask key) of \d+", r"\1 of a participant", text)
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def static_cells(script: Script) -> tuple[str, str, str, str]:
+    """What a row says of the script alone."""
+    name = f"`{script.name}`" + (" (possible)" if script.documented_as_possible else "")
+    return name, plain(script.does), plain(script.must), script.outcome
+
+
+def markdown(played: Iterable[Played]) -> str:
+    """The generated part of the page."""
+    played = list(played)
+    lines: list[str] = []
+    for cheat, title in TITLES.items():
+        rows = [one for one in played if one.script.cheat == cheat]
+        if rows:
+            lines += [f"### {title}: {len(rows)} scripts", ""]
+            lines += [f"| {' | '.join((*HEADER, NAIVE[cheat]))} |", "|---" * (len(HEADER) + 1) + "|"]
+            lines += [f"| {' | '.join((*static_cells(one.script), plain(losses(one))))} |" for one in rows]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def on_page() -> str:
+    """The part of the page between the markers."""
+    text = PAGE.read_text(encoding="utf-8")
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip("\n") + "\n"
+
+
+def write(played: Iterable[Played]) -> None:
+    """Put the generated part into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    PAGE.write_text(f"{before}\n{markdown(played)}\n{after}", encoding="utf-8")

@@ -1,0 +1,77 @@
+"""The table in docs/threat_model.md is that of the scripts, and the printed one is legible."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from tests.adversary import table
+from tests.adversary.script import COORDINATOR, PARTICIPANT, Naive, Places, Script, Seen, scripts
+
+REWRITE = "run `python -m tests.adversary --write`"
+
+
+def rows() -> dict[str, list[str]]:
+    """The rows of the page by their first cells."""
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.on_page().splitlines() if line.startswith("| `")]
+    return {row[0].strip(): [cell.strip() for cell in row] for row in cells}
+
+
+def test_the_page_has_every_script_and_no_other() -> None:
+    wanted = {cells[0]: list(cells) for cells in map(table.static_cells, scripts())}
+    assert {name: row[:-1] for name, row in rows().items()} == wanted, REWRITE
+
+
+@pytest.mark.parametrize("script", scripts(), ids=lambda script: script.name)
+def test_the_page_says_what_a_naive_side_loses(script: Script) -> None:
+    said = rows()[table.static_cells(script)[0]][-1]
+    assert (said == "—") == (not script.check), REWRITE
+
+
+@pytest.mark.parametrize("cheat", [COORDINATOR, PARTICIPANT])
+def test_texts_are_sentences(cheat: str) -> None:
+    for script in scripts(cheat):
+        assert re.fullmatch(r"[a-z0-9-]+", script.name)
+        for text in (script.does, script.must):
+            assert len(text) > 10
+            assert "  " not in text
+
+
+async def nothing(_: Places) -> Seen:
+    return Seen("refused")
+
+
+CHECK = Naive("secagg.client_phases", without=("x",), shows="exposed")
+SCRIPT = Script("a-name-of-quite-some-length", COORDINATOR, "Cheats.", "It is refused.", "refused", (CHECK,), nothing)
+EXPOSED = Seen("goes on", "", ("the input of participant 0 is exposed",))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("seen", "naive", "said"),
+    [
+        (Seen("refused"), EXPOSED, "all as stated."),
+        (Seen("sum"), EXPOSED, "'sum', not 'refused'"),
+        (Seen("refused", "", ("both secrets of participant 1 are known",)), EXPOSED, "both secrets of participant 1"),
+        (Seen("refused"), Seen("refused"), "comes out the same"),
+        (Seen("refused"), Seen("sum"), "doesn't show 'exposed'"),
+    ],
+)
+def test_what_is_not_as_stated_is_said(width: int, seen: Seen, naive: Seen, said: str) -> None:
+    text = io.StringIO()
+    played = table.Played(SCRIPT, seen, (naive,))
+    table.print_table(Console(file=text, width=width), [played])
+    lines = text.getvalue().splitlines()
+    assert said in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= width
+    assert bool(played.wrong) == (said != "all as stated.")
+
+
+def test_a_row_of_the_page_says_nothing_that_changes_from_run_to_run() -> None:
+    for who in (0, 11):
+        seen = Seen("goes on", "", (f"the input of participant {who} is exposed",))
+        text = table.markdown([table.Played(SCRIPT, Seen("refused"), (seen,))])
+        assert "| the input of a participant is exposed |" in text
