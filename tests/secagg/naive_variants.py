@@ -118,4 +118,4 @@ def client_changed(old: str, new: str) -> ModuleType:
 
 # A participant signs the u2 it masked in; a naive one signs the u2 it is told.
 SIGNED = "survivor_statement(self._cohort.config, self._cohort.context, self._u2, u3)"
-SAID = "survivor_statement(self._cohort.config, self._cohort.context, from_bitmap(message.u2, self._cohort.u1), u3)"
+SAID = "survivor_statement(self._cohort.config, self._cohort.context, Subset(message.u2, self._cohort.u1), u3)"

@@ -11,8 +11,9 @@ from attempts_in_memory import Attempt, identities, make_config, vector_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from secagg.cohort import HeldShare
 from secagg.keys import ShareChannel
-from secagg.messages import PHASES, RevealedShare
+from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, RevealedShare
 
 CONFIG = make_config(6, dim=12, bits=62)
 
@@ -83,6 +84,9 @@ def secrets_of(one: Any) -> Iterator[bytes]:
     if isinstance(one, RevealedShare):
         yield one.salt
         yield one.share.tobytes()
+    if isinstance(one, HeldShare):
+        for kind in (MASK_KEY, SELF_MASK_SEED):
+            yield from one.salt_and_share(kind)
     if isinstance(one, ShareChannel):
         yield one._key
     if not hasattr(one, "__dict__"):
