@@ -10,7 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parent / "secagg")]
 
-from study_in_process import make_folder  # found through the line above
+from study_in_process import make_folder  # noqa: E402  # found through the line above
 
 
 @pytest.fixture(scope="session")

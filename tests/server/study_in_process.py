@@ -263,7 +263,10 @@ class Peer:
 
     async def on_survivor_sets(self, message: pb.SurvivorSets) -> None:
         self.phase, answer = self.phase.receive(codec.read_survivor_sets(message))
-        await self.say("consistency", codec.write_consistency(answer))
+        if round_parameters(self.document.plan).signed:
+            await self.say("consistency", codec.write_consistency(answer))
+        else:
+            await self.say("unmasking", codec.write_unmasking_reply(answer))
 
     async def on_unmasking_request(self, message: pb.UnmaskingRequest) -> None:
         self.phase, answer = self.phase.receive(codec.read_unmasking_request(message))

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from card_of_a_study import pem, put_card
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from study_in_process import Peer, coordinator, identities, make_folder, playing
+from study_in_process import Peer, Twist, coordinator, identities, make_folder, playing
 
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.plan import InfeasiblePlan
@@ -41,15 +41,12 @@ from tests.wire.rounds_on_record import (
     whole,
 )
 from wire import codec
+from wire import coordinator_pb2 as pb
 from wire.durable import StorageError
-from wire.enrolment import Card, sign_card
 from wire.key_files import write_key_file
 from wire.ledger import read_ledger
+from wire.transcript import Excluded
 from wire.transcript_checks import Chain, verify_transcript
-
-
-def pem(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def kept(folder: Path, published: Path | None = None) -> Transcripts:
@@ -233,24 +230,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def put_card(folder: Path, key: Ed25519PrivateKey) -> None:
-    table = load(folder).coordinator
-    private = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
-    assert isinstance(private, Ed25519PrivateKey)
-    public = private.public_key().public_bytes_raw()
-    one = Card("recorded", public, table.client_ca.read_bytes(), key.public_key().public_bytes_raw(), "localhost:8443")
-    for path in (table.card, table.transcript_key):
-        path.unlink(missing_ok=True)
-    table.card.write_bytes(sign_card(one, private))
-    write_key_file(table.transcript_key, pem(key))
-
-
-def serve(folder: Path, state: Path, **tables: Any) -> list[dict[str, Any]]:
+def serve(folder: Path, state: Path, twists: dict[str, Twist] | None = None, **tables: Any) -> list[dict[str, Any]]:
+    """Participant 0 does otherwise in round 1 where there are twists."""
     events: list[dict[str, Any]] = []
 
     async def scenario() -> None:
         async with coordinator(folder, state, **tables) as where:
-            peers = [Peer(where, key) for key in identities(folder)]
+            first, *others = identities(folder)
+            peers = [Peer(where, first, twists or {}), *(Peer(where, key) for key in others)]
             async with playing(peers):
                 where.start()
                 assert (await where.finish()).reason == ROUNDS_DONE
@@ -278,6 +265,24 @@ def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "published").exists()
 
 
+def test_who_is_excluded_is_named_from_the_next_round_on(study: Path, tmp_path: Path) -> None:
+    def unsigned(peer: Peer, honest: pb.Advertisement) -> list[pb.ParticipantMessage]:
+        honest.signature = bytes(64)
+        return [peer.wrap(advertise_keys=honest)]
+
+    events = serve(study, tmp_path / "state.sqlite", {"advertise_keys": unsigned})
+    [excluded] = [one for one in events if one["kind"] == "participant_excluded"]
+    assert excluded["reason"] == "AdvertiseKeys: the keys are not signed by the participant's identity"
+    authority = bytes.fromhex((study / "authority" / "authority.pub").read_text())
+    first, second = (
+        verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority).contents
+        for round_ in (1, 2)
+    )
+    assert first.excluded == ()  # she left like anybody else
+    assert first.u1 == second.u1 == (1, 2, 3, 4, 5, 6)
+    assert second.excluded == (Excluded(identities(study)[0].public, excluded["reason"]),)
+
+
 def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:
     serve(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": True})
     assert [one.name for one in sorted((tmp_path / "published").iterdir())] == [file_name(1), file_name(2)]
@@ -286,6 +291,22 @@ def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:
 def test_none_where_they_are_off(study: Path, tmp_path: Path) -> None:
     serve(study, tmp_path / "state.sqlite", coordinator={"transcripts": "off"})
     assert not (tmp_path / "transcripts").exists()
+
+
+def test_a_study_in_which_nobody_signs_has_none(tmp_path: Path) -> None:
+    """The naive coordinator would keep files that anybody could have written."""
+    folder = make_folder(tmp_path / "study", name="curious", adversary="curious")
+    put_card(folder, coordinator_key())
+    serve(folder, tmp_path / "state.sqlite")
+    assert not (tmp_path / "transcripts").exists()
+    file = folder / "study.toml"
+    text = file.read_text()
+    assert "publish_transcripts = false" in text
+    file.write_text(text.replace("publish_transcripts = false", "publish_transcripts = true"))
+    with pytest.raises(StartError, match="nothing is signed: set publish_transcripts = false") as refused:
+        open_study(load(folder))
+    assert refused.value.exit_code == 2
+    assert not (folder / "coordinator" / "state.sqlite").exists()
 
 
 def test_off_and_published_contradict_each_other(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

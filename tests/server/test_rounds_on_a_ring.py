@@ -1,0 +1,128 @@
+"""A study on the k-regular graph, with dropouts in every phase and one that cheats, over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from card_of_a_study import authority_of, put_card
+from numpy.typing import NDArray
+from study_in_process import Peer, coordinator, identities, make_folder, playing
+
+import server.rounds
+from mechanisms.encoder import Encoder
+from secagg.unmasking import Completed
+from server.transcripts import file_name
+from tests.wire.rounds_on_record import coordinator_key
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.transcript_checks import Chain, verify_transcript
+
+MEMBERS, LEAVE = 68, 4
+
+
+@pytest.fixture(scope="module")
+def ring_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As few as share on a ring although some leave; 64 must be in a sum."""
+    folder = make_folder(
+        tmp_path_factory.mktemp("rings") / "ring",
+        name="ring",
+        participants=MEMBERS,
+        graph="harary",
+        adversarial=0.03,
+        max_dropout=0.01,
+        min_survivors=MEMBERS - LEAVE,
+        quorum=MEMBERS - LEAVE,
+    )
+    put_card(folder, coordinator_key())
+    return folder
+
+
+@dataclass
+class Noted(Peer):
+    """Remembers what it masks."""
+
+    vectors: dict[int, NDArray[Any]] = field(default_factory=dict)  # by round
+    neighbours: set[int] = field(default_factory=set)  # in u2 of the last
+
+    async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
+        masking = self.phase.receive(codec.read_neighbour_shares(message))
+        self.neighbours = {one.dealer for one in message.shares}
+        vector = Encoder(self.document.plan, masking.cohort.context).encode_nothing(bytes_of(self.position))
+        self.vectors[self.number[0]] = vector
+        self.phase, masked = masking.mask(vector)
+        self.packed = masked.packed
+        await self.say("masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
+
+
+def bytes_of(position: int) -> Any:
+    """What is masked doesn't matter here, only that it differs."""
+    return np.random.default_rng(position).bytes
+
+
+def leaves(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+    return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
+
+
+def signs_nothing(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+    return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
+
+
+TWISTS: dict[int, dict[str, Any]] = {
+    5: {"advertise_keys": leaves},
+    17: {"share_keys": leaves},
+    30: {"masked_input": leaves},
+    44: {"consistency": leaves},
+    51: {"consistency": signs_nothing},
+    60: {"unmasking": leaves},
+}
+
+
+def test_sums_are_right_whoever_leaves(ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    totals: list[Completed] = []
+    honest = server.rounds.Unmasking.close
+
+    def close(phase: Any, parallel: Any) -> Completed:
+        totals.append(honest(phase, parallel))
+        return totals[-1]
+
+    monkeypatch.setattr(server.rounds.Unmasking, "close", close)
+
+    async def scenario() -> None:
+        async with coordinator(ring_folder, tmp_path / "state.sqlite", connections=2 * MEMBERS) as where:
+            keys = identities(ring_folder)
+            peers = [Noted(where, key, TWISTS.get(position, {})) for position, key in enumerate(keys)]
+            async with playing(list(peers)):
+                where.start()
+                outcome = await where.finish()
+            assert outcome.rounds_completed == 2
+            first, second = where.of("round_completed")
+            assert (first["u1"], first["u2"], first["u3"]) == (MEMBERS - 1, MEMBERS - 2, MEMBERS - 3)
+            # In both rounds 67 advertised and three more may leave: degree 10, threshold 7.
+            assert {len(peer.neighbours) for peer in peers if 2 in peer.vectors} == {10}
+            [cheat] = where.of("participant_excluded")
+            assert cheat["participant"] == 51
+            assert cheat["reason"] == "ConsistencyCheck: the signature doesn't cover these sets"
+            assert (second["u1"], second["u3"], second["dropouts"]) == (MEMBERS - 1, MEMBERS - 1, 0)
+            bits = where.study._plan.bits
+            for round_, completed in enumerate(totals, 1):
+                masked = [peers[who].vectors[round_].astype(np.uint64) for who in sorted(completed.u3)]
+                assert (completed.total == np.sum(masked, axis=0) % (1 << bits)).all()
+            assert totals[0].u3 == frozenset(range(MEMBERS)) - {5, 17, 30}
+            planned = where.study._description("")["plan"]
+            assert (planned["graph"], planned["adversary"]) == ("harary", "malicious")
+
+    asyncio.run(scenario())
+    chain, authority = Chain(), authority_of(ring_folder).public_key().public_bytes_raw()
+    for round_ in (1, 2):
+        verified = verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority)
+        chain.add(verified)
+        stated = verified.contents.parameters
+        assert (stated["graph"], stated["degree"], stated["threshold"]) == ("harary", 10, 7)
+    assert [one.reason for one in verified.contents.excluded] == [
+        "ConsistencyCheck: the signature doesn't cover these sets"
+    ]
