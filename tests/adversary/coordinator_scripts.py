@@ -6,6 +6,7 @@ least six inputs, of which four are honest.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attempts_in_memory import Sets
@@ -28,13 +29,16 @@ def naive(*fragments: str, shows: str = "", also: tuple[Naive, ...] = ()) -> Nai
     return Naive(PHASES, without=fragments, shows=shows, also=also)
 
 
-# Without this check a client takes the u2 it is told last.
-MISSED = (
-    (
-        '''        if u2 != self._u2:
-            raise CoordinatorMisbehaved(self._name, "u2 is not the set this participant masked in")
-''',
-        "        self._u2 = u2\n",
+MISSED = Naive(
+    PHASES,
+    without=("u2 is not the set this participant masked in",),
+    changed=(  # and takes the u2 it is told last
+        (
+            "        u3 = self._survivors(message)\n        statement",
+            "        u3 = self._survivors(message)\n"
+            "        self._u2 = type(self._u2)(message.u2, self._cohort.u1)\n"
+            "        statement",
+        ),
     ),
 )
 # The ledger has no price for a sum below the plan's bound, so that its row alone would stop the answer.
@@ -59,7 +63,7 @@ ASCENDING_SIGNERS = "the signers are not an ascending list of members of u3"
     "out: all whom she masked with are then colluders or dropouts.",
     must="She refuses to sign a u2 that she did not mask with; too few signatures are left for anybody to answer.",
     outcome="refused",
-    check=(Naive(PHASES, changed=MISSED, shows="the input of participant 0 is exposed"),),
+    check=(replace(MISSED, shows="the input of participant 0 is exposed"),),
 )
 async def missed_u2(places: Places) -> Seen:
     async with cheating(places) as coordinator:
@@ -81,7 +85,7 @@ async def missed_u2(places: Places) -> Seen:
     "upload.",
     must="Both refuse to sign a u2 that holds the other.",
     outcome="refused",
-    check=(Naive(PHASES, changed=MISSED, shows="goes on"),),
+    check=(replace(MISSED, shows="goes on"),),
 )
 async def missed_each_other(places: Places) -> Seen:
     async with cheating(places) as coordinator:
@@ -300,16 +304,31 @@ async def left_out(places: Places) -> Seen:
 @scripted(
     name="bits-beyond-the-bitmap",
     cheat=COORDINATOR,
-    does="Sets bits of u3 that belong to nobody.",
+    does="Pads a u3 of six with two bits that belong to nobody, so that it counts the eight that the plan promises.",
     must="Everybody refuses to sign.",
     outcome="refused",
-    check=(Naive("secagg.messages", without=("unused bits of the bitmap are set",), shows="goes on"),),
+    check=(
+        Naive(
+            "secagg.messages",
+            without=("unused bits of the bitmap are set",),
+            also=(naive("u3 is not a subset of u2"),),
+            shows="the sum of 4 honest inputs opens, 6 were promised",
+        ),
+    ),
 )
 async def stray_bits(places: Places) -> Seen:
-    def stray(_: int, message: pb.SurvivorSets) -> None:
-        message.u3 = message.u3[:-1] + b"\xff"
+    few = frozenset({0, 1, 2, 3}) | COLLUDERS
 
-    return await twisted(places, "survivor_sets", stray, never="consistency")
+    def pad(_: int, message: pb.SurvivorSets) -> None:
+        message.u3 = message.u3[:-1] + bytes([message.u3[-1] | 0b110])  # nine members: one bit of the last byte
+
+    async with cheating(places, "strict") as coordinator:
+        coordinator.twist["survivor_sets"] = pad
+        attempt = await coordinator.begin()
+        cohort = await attempt.show()
+        await attempt.tell_u2(cohort)
+        await finish_with(attempt, cohort, (ALL, few), few - COLLUDERS)
+        return attempt.verdict(few - COLLUDERS, "consistency")
 
 
 @scripted(

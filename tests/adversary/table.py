@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.adversary.script import COORDINATOR, PARTICIPANT, Places, Script, Seen
+from tests.adversary.script import COORDINATOR, PARTICIPANT, Naive, Places, Script, Seen
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat_model.md"
 BEGIN, END = "<!-- adversary suite: begin -->", "<!-- adversary suite: end -->"
@@ -44,11 +44,17 @@ class Played:
 
 def play(scripts: Sequence[Script], places: Places, each: Callable[[Played], None] = lambda _: None) -> list[Played]:
     """Run every script, on the real code and on each naive side it names."""
+
+    def once(script: Script, naive: Naive | None = None) -> Seen:
+        try:
+            return asyncio.run(script.perform(places, naive))
+        except Exception as error:  # the table says which; the tests show where
+            trouble = f"{type(error).__name__}: {error}"
+            return Seen("ERROR", trouble) if naive is None else Seen(script.outcome, trouble)
+
     played: list[Played] = []
     for script in scripts:
-        seen = asyncio.run(script.perform(places))
-        naive = tuple(asyncio.run(script.perform(places, one)) for one in script.check)
-        played.append(Played(script, seen, naive))
+        played.append(Played(script, once(script), tuple(once(script, naive) for naive in script.check)))
         each(played[-1])
     return played
 
