@@ -34,6 +34,7 @@ if str(ROOT / "tests" / "secagg") not in sys.path:
 CRASHES: Final = ROOT / "build" / "fuzz"
 _HANG_S: Final = 20  # on a machine that does other things as well
 _MEMORY_MB: Final = 1536
+_MEMORY_FOLDER: Final = "/dev/shm"
 _INSTRUMENTED: Final = ("secagg", "mechanisms", "wire", "learning", "server", "client")
 
 
@@ -133,7 +134,8 @@ def _fuzz(name: str, seconds: int) -> Report:
     crashes = CRASHES / name
     crashes.mkdir(parents=True, exist_ok=True)
     known = set(crashes.iterdir())
-    with tempfile.TemporaryDirectory(prefix="sordino-fuzz-") as scratch:
+    memory = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None  # some targets write a file each time
+    with tempfile.TemporaryDirectory(prefix="sordino-fuzz-", dir=memory) as scratch:
         found, begin, tokens = Path(scratch, "found"), Path(scratch, "begin"), Path(scratch, "tokens")
         for folder in (found, begin):
             folder.mkdir()
@@ -166,9 +168,9 @@ def _fuzz(name: str, seconds: int) -> Report:
     count = re.findall(r"number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)", said, re.MULTILINE)
     executions = int(count[-1]) if count else 0
     coverage = (edges[0], edges[-1]) if edges else (0, 0)
-    memory = re.findall(r"peak_rss_mb:\s*(\d+)", said)
+    peak = re.findall(r"peak_rss_mb:\s*(\d+)", said)
     return Report(
-        name, executions, executions / max(took, 1), coverage, int(memory[-1]) if memory else 0, len(chosen), crashed
+        name, executions, executions / max(took, 1), coverage, int(peak[-1]) if peak else 0, len(chosen), crashed
     )
 
 

@@ -17,7 +17,7 @@ import wire.ledger
 import wire.study
 import wire.transcript
 from secagg import client_phases, packing, server_phases, unmasking
-from secagg.errors import InvalidMessage
+from secagg.errors import CoordinatorMisbehaved, InvalidMessage
 from tests.fuzz import core_targets, network_targets
 from tests.fuzz.corpus import begin
 from tests.fuzz.target import Dice, Target, targets
@@ -196,20 +196,26 @@ def refused_reply_that_counts(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(unmasking.Unmasking, "receive", naive)
 
 
-def bitmap_of_any_length(monkeypatch: MonkeyPatch) -> None:
-    """Bitmaps are read without a look at their length."""
+def refusal_that_is_forgotten(monkeypatch: MonkeyPatch) -> None:
+    """A participant that has refused something takes the next message as if nothing had been."""
+    receive = client_phases.ConsistencyCheck.receive
 
-    def naive(data: bytes, u1: tuple[int, ...]) -> frozenset[int]:
-        return frozenset(member for at, member in enumerate(u1) if data[at // 8] >> at % 8 & 1)
+    def naive(self: Any, message: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return receive(self, message)
+        except CoordinatorMisbehaved:
+            vars(self).update(before)
+            raise
 
-    monkeypatch.setattr(client_phases, "from_bitmap", naive)
+    monkeypatch.setattr(client_phases.ConsistencyCheck, "receive", naive)
 
 
 PHASES: Mapping[str, Callable[[MonkeyPatch], None]] = {
     "coordinator_MaskedInputCollection": upload_of_anybody,
     "coordinator_ShareKeys": dealing_kept_before_it_is_checked,
     "coordinator_Unmasking": refused_reply_that_counts,
-    "participant_ConsistencyCheck": bitmap_of_any_length,
+    "participant_ConsistencyCheck": refusal_that_is_forgotten,
 }
 
 
