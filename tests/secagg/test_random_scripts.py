@@ -1,0 +1,83 @@
+"""The runner of random scripts: it plays, tells what it played, and says so when something breaks."""
+
+from __future__ import annotations
+
+import pytest
+from naive_variants import client_without, server_without
+
+from secagg import client_phases
+from tests.secagg import random_scripts
+from tests.secagg.random_scripts import KINDS, OF_PARTICIPANTS, OF_THE_COORDINATOR, Played, attacks_on, batches, play
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scripts_of_every_kind_are_played_and_claims_held(kind: str) -> None:
+    played = play(kind, 3, 6)
+    assert not played.broken, played.text
+    assert played.scripts >= 6
+    assert played.checked.total() > 100
+    assert played.seen.total() > 6
+
+
+def test_the_same_seed_plays_the_same_scripts() -> None:
+    kind = "lying coordinator, ring"
+    one, again, other = (play(kind, number, 4) for number in (7, 7, 8))
+    assert (one.scripts, one.seen, one.checked) == (again.scripts, again.seen, again.checked)
+    assert one.checked != other.checked
+
+
+def test_what_breaks_is_told_with_its_steps() -> None:
+    naive = client_without("this phase is over for this participant")
+    played = play("lying coordinator, complete graph", 1, 50, naive)
+    assert played.broken in ("over", "one answer", "one kind", "forged")
+    assert "state.begin(" in played.text
+    assert "reproduce_failure" in played.text
+
+
+def test_batches_take_turns_and_end_with_the_number_asked_for() -> None:
+    kinds = ["one", "other"]
+    assert list(batches(kinds, 120, 10)) == [("one", 10, 50), ("other", 11, 50), ("one", 12, 20)]
+    assert {*OF_PARTICIPANTS, *OF_THE_COORDINATOR} == set(KINDS)
+
+
+def test_every_check_can_be_taken_out_alone() -> None:
+    """Both sides have some; what is left runs, and isn't what there was."""
+    checks = random_scripts.checks()
+    assert {side for side, _ in checks} == {"participant", "coordinator"}
+    assert len(checks) > 50
+    for side, check in checks:
+        naive = client_without(check) if side == "participant" else server_without(check)
+        assert naive.AdvertiseKeys is not client_phases.AdvertiseKeys
+    named = [check for side, check in checks if attacks_on(side, check)]
+    assert len(named) > 40
+
+
+def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Workers:
+        def __init__(self, jobs: int) -> None:
+            assert jobs == 1
+
+        def __enter__(self) -> Workers:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def imap_unordered(self, call: object, tasks: object) -> list[Played]:
+            good, bad = (Played("lying coordinator, ring", 50) for _ in range(2))
+            if broken:
+                bad.broken, bad.text = "few", "state.begin(...)"
+            return [good, bad]
+
+        def terminate(self) -> None:
+            pass
+
+    class Context:
+        Pool = Workers
+
+    monkeypatch.setattr(random_scripts.multiprocessing, "get_context", lambda method: Context())
+    for broken, code in ((False, 0), (True, 1)):
+        assert random_scripts.main(["--jobs", "1", "--kind", "lying coordinator, ring", "--scripts", "100"]) == code
+        shown = capsys.readouterr().out
+        assert ("no claim is broken" in shown) == (not broken)
+        assert ("the claim 'few' is broken\nstate.begin(...)" in shown) == broken
