@@ -205,6 +205,7 @@ def refusal_that_is_forgotten(monkeypatch: MonkeyPatch) -> None:
         try:
             return receive(self, message)
         except CoordinatorMisbehaved:
+            vars(self).clear()
             vars(self).update(before)
             raise
 
