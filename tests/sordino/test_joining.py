@@ -25,9 +25,11 @@ from client.configuration import load
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, Look
 from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
+from client.policy_file import PolicyTable
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import DataChoice
 from sordino.joining import JoinOptions, finish_joining, join_by_code
+from sordino.joining_policy import check_accepts
 from sordino.processes import free_port
 from tests.server.enrolment_port import STUDY, Authority, document, identity, port_in_thread
 from wire.enrolment import JoinCode, read_request, verify_answer, write_package
@@ -427,6 +429,49 @@ def test_what_a_lottery_means_for_her(authority: Authority) -> None:
         assert ("in each round for which you are drawn (the coordinator knows in advance" in text) == expected
         assert ("7 of 9 or more, drawn by the authority's lottery" in text) == expected
         assert "drawn at random" not in text
+
+
+@pytest.mark.parametrize("adversary", ["malicious", "curious"])
+def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authority, adversary: str) -> None:
+    """And what she agrees to is her policy: the naive one would refuse what she was just shown."""
+    from sordino.join_text import describe_study
+    from sordino.joining_policy import accepted_plan
+    from wire.enrolment import verify_card
+
+    study = document(clients=70, min_survivors=66, adversarial=0.03, max_dropout=0.01, adversary=adversary)
+    card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
+    seen = Look(card, study, bytes(32), None)
+    lines = describe_study(
+        seen,
+        fingerprint="",
+        home=Path("home"),
+        host="laptop",
+        host_chosen=True,
+        data=DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3),
+        part_chosen=True,
+        ledger=None,
+        width=78,
+    )
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    degree, threshold = {"malicious": (12, 8), "curious": (8, 3)}[adversary]
+    assert f"go to {degree} of 69 others, your neighbours on a ring that nobody chooses; {threshold} of them" in text
+    trusted = adversary == "curious"
+    for told in (
+        "TRUSTED to tell everybody the same (curious)",
+        "nobody signs whose updates are in a sum",
+        "If your update misses a sum you stay charged for it; there are no transcripts",
+        "if at most 2 of 70 collude and the coordinator doesn't lie",
+    ):
+        assert (told in text) == trusted, told
+    assert ("may lie (malicious)" in text) != trusted
+    policy = accepted_plan(seen)
+    assert policy.get("curious_coordinator", False) == trusted
+    check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
+    if trusted:
+        del policy["curious_coordinator"]
+        with pytest.raises(Failure, match="curious-coordinator"):
+            check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdtemp"])

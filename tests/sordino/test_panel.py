@@ -144,6 +144,16 @@ def test_plain_lines_without_a_terminal(events: Events) -> None:
     assert text.rstrip().endswith("killed host-03")
 
 
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_whom_epsilon_trusts_is_never_cut_off(events: Events, without_noise: list[float], width: int) -> None:
+    events[0]["plan"] = events[0]["plan"] | {"adversary": "curious"}
+    lines = drawn(StudyView().apply_all(events), without_noise, width, 24)
+    assert max(map(len, lines)) <= width
+    assert "zero-out, if at most 5 of 100 collude and the coordinator doesn't lie " in lines[-1]
+    assert ("127.0.0.1" in lines[-1]) == (width > 100)
+    assert "…" not in lines[-1]
+
+
 def test_quiet(events: Events) -> None:
     out = io.StringIO()
     with Display(StudyPanel(), quiet=True, stream=out) as display:

@@ -12,6 +12,7 @@ import pytest
 
 from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
+from sordino.cli.graph import graph_figures
 from sordino.plan_alternatives import BITS, alternatives
 from sordino.plan_bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.plan_figure import draw_plan
@@ -24,7 +25,7 @@ NAMES = {
     "effective_noise_multiplier", "epsilon_coordinator", "epsilon_released", "epsilon_conditional", "target",
     "adjacency", "A", "h_min", "min_survivors", "quorum", "threshold", "degree", "abort_probability", "padded_dim",
     "upload_bytes", "accountant", "epsilon_exact", "epsilon_pld", "budget_coordinator", "budget_released",
-    "layer_noise_stddev", "quantile_stderr",
+    "layer_noise_stddev", "quantile_stderr", "graph", "adversary",
 }
 # fmt: on
 PUBLISHED = ("--max-dropout", 0, "--adversarial", 0, "--sampling", "poisson", "--population", 10_000)
@@ -216,6 +217,84 @@ def test_the_rotation_is_named(run: Run) -> None:
     blocks = planned(run, "--rotation", "hadamard-blocks", "--dim", 600)
     assert blocks["rotation"] == "hadamard-blocks"
     assert blocks["padded_dim"] < 1024
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (
+            ("--clients", 100, "--max-dropout", 0.1),
+            (
+                "graph ring of 44 each shares with 22 on either side, of 99 others",
+                "threshold 25 shares that open a secret",
+                "coordinator malicious it may lie; participants sign who is in a sum before it opens",
+            ),
+        ),
+        (
+            ("--clients", 100, "--max-dropout", 0.1, "--graph", "complete"),
+            ("graph complete everybody shares with everybody threshold 53",),
+        ),
+        (
+            ("--clients", 100, "--max-dropout", 0.1, "--adversary", "curious"),
+            (
+                "graph ring of 20 each shares with 10 on either side, of 99 others",
+                "coordinator curious trusted to tell everybody the same: nobody signs who is in a sum",
+                "Participants join only if their own policy accepts that",
+            ),
+        ),
+        (
+            ("--clients", 40, "--adversary", "semi-malicious"),
+            ("graph complete", "for comparison, never served", "but no study is served"),
+        ),
+    ],
+)
+def test_who_shares_with_whom_and_what_the_coordinator_may_do(
+    run: Run, arguments: tuple[object, ...], rows: tuple[str, ...]
+) -> None:
+    code, out, _ = run("plan", *arguments, "--no-alternatives")
+    said = " ".join(out.split())
+    assert code == 0
+    for row in rows:
+        assert row in said, row
+    assert max(len(line) for line in out.splitlines()) <= 80
+    figures = planned(run, *arguments)
+    assert {name: type(figures[name]) for name in ("graph", "adversary", "degree", "threshold")} == {
+        "graph": str,
+        "adversary": str,
+        "degree": int,
+        "threshold": int,
+    }
+
+
+@pytest.mark.parametrize("adversary", ["malicious", "semi-malicious", "curious"])
+@pytest.mark.parametrize(("clients", "dropout"), [(100, 0.1), (300, 0.1), (1000, 0.05), (100, 0.3)])
+def test_plan_and_graph_agree(run: Run, clients: int, dropout: float, adversary: str) -> None:
+    """The plan's graph is the one that `sordino graph` explains, where that counts the same drops."""
+    figures = planned(run, "--clients", clients, "--max-dropout", dropout, "--adversary", adversary)
+    drops = clients - figures["min_survivors"]
+    told = graph_figures(clients, 0.05, (drops + 0.5) / clients, adversary)
+    assert told["drops"] == drops
+    if figures["graph"] == "harary":
+        assert (figures["degree"], figures["threshold"]) == (told["degree"], told["threshold"])
+    else:
+        assert 2 * told["degree"] > clients - 1  # the ring would not halve the work
+
+
+def test_binomial_noise_is_planned_on_the_complete_graph(run: Run) -> None:
+    figures = planned(run, "--mechanism", "binomial", "--bits", 20, "--graph", "harary", "--adversary", "curious")
+    assert (figures["graph"], figures["adversary"]) == ("complete", "curious")
+    assert figures["degree"] == figures["clients"] - 1
+
+
+@pytest.mark.parametrize("graph", ["harary", "complete"])
+def test_bytes_of_alternatives_are_those_of_the_plan(run: Run, graph: str) -> None:
+    """The naive table counts the complete graph's shares for everybody."""
+    options = ("--max-dropout", 0.1, "--graph", graph)
+    figures = planned(run, *options, "--alternatives")
+    here = next(
+        row for row in figures["alternatives"]["rows"] if (row["mechanism"], row["bits"]) == ("ddgauss", 16)
+    )
+    assert here["upload_bytes"] == figures["upload_bytes"]
 
 
 def test_alternatives(run: Run) -> None:

@@ -188,6 +188,21 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
         assert false not in text[: text.index("The plan")] + promised, false
 
 
+def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
+    """The naive page says that honest participants stop before a lie opens anything."""
+    text = page_of("ddgauss", adversary="curious")
+    for told in (
+        "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
+        "It is trusted to tell everybody the same: the plan is for a curious coordinator",
+        "One that lies could open sums over fewer.",
+        "trusted to tell everybody the same: nobody signs who is in a sum",
+    ):
+        assert told in text, told
+    assert "honest participants stop" not in text
+    assert "honest participants stop" in page_of("ddgauss")
+    assert "doesn't lie" not in page_of("ddgauss")
+
+
 def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
     text = page_of("local-gaussian")
     for told in (
