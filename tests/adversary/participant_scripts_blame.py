@@ -12,8 +12,8 @@ from secagg.messages import MASK_KEY, SELF_MASK_SEED
 from secagg.shamir import PRIME
 from tests.adversary.cheating_participant import INPUT, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_scripts_messages import OPENING, altered, dealing
-from tests.adversary.participant_verdict import ABORT_THEN_SUM, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
-from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register
+from tests.adversary.participant_verdict import ABORT_THEN_SUM, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
+from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import BUDGET_REACHED, Off, play
 from tests.secagg.attempts_in_memory import crooked_shares
 from wire import codec
@@ -112,7 +112,7 @@ HURRIES = Off(
     changed=(("if not (unmasking.u4 & self._alive) - unmasking.received:", "if True:"),),
     shows="budget reached",
 )
-WRONG_SEED = Off(OPENING, without=("another self-mask seed than it committed to",), shows="wrong sum")
+WRONG_SEED = Off(OPENING, without=("another self-mask seed than it committed to",), shows="opens a wrong sum")
 blame_script(
     "commitment-to-another-seed",
     "commits to another self-mask seed than the one it deals shares of",
@@ -137,7 +137,7 @@ blame_script(
     SECOND_TIME,
     ABORT_THEN_SUM,
     lambda: deals(another(MASK_KEY), masked_input=leaves),
-    Off(OPENING, without=("another mask key than it advertised",), shows="wrong sum"),
+    Off(OPENING, without=("another mask key than it advertised",), shows="opens a wrong sum"),
     blames=[Blame(0, UNMASK, "rebuild another mask key", excluded=True)],
 )
 blame_script(

@@ -11,8 +11,8 @@ from secagg.cohort import set_of, survivor_statement
 from secagg.commitments import MerkleTree, pair_node
 from secagg.keys import advertisement_statement, dealing_statement, upload_statement
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
-from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
-from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register
+from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
+from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, play
 from tests.secagg.attempts_in_memory import LOW_ORDER
 from wire import codec

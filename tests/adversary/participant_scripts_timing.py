@@ -9,8 +9,8 @@ from typing import Any
 from client.connection import open_session
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, altered, false_share, flipped
-from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
-from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register, scripted
+from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register, scripted
+from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, play
 from wire import coordinator_pb2 as pb
 
@@ -269,7 +269,7 @@ async def heartbeats(cheater: Cheater, honest: Any) -> Any:
     does="sends heartbeat after heartbeat and reads no answer",
     must="no more than one answer waits for it: the round ends in the exact sum with it",
     outcome=SUM_OF_ALL,
-    check=(Off("server.service", changed=(("if session.outbox.empty():", "if True:"),), shows="answers waited"),),
+    check=(Off("server.service", changed=(("if session.outbox.empty():", "if True:"),), shows="answers wait"),),
 )
 async def heartbeats_without_end(places: Places) -> Seen:
     # What the cheat doesn't read soon waits at the coordinator: its channel takes no more than a kilobyte ahead.
@@ -499,7 +499,7 @@ async def in_the_name_of_another(places: Places, *, key: bool, told: str, **opti
         return [cheater.wrap(share_keys=honest)]
 
     stage = await play(places, {0: Cheat({SHARE: tries})}, participants=5, **options)
-    return judge(stage, also=() if told in "".join(answers) else (f"it was told {answers}",))
+    return judge(stage, also=() if told in "".join(answers) else ("a session in the name of another is opened",))
 
 
 @scripted(

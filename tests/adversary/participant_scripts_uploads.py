@@ -14,8 +14,8 @@ from secagg.masking import word_dtype
 from secagg.packing import pack, packed_size, unpack
 from tests.adversary.cheating_participant import INPUT, Cheat, Cheater
 from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, flipped, offer
-from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge
-from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen, register
+from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
+from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, Stage, play
 from wire.chunks import CHUNK_BYTES, LARGEST_FRAME, frame, frames
 
@@ -46,7 +46,7 @@ def one_upload(
         stage = await play(places, {0: Cheat(uploader=upload)}, **({"participants": 5} | options))
         error = stage.cheaters[0].upload_error
         answer = "" if error is None else error.details() or ""
-        also = (f"the upload was answered with {answer!r}",) if told not in answer else ()
+        also = ("the upload gets another answer",) if told not in answer else ()
         return judge(stage, Blame(0, INPUT, reason, excluded=excluded), most_read=most_read, also=also)
 
     register(Script(name, PARTICIPANT, does, must, SUM_OF_OTHERS, check, run))
@@ -103,7 +103,7 @@ one_upload(
     "uploads a byte less than a vector has",
     too_short,
     "has 15 bytes",
-    Off(UPLOADS, without=("len(staged) != self.size",), shows="answered with"),
+    Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
     must=LEFT_OUT,
     excluded=False,
     told="15 bytes",
@@ -113,7 +113,7 @@ one_upload(
     "ends its upload before it has begun",
     nothing_at_all,
     "has 0 bytes",
-    Off(UPLOADS, without=("len(staged) != self.size",), shows="answered with"),
+    Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
     must=LEFT_OUT,
     excluded=False,
     told="0 bytes",
@@ -123,7 +123,7 @@ one_upload(
     "uploads without an end",
     endless,
     "longer than",
-    Off(UPLOADS, without=("the vector is longer than",), shows="bytes of one upload were read"),
+    Off(UPLOADS, without=("the vector is longer than",), shows="more of an upload is read"),
     most_read=2 * LARGEST_FRAME,
 )
 one_upload(
@@ -131,7 +131,7 @@ one_upload(
     "uploads another vector than the one it signed",
     another_vector,
     "digest that was signed",
-    Off(CORE, without=("doesn't have the digest that was signed",), shows="wrong sum"),
+    Off(CORE, without=("doesn't have the digest that was signed",), shows="opens a wrong sum"),
     told="not taken",
 )
 one_upload(
@@ -359,7 +359,7 @@ async def in_addition(places: Places, upload: Any, *, allowed: str) -> Seen:
             refused.append(error.details() or error.code().name)
 
     stage = await play(places, {0: Cheat(uploader=uploads)}, participants=5)
-    also = () if any(allowed in one for one in refused) else (f"the second upload was not refused: {refused}",)
+    also = () if any(allowed in one for one in refused) else ("the second upload is not refused",)
     return judge(stage, also=also)
 
 
@@ -408,7 +408,7 @@ register(
         SUM_OF_ALL,
         (
             Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
-            Off(UPLOADS, changed=UNASKED, also=(Off(CORE, changed=SECOND_TIME),), shows="wrong sum"),
+            Off(UPLOADS, changed=UNASKED, also=(Off(CORE, changed=SECOND_TIME),), shows="opens a wrong sum"),
         ),
         upload_twice,
     )
@@ -438,7 +438,7 @@ async def without_credit(places: Places) -> Seen:
         return [cheater.wrap(masked_input=honest)]
 
     stage = await play(places, {0: Cheat({INPUT: early})}, participants=5)
-    also = () if any("no upload is expected" in one for one in refused) else (f"not refused: {refused}",)
+    also = () if any("no upload is expected" in one for one in refused) else ("the upload is not refused",)
     return judge(stage, also=also)
 
 
@@ -481,7 +481,7 @@ async def others_token(places: Places) -> Seen:
 
     stage = await play(places, {0: Cheat(uploader=uploads)}, participants=5)
     right = len(refused) == 4 and all("no open session has this token" in one for one in refused)
-    return judge(stage, also=() if right else (f"tokens that are nobody's were taken: {refused}",))
+    return judge(stage, also=() if right else ("tokens that are nobody's are taken",))
 
 
 register(

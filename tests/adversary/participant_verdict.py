@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from tests.adversary import script as suite
 from tests.adversary.cheating_participant import PHASE_OF
-from tests.adversary.script import Seen
+from tests.adversary.script import Run, Script, Seen
 from tests.adversary.study_with_cheats import BUDGET_REACHED, Opened, Stage, Vector
 
 SUM_OF_ALL, SUM_OF_OTHERS = "sum", "sum of the others"
 ABORT_THEN_SUM, SHIFTED = "aborts, then sum of the others", "shifted sum"
 MOST_QUEUED = 12  # messages of one participant that an attempt takes, and the word that it is gone
 MOST_ANSWERS = 24
+
+
+def register(script: Script) -> Script:
+    """Add a script to the suite, what it does and what must happen as sentences."""
+    return suite.register(replace(script, does=_sentence(script.does), must=_sentence(script.must)))
+
+
+def scripted(**fields: Any) -> Callable[[Run], Run]:
+    """Register the function below as a script with these fields."""
+
+    def decorate(run: Run) -> Run:
+        register(Script(run=run, **fields))
+        return run
+
+    return decorate
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 @dataclass(frozen=True)
@@ -55,42 +76,21 @@ def judge(
         also: promises that the script itself found broken.
         may_lose: attempts that end without a sum; they are charged, and the study ends when its budget is used up.
     """
-    broken: list[str] = list(also)
-    if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
-        broken.append(stage.ended or "did not end")
+    broken: list[str] = []
     completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
-    if stage.ended == "rounds done" and len(completed) != rounds:
-        broken.append(f"{len(completed)} sums, not {rounds}")
-    for blame in blames:
-        if blame.excluded and any(blame.who in one.u3 for round_, one in completed.items() if round_ > blame.round):
-            broken.append(f"participant {blame.who} was excluded and came back")
-        last = max(stage.on_record, default=0)
-        recorded = stage.on_record.get(last, {}).get(stage.identity(blame.who), "")
-        if blame.excluded and last > blame.round and blame.reason not in recorded:
-            broken.append(f"no transcript says that participant {blame.who} is excluded for {blame.reason!r}")
-    dropped = stage.of("participant_dropped")
-    drops = Counter((event["round"], event["attempt"], event["participant"]) for event in dropped)
-    broken += [f"participant {who} left an attempt twice" for (_, _, who), count in drops.items() if count > 1]
-    moved: list[int] = []
-    for (round_, attempt), opened in sorted(stage.opened.items()):
-        wanted = _sum(stage, round_, attempt, opened.u3)
-        if np.array_equal(opened.total, wanted):
-            continue
-        by = (shift or {}).get(round_)
-        if by is not None and np.array_equal(opened.total, _wrapped(wanted + by.astype(wanted.dtype), stage.bits)):
-            moved.append(round_)
-        else:
-            broken.append(f"round {round_} opened a wrong sum")
+    wrong, moved = _sums(stage, shift or {})
+    broken += wrong
     if shift and moved != sorted(shift):
         broken.append("the sum is not shifted by what was added")
-    broken += _blamed(stage, blames, collateral)
-    if stage.inbox > MOST_QUEUED * (len(stage.honest) + len(stage.cheaters)):
-        broken.append(f"{stage.inbox} messages waited in memory")
-    if stage.outbox > MOST_ANSWERS:
-        broken.append(f"{stage.outbox} answers waited in memory")
-    broken += [f"{read} bytes of one upload were read" for read in stage.uploaded.values() if read > most_read]
+    broken += _blamed_wrongly(stage, blames, collateral)
+    if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
+        broken.append(f"the study ends with: {stage.ended}")
+    if stage.ended == "rounds done" and len(completed) != rounds:
+        broken.append(f"{len(completed)} sums, not {rounds}")
+    broken += _queues(stage, most_read)
     broken += [f"error in the log: {fault}" for fault in dict.fromkeys(stage.faults)]
     broken += [f"an honest client ended: {why}" for why in stage.hosts_ended]
+    broken += [*also, *_not_blamed(stage, blames, completed)]
     told = [f"{event['phase']}: {event['reason']}" for event in stage.of("participant_dropped")]
     aborts = stage.of("attempt_aborted")
     left_out = any(blame.who not in completed.get(blame.round, Opened(frozenset(), np.zeros(0))).u3 for blame in blames)
@@ -99,6 +99,22 @@ def judge(
         outcome = ABORT_THEN_SUM if aborts else SHIFTED if moved else SUM_OF_OTHERS if left_out else SUM_OF_ALL
     told = [f"{event['phase']}: {event['reason']}" for event in aborts] + told
     return Seen(outcome, "; ".join(dict.fromkeys(told))[:300], tuple(dict.fromkeys(broken)))
+
+
+def _sums(stage: Stage, shift: Mapping[int, Vector]) -> tuple[list[str], list[int]]:
+    """Rounds whose sums are wrong, as sentences, and those that are shifted as they may be."""
+    wrong: list[str] = []
+    moved: list[int] = []
+    for (round_, attempt), opened in sorted(stage.opened.items()):
+        wanted = _sum(stage, round_, attempt, opened.u3)
+        if np.array_equal(opened.total, wanted):
+            continue
+        by = shift.get(round_)
+        if by is not None and np.array_equal(opened.total, _wrapped(wanted + by.astype(wanted.dtype), stage.bits)):
+            moved.append(round_)
+        else:
+            wrong.append(f"round {round_} opens a wrong sum")
+    return wrong, moved
 
 
 def _sum(stage: Stage, round_: int, attempt: int, u3: frozenset[int]) -> Vector:
@@ -110,22 +126,43 @@ def _wrapped(vector: Vector, bits: int) -> Vector:
     return (vector.astype(np.uint64) & np.uint64((1 << bits) - 1)).astype(vector.dtype)
 
 
-def _blamed(stage: Stage, blames: tuple[Blame, ...], collateral: frozenset[int]) -> list[str]:
+def _queues(stage: Stage, most_read: int) -> list[str]:
+    broken: list[str] = []
+    if stage.inbox > MOST_QUEUED * (len(stage.honest) + len(stage.cheaters)):
+        broken.append("messages of one participant pile up in memory")
+    if stage.outbox > MOST_ANSWERS:
+        broken.append("answers wait in memory for who doesn't read them")
+    if any(read > most_read for read in stage.uploaded.values()):
+        broken.append("more of an upload is read than a vector has")
+    return broken
+
+
+def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...], collateral: frozenset[int]) -> list[str]:
+    """Who did nothing and is dropped, excluded or made to refuse; and what is counted twice."""
     broken: list[str] = []
     culprits = {blame.who for blame in blames} | collateral
-    for event in stage.of("participant_dropped"):
-        if event["participant"] not in culprits:
-            broken.append(f"participant {event['participant']} is dropped, who did nothing: {event['reason']}")
-    for event in stage.of("participant_excluded"):
-        if not any(blame.excluded and blame.who == event["participant"] for blame in blames):
-            broken.append(f"participant {event['participant']} is excluded: {event['reason']}")
+    dropped = stage.of("participant_dropped")
     for log in stage.logs:
         if log.get("event") == "refused":
             broken.append(f"an honest participant refused: {log.get('reason')}")
         elif log.get("log_level") == "error":
             broken.append(f"error: {log.get('event')} {log.get('reason', '')}")
+    for event in stage.of("participant_excluded"):
+        if not any(blame.excluded and blame.who == event["participant"] for blame in blames):
+            broken.append(f"participant {event['participant']} is excluded: {event['reason']}")
+    for event in dropped:
+        if event["participant"] not in culprits:
+            broken.append(f"participant {event['participant']} is dropped: {event['reason']}")
+    drops = Counter((event["round"], event["attempt"], event["participant"]) for event in dropped)
+    broken += [f"participant {who} leaves an attempt twice" for (_, _, who), count in drops.items() if count > 1]
+    return broken
+
+
+def _not_blamed(stage: Stage, blames: tuple[Blame, ...], completed: Mapping[int, Opened]) -> list[str]:
+    """Whom nobody names for what they did; who is excluded and comes back, or not on record."""
+    broken: list[str] = []
+    last = max(stage.on_record, default=0)
     for blame in blames:
-        what = f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_OF[blame.kind]}"
         dropped = [
             event["reason"]
             for event in stage.of("participant_dropped", participant=blame.who, round=blame.round)
@@ -133,5 +170,12 @@ def _blamed(stage: Stage, blames: tuple[Blame, ...], collateral: frozenset[int])
         ]
         excluded = [event["reason"] for event in stage.of("participant_excluded", participant=blame.who)]
         if not any(blame.reason in reason for reason in (excluded if blame.excluded else dropped)):
-            broken.append(f"{what}: {[*dropped, *excluded]}")
+            broken.append(f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_OF[blame.kind]}")
+            continue
+        later = [one.u3 for round_, one in completed.items() if round_ > blame.round]
+        if blame.excluded and any(blame.who in u3 for u3 in later):
+            broken.append(f"participant {blame.who} is excluded and comes back")
+        recorded = stage.on_record.get(last, {}).get(stage.identity(blame.who), "")
+        if blame.excluded and last > blame.round and blame.reason not in recorded:
+            broken.append(f"no transcript says that participant {blame.who} is excluded")
     return broken
