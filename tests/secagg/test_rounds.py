@@ -22,13 +22,14 @@ from attempts_in_memory import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_rings import safe_rings
 
 from secagg.errors import TooFewClients
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
 from secagg.unmasking import Completed
 
 
-def sizes() -> st.SearchStrategy[tuple[int, int, int]]:
+def sizes(smallest: int = 3, largest: int = 8) -> st.SearchStrategy[tuple[int, int, int]]:
     """(cohort, min_survivors, quorum) that the parameters' rule allows."""
 
     def numbers(cohort: int) -> st.SearchStrategy[tuple[int, int, int]]:
@@ -37,7 +38,7 @@ def sizes() -> st.SearchStrategy[tuple[int, int, int]]:
             lambda survivors: st.tuples(st.just(cohort), st.just(survivors), st.integers(survivors, cohort))
         )
 
-    return st.integers(3, 8).flatmap(numbers)
+    return st.integers(smallest, largest).flatmap(numbers)
 
 
 @st.composite
@@ -95,6 +96,19 @@ def play(attempt: Attempt) -> Completed | None:
         return attempt.run()
     except TooFewClients:
         return None
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), numbers=sizes(8, 10), bits=st.integers(1, 62))
+def test_random_scripts_on_a_ring(data: st.DataObject, numbers: tuple[int, int, int], bits: int) -> None:
+    cohort, min_survivors, quorum = numbers
+    rings = safe_rings(cohort, min_survivors)
+    config = make_config(cohort, min_survivors=min_survivors, quorum=quorum, bits=bits, dim=3, rings=rings)
+    colluders = data.draw(st.frozensets(st.integers(0, cohort - 1), max_size=2))
+    attempt = Attempt(config, data.draw(scripts(cohort)))
+    completed = play(attempt)
+    assert not attempt.misbehaved, "an honest coordinator was accused"
+    check(attempt, completed, colluders)
 
 
 completed_attempts = 0
