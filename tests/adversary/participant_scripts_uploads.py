@@ -139,6 +139,7 @@ one_upload(
     "uploads bytes that are not framed",
     no_chunk,
     "not a chunk",
+    Off("wire.chunks", without=("not a chunk",), shows="is not named"),
     told="chunk",
 )
 one_upload(
@@ -212,7 +213,7 @@ register(
         "uploads and signs a vector with bits set behind its last entry",
         NAMED,
         SUM_OF_OTHERS,
-        (),
+        (Off("secagg.packing", without=("unused bits at the end",), shows="is not named"),),
         padding_bits,
     )
 )
