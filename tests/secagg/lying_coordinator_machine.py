@@ -15,6 +15,7 @@ the truth. After every step these claims are held against everything the adversa
     one answer  it never answers two different requests, nor signs two statements
     one sum     all who answer do so in the same cohort, for the same u2 and u3
     backed      whoever answers has been shown enough signatures: as many honest ones as A colluders leave to be found
+    left out    whoever takes its charge back is not in the u3 it is shown, and as many honest ones have signed that
     secrets     both secrets of one honest participant are never known together
     few         no sum over fewer than min_survivors - A honest inputs opens
 
@@ -60,10 +61,11 @@ NUMBERS = st.integers(0, 2**16)
 GROUPS = st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 1, 2, 4])
 SOME = st.integers(0, EVERYBODY)
 WATCHED = frozenset(
-    ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "secrets", "few")
+    ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "left out", "secrets", "few")
 )
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
-SCHEMES += ("asked twice", "in the middle", "another u1", "odd u2", "victims", "victims", "windows")
+SCHEMES += ("left out", "left out", "asked twice", "in the middle", "another u1", "odd u2")
+SCHEMES += ("victims", "victims", "windows")
 SIGNATURES = ("few", "again", "others", "outside", "none")
 UPLOADS = ("none", "one too many", "another's", "a colluder's", "changed")
 U2 = ("without itself", "one dealer more", "one dealer less", "no dealers", "one more byte", "no neighbours")
@@ -170,6 +172,14 @@ class LyingCoordinator(RuleBasedStateMachine):
                 self.go_on_honestly(EVERYBODY)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - audience, 0)
+            case "left out":
+                left = sorted(self.honest)[one % len(self.honest)]
+                self.group = {who: 4 if who == left else 1 for who in self.honest}
+                self.go_on_honestly(EVERYBODY)
+                self.go_on_honestly(EVERYBODY)
+                self.tell_other_survivors(1, EVERYBODY, EVERYBODY, 4 * left + 1)
+                self.tell_that_they_were_left_out(EVERYBODY, EVERYBODY, how, 2 * other + 1)
+                self.tell_that_they_were_left_out(EVERYBODY, EVERYBODY, "all", 1)
             case "odd u2":
                 self.go_on_honestly(EVERYBODY)
                 self.tell_a_u2_that_fits_nothing(audience, U2[(one + 8 * other) % len(U2)], other)
@@ -252,6 +262,24 @@ class LyingCoordinator(RuleBasedStateMachine):
         found = dict(self.signed.get((view.context, sets), {}))
         return found | {one: view.forge(one, sets) for one in self.colluders & sets[1]}
 
+    def some_signatures(self, view: View, sets: Sets, how: str, at: int, needed: int) -> list[tuple[int, bytes]]:
+        """Those there are, or what is wrong with them."""
+        good = sorted(self.signatures(view, sets).items())
+        match how:
+            case "few":
+                good = good[: needed - 1]
+            case "again":
+                good = good[at % max(1, len(good)) :][:1] * needed
+            case "others":
+                over_others = {who: one for found in self.signed.values() for who, one in found.items()}
+                good = sorted((over_others | dict(good)).items())
+            case "outside":
+                forged = {one: view.forge(one, sets) for one in self.colluders}
+                good = sorted((dict(good) | forged).items())
+            case "none":
+                good = []
+        return good
+
     def request(self, view: View, who: int, sets: Sets) -> UnmaskingRequest:
         signatures = self.signatures(view, sets)
         return UnmaskingRequest(tuple(sorted(signatures.items())), view.evidence(who, sets, set(signatures)))
@@ -301,20 +329,7 @@ class LyingCoordinator(RuleBasedStateMachine):
         for who, told in self.waiting(audience, 3):
             view, sets = self.view(told), self.told_sets(told)
             needed = self.config.parameters.signatures_needed(len(view.u1))
-            good = sorted(self.signatures(view, sets).items())
-            match how:
-                case "few":
-                    good = good[: needed - 1]
-                case "again":
-                    good = good[at % len(good) :][:1] * needed
-                case "others":
-                    over_others = {who: one for found in self.signed.values() for who, one in found.items()}
-                    good = sorted((over_others | dict(good)).items())
-                case "outside":
-                    forged = {one: view.forge(one, sets) for one in self.colluders}
-                    good = sorted((dict(good) | forged).items())
-                case "none":
-                    good = []
+            good = self.some_signatures(view, sets, how, at, needed)
             # It is no forgery where the honest ones happen to be enough.
             self.tell(who, told, UnmaskingRequest(tuple(good), view.evidence(who, sets, {one for one, _ in good})))
 
@@ -377,6 +392,13 @@ class LyingCoordinator(RuleBasedStateMachine):
             self.tell(who, told, UnmaskingRequest(signed, tuple(shown)), forged=tuple(shown) != right)
 
     # ------------------------------------------------------------ other misdeeds
+
+    @rule(audience=st.sampled_from([1, 2, 4]), phase=st.integers(0, 3), at=NUMBERS)
+    def say_what_belongs_elsewhere(self, audience: int, phase: int, at: int) -> None:
+        kinds = [CohortKeys(()), NeighbourShares((), b""), SurvivorSets(b"", b""), UnmaskingRequest(())]
+        del kinds[phase]
+        for who, told in self.waiting(audience, phase)[:1]:
+            self.tell(who, told, kinds[at % len(kinds)], forged=True)
 
     @rule(who=NUMBERS, where=NUMBERS, bit=NUMBERS)
     def change_a_bit(self, who: int, where: int, bit: int) -> None:
@@ -461,6 +483,32 @@ class LyingCoordinator(RuleBasedStateMachine):
         except Exception as error:
             self.claim(False, "crash", f"{type(error).__name__}: {error}")
         self.claim(False, "one answer", f"{who} answered a second, different request")
+
+    @rule(audience=GROUPS, u3=SOME, how=st.sampled_from(["all", *SIGNATURES]), at=NUMBERS)
+    def tell_that_they_were_left_out(self, audience: int, u3: int, how: str, at: int) -> None:
+        """What takes a charge back, shown with the signatures there are, or with others."""
+        for who in sorted(self.those(audience)):
+            for told in [one for one in self.live[who] if len(one) >= 2]:
+                view = self.view(told)
+                sets = view.told_u2[who], self.chosen(u3, at) & view.told_u2[who]
+                known = [one for context, one in self.signed if context == view.context]
+                if at % 2 and known:
+                    sets = known[at % len(known)]
+                needed = self.config.parameters.signatures_needed(len(view.u1))
+                good = self.some_signatures(view, sets, how, at, needed)
+                phase = answer(self.client, self.plan, who, self.life[who], told[:2]).phase
+                try:
+                    self.client.excluding_survivors(
+                        phase._cohort, self.sets(view, sets), UnmaskingRequest(tuple(good))
+                    )
+                except CoordinatorMisbehaved:
+                    continue
+                except Exception as error:
+                    self.claim(False, "crash", f"{type(error).__name__}: {error}")
+                self.seen["took its charge back"] += 1
+                honest = len(self.signed.get((view.context, sets), {}))
+                true = who not in sets[1] and honest >= needed - len(self.colluders)
+                self.claim(true, "left out", f"{who} takes its charge back: {honest} honest ones signed {sets}")
 
     @rule(audience=st.sampled_from([1, 2, 4, EVERYBODY]))
     def they_crash(self, audience: int) -> None:

@@ -200,6 +200,7 @@ def test_real_participants_with_a_lying_coordinator() -> None:
         assert Machine.seen[f"answered in phase {phase}"] >= 200
         assert Machine.seen[f"refused in phase {phase}"] >= 20
     assert Machine.seen["a sum opens"] >= 100
+    assert Machine.seen["took its charge back"] >= 1
     assert Machine.seen["a sum only seemed to open"] == 0
 
 
@@ -249,6 +250,21 @@ NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], ModuleType], str, str]] = {
         "two for u3",
     ),
     "signatures are not verified": (lambda: client_without("doesn't cover these sets"), "one sum", "two for u3"),
+    "a message of another phase is looked at": (
+        lambda: client_without("is not what this phase waits for"),
+        "crash",
+        "",
+    ),
+    "it takes its charge back though its input is in the sum": (
+        lambda: client_without("u3 was said to be without this participant"),
+        "left out",
+        "left out",
+    ),
+    "it takes its charge back for the asking": (
+        lambda: client_without("signatures over the survivors"),
+        "left out",
+        "left out",
+    ),
     "one signature may be shown many times": (
         lambda: client_without("the signers are not an ascending list of members of u3"),
         "backed",
