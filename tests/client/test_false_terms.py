@@ -103,14 +103,25 @@ def test_a_roster_that_goes_back(study_folder: Path, tmp_path: Path, monkeypatch
     story = play(
         study_folder, newer, monkeypatch, prepare=show_roster(sign_roster(as_roster(document, version=3), authority))
     )
-    # The rest of this coordinator holds version 1: another round_context, so the host won't go on with its rounds.
+    # The rest of this coordinator holds version 1, another round_context: to it their keys are forged.
     assert story.ready == set(range(PARTICIPANTS))
+
+    def forgets(show: Callable[[Coordinator], None]) -> Callable[[Coordinator], None]:
+        """It has excluded them all for its own lie, and would let none of them in again."""
+
+        def prepare(where: Coordinator) -> None:
+            assert len(where.study._membership.excluded) >= 3  # then too few were left for an attempt
+            where.study._membership.excluded.clear()
+            show(where)
+
+        return prepare
+
     for version, older in ((1, True), (2, True), (3, False)):
         again = play(
             study_folder,
             newer,
             monkeypatch,
-            prepare=show_roster(sign_roster(as_roster(document, version=version), authority)),
+            prepare=forgets(show_roster(sign_roster(as_roster(document, version=version), authority))),
         )
         if older:
             refused(again, f"shows roster version {version}, but version 3 was seen")
