@@ -346,9 +346,10 @@ def _print_secagg(figures: dict[str, Any]) -> None:
         ],
     )
     verdict = "is right" if figures["sum_ok"] else "IS WRONG"
+    graph = "complete graph" if figures["graph"] == "complete" else f"ring of {figures['degree']} each"
     typer.echo(
         f"\nThe sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
-        f"values of {figures['bits']} bits, threshold {figures['threshold']}, complete graph.\n"
+        f"values of {figures['bits']} bits, threshold {figures['threshold']}, {graph}.\n"
         f"CPU: {figures['cpu_s']:.3f} s in all, one client {1e3 * figures['client_cpu_s']:.1f} ms, coordinator "
         f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.\n"
         f"A client sends {figures['upload_bytes']:,} bytes and receives {figures['download_bytes']:,}; "

@@ -105,9 +105,9 @@ class LoadOptions:
     def study(self, port: int) -> StudyOptions:
         """A study in which the planned dropouts leave enough, where that is possible.
 
-        ``min_survivors`` and the quorum are the threshold of the whole roster, the least that the protocol allows, and
-        the share that is assumed to collude is the largest tried that leaves room for the dropouts. Where even none
-        does, rounds abort, as they should.
+        ``min_survivors`` and the quorum are the signatures that the whole roster needs, the least that the protocol
+        allows (more where that lets a large cohort share on a ring), and the share that is assumed to collude is the
+        largest tried that leaves room for the dropouts. Where even none does, rounds abort, as they should.
 
         Raises:
             Failure: no plan holds so many participants, values and bits; names the nearest that does.

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from secagg.masking import word_dtype
+from secagg.parameters import choose_graph, complete_graph_threshold
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest import sweep
 from sordino.loadtest.display import LoadDisplay, final_lines, round_line, round_table
@@ -34,6 +35,7 @@ from sordino.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentil
 from sordino.loadtest.sweep import markdown
 from sordino.local_study import plan_for
 from sordino.progress import PHASES
+from wire.study import plan_figures
 
 Run = Callable[..., tuple[int, str, str]]
 IDENTITIES = [bytes([number]) * 32 for number in range(20)]
@@ -138,6 +140,22 @@ def test_the_plan_leaves_room_for_the_dropouts(clients: int, drop: float, bits: 
         assert plan.min_survivors <= plan.quorum <= clients - options.dropped
     assert plan.bits == bits
     assert plan.padded_dim == 100
+
+
+@pytest.mark.parametrize(
+    ("clients", "drop", "graph", "degree"),
+    [(50, 0.1, "complete", 49), (100, 0.3, "complete", 99), (200, 0.1, "harary", 62), (1000, 0.1, "harary", 180)],
+)
+def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, degree: int) -> None:
+    """With as few survivors as the protocol allows so many could leave that no ring would hold together."""
+    options = replace(OPTIONS, clients=clients, drop=drop)
+    plan = plan_for(options.study(8443))
+    figures = plan_figures(plan)
+    assert (figures["graph"], figures["degree"]) == (graph, degree)
+    assert plan.min_survivors <= clients - options.dropped
+    least = complete_graph_threshold(clients, plan.colluders)
+    assert (plan.min_survivors > least) == (graph == "harary")
+    assert choose_graph(clients, plan.colluders, least, plan.adversary) == "complete"
 
 
 def test_too_many_dropouts_are_a_plan_all_the_same() -> None:
