@@ -70,6 +70,11 @@ def losses(played: Played) -> str:
     return "; ".join(dict.fromkeys(map(loss, played.naive))) or "—"
 
 
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
 # ---------------------------------------------------------------- for a terminal
 
 
@@ -96,7 +101,7 @@ def print_table(console: Console, played: Iterable[Played]) -> None:
             name = f"{script.name} (possible)" if script.documented_as_possible else script.name
             came_out = one.seen.outcome if ok else "; ".join((one.seen.outcome, one.seen.detail, *one.seen.broken))
             if wide:
-                middle = [script.does, f"{script.outcome}: {script.must}", came_out]
+                middle = [sentence(script.does), f"{script.outcome}: {sentence(script.must)}", came_out]
             else:
                 middle = [came_out if ok else f"{came_out} (has to be: {script.outcome})"]
             cells = ["\n".join(textwrap.wrap(name, NAME_WIDTH)), *middle, losses(one)]
@@ -128,7 +133,7 @@ def plain(text: str) -> str:
 def static_cells(script: Script) -> tuple[str, str, str, str]:
     """What a row says of the script alone."""
     name = f"`{script.name}`" + (" (possible)" if script.documented_as_possible else "")
-    return name, plain(script.does), plain(script.must), script.outcome
+    return name, plain(sentence(script.does)), plain(sentence(script.must)), script.outcome
 
 
 def markdown(played: Iterable[Played]) -> str:

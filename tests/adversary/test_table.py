@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from tests.adversary.script import COORDINATOR, PARTICIPANT, Naive, Places, Scri
 REWRITE = "run `python -m tests.adversary --write`"
 
 
+@cache
 def rows() -> dict[str, list[str]]:
     """The rows of the page by their first cells."""
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.on_page().splitlines() if line.startswith("| `")]
