@@ -9,7 +9,6 @@ together or rebuild something else, and a dealer of whom more holders have no sh
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -120,7 +119,7 @@ class Unmasking(ServerPhase):
         self.cohort, self._dealings, self.u3, self.u4, self._accumulator = cohort, dealings, u3, u4, accumulator
         self.u2 = frozenset(dealings)
         self._shares: dict[int, dict[int, NDArray[np.uint16]]] = {dealer: {} for dealer in self.u2}
-        self._without: Counter[int] = Counter()  # dealer -> holders that say they have no share of it
+        self._without: dict[int, set[int]] = {}  # dealer -> holders that say they have no share of it
         self._short = len(self.u2)  # dealers with fewer shares than the threshold
         self._u5: set[int] = set()
 
@@ -138,6 +137,20 @@ class Unmasking(ServerPhase):
     def enough(self) -> bool:
         """Whether every secret can be rebuilt, so that waiting longer gains nothing."""
         return self._short == 0
+
+    @property
+    def conflicts(self) -> Mapping[int, frozenset[int]]:
+        """Dealer -> holders that say they have no share of it. One of each two has cheated, and nothing says which."""
+        return {dealer: frozenset(holders) for dealer, holders in self._without.items()}
+
+    @property
+    def starved(self) -> frozenset[int]:
+        """Dealers whose secret can't be rebuilt, and could be if those who say that they have no share had one."""
+        return frozenset(
+            dealer
+            for dealer, holders in self._without.items()
+            if len(self._shares[dealer]) < self.needed <= len(self._shares[dealer]) + len(holders)
+        )
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
@@ -177,7 +190,9 @@ class Unmasking(ServerPhase):
             shares = self._shares[dealer]
             shares[sender] = symbols
             self._short -= len(shares) == needed
-        self._without.update(dealer for dealer in dealers if dealer not in checked)
+        for dealer in dealers:
+            if dealer not in checked:
+                self._without.setdefault(dealer, set()).add(sender)
         self._u5.add(sender)
 
     def close(self, parallel: Parallel | None = None) -> Completed:
@@ -219,9 +234,9 @@ class Unmasking(ServerPhase):
         # A holder may say falsely that it has no share; more than there are colluders can't all be lying.
         liars = self.cohort.config.parameters.sharing_colluders
         named = {
-            dealer: f"what it sealed for {self._without[dealer]} of its neighbours fails its check"
+            dealer: f"what it sealed for {len(self._without[dealer])} of its neighbours fails its check"
             for dealer in short
-            if self._without[dealer] > liars
+            if len(self._without.get(dealer, ())) > liars
         }
         if named:
             raise ReconstructionFailed(named)

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from mechanisms.plan import Plan
 from secagg.lottery import Draws, Ticket
+from secagg.parameters import FEWEST_COLLUDERS
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.lottery import read_draws
 from wire.study import check_roster_fits, smallest_roster
@@ -54,6 +55,8 @@ class Membership:
         self.signed = signed
         self.offered: SignedRoster | None = None
         self.excluded: dict[int, str] = {}  # number -> reason
+        self.set_aside: set[int] = set()  # numbers of those who aren't invited as long as this process runs
+        self._conflicts: dict[int, set[int]] = {}  # number -> numbers, one of each two has cheated
         self.numbers: list[int] = []  # by position
 
     @property
@@ -70,8 +73,9 @@ class Membership:
         return self.roster.entries[participant].host
 
     def members(self) -> frozenset[int]:
-        """Positions of all who weren't excluded."""
-        return frozenset(who for who, number in enumerate(self.numbers) if number not in self.excluded)
+        """Positions of all who weren't excluded or set aside."""
+        out = self.excluded.keys() | self.set_aside
+        return frozenset(who for who, number in enumerate(self.numbers) if number not in out)
 
     def missing(self) -> int:
         """How many more must enrol before a round can begin."""
@@ -81,6 +85,21 @@ class Membership:
         """Identity -> reason, of those on the roster in use."""
         known = zip(self.roster.entries, self.numbers, strict=True)
         return {entry.identity: self.excluded[number] for entry, number in known if number in self.excluded}
+
+    def conflict(self, one: int, other: int) -> None:
+        """Note by position that one of two participants has cheated: a holder says that a dealer sealed rubbish."""
+        first, second = self.numbers[one], self.numbers[other]
+        self._conflicts.setdefault(first, set()).add(second)
+        self._conflicts.setdefault(second, set()).add(first)
+
+    def in_too_many_conflicts(self) -> dict[int, str]:
+        """Position -> reason. Who is honest has conflicts with colluders only, and of these there are A."""
+        most = max(self._plan.colluders, FEWEST_COLLUDERS)
+        return {
+            who: f"{len(self._conflicts[number])} others say that it sealed rubbish, or are accused of that by it"
+            for who, number in enumerate(self.numbers)
+            if number not in self.excluded and len(self._conflicts.get(number, ())) > most
+        }
 
     def ticket(self, round_: int) -> Ticket | None:
         """Of the round's lottery; None where the whole roster is invited."""

@@ -135,6 +135,8 @@ class Attempt:
         )
         self.figures = AttemptFigures()
         self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
+        self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated
+        self.starved: frozenset[int] = frozenset()  # dealers who ended the attempt by that, if they did
 
     # ------------------------------------------------------------ from the service
 
@@ -305,6 +307,12 @@ class Attempt:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
             return unmasking.enough
 
+        try:
+            return await self._opened(unmasking, reveal)
+        finally:
+            self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
+
+    async def _opened(self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool]) -> Completed:
         await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
         try:
             completed: Completed = await self._compute(unmasking.close, self._parallel)

@@ -421,19 +421,33 @@ class Study:
                 needed=error.needed,
                 loop_lag_ms=self._loop_lag.figures(),
             )
-            await self._exclude(attempt.cheats)
+            await self._exclude(attempt)
             await self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
             return False
         finally:
             self._attempt = None
-        await self._exclude(attempt.cheats)
+        await self._exclude(attempt)
         await self._finish(round_, number, attempt, completed, began)
         await self._round_end(cohort, round_, number, True, "")
         return True
 
-    async def _exclude(self, cheats: Mapping[int, str]) -> None:
-        """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again."""
-        for participant, reason in sorted(cheats.items()):
+    async def _exclude(self, attempt: Attempt) -> None:
+        """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again.
+
+        Of a dealer and a holder that accuses it of rubbish one has cheated. Who is in more such conflicts than there
+        are colluders is excluded; a dealer whose conflicts ended the attempt is set aside, or it could end the next.
+        """
+        for dealer, holders in attempt.conflicts.items():
+            for holder in holders:
+                self._membership.conflict(dealer, holder)
+        attempt.cheats = self._membership.in_too_many_conflicts() | attempt.cheats
+        for participant in sorted(attempt.starved - attempt.cheats.keys()):
+            number, host = self._membership.number(participant), self._membership.host(participant)
+            self._membership.set_aside.add(number)
+            reason = "others say that it sealed rubbish for them, and so the attempt failed"
+            self._emit("participant_set_aside", participant=number, host=host, reason=reason)
+            log.warning("a participant is set aside", participant=number, host=host, reason=reason)
+        for participant, reason in sorted(attempt.cheats.items()):
             number, host = self._membership.number(participant), self._membership.host(participant)
             await self._journal.exclude(number, reason)
             self._membership.excluded[number] = reason
@@ -513,7 +527,9 @@ class Study:
         name = await asyncio.to_thread(self._model.save, round_)
         if self._transcripts is not None:
             _, digest = await self._compute(self._model.serialised)
-            await asyncio.to_thread(self._transcripts.finish, round_, number, learned.sum_sha256, digest)
+            identity = self._membership.roster.identity
+            caught = {identity(who): reason for who, reason in attempt.cheats.items()}
+            await asyncio.to_thread(self._transcripts.finish, round_, number, learned.sum_sha256, digest, caught)
         await self._journal.complete_round(round_, number, body, name)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.publish, round_)

@@ -253,12 +253,20 @@ class Transcripts:
         except UnicodeDecodeError as error:
             raise TranscriptError("the roster's file isn't UTF-8 text: have the authority write it anew") from error
 
-    def finish(self, round_: int, attempt: int, sum_sha256: bytes | None, next_model_sha256: bytes) -> Path:
+    def finish(
+        self,
+        round_: int,
+        attempt: int,
+        sum_sha256: bytes | None,
+        next_model_sha256: bytes,
+        caught: Mapping[bytes, str] | None = None,
+    ) -> Path:
         """Write the file of the attempt that was noted; durable when it returns, whole after any crash.
 
         Args:
             sum_sha256: None where the sum holds no noise yet (see `wire.transcript.write_transcript`).
             next_model_sha256: of the model that the next round begins with.
+            caught: identity -> reason, of those who cheated in this attempt.
 
         Raises:
             ValueError: another attempt was noted, or none.
@@ -273,6 +281,7 @@ class Transcripts:
             sum_sha256=sum_sha256,
             next_model_sha256=next_model_sha256,
             previous=self._previous,
+            caught=caught,
         )
         path = self.folder / file_name(round_)
         _write(path, data, 0o600)

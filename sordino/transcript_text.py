@@ -45,6 +45,7 @@ def figures(verified: VerifiedTranscript) -> dict[str, Any]:
         "epsilon": epsilon(entry.order, entry.cost, entry.delta, entry.draws),
         "delta": entry.delta,
         "excluded": [{"identity": one.identity.hex(), "reason": one.reason} for one in found.excluded],
+        "caught": [{"identity": one.identity.hex(), "reason": one.reason} for one in found.caught],
         "ledger_row": found.charge.number,
         "ledger_hash": found.charge.hash.hex(),
         "model_sha256": found.model_sha256.hex(),
@@ -109,6 +110,8 @@ def _who(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
         f"Signed: {body['signatures']} members of u3 say that these are the sets; {body['signatures_needed']} had to, "
         "so that no second group can have been shown others."
     )
+    for one in body["caught"]:
+        said.append(f"Caught in this attempt: {one['identity'][:_DIGITS]}…, says the coordinator: {one['reason']}")
     for one in body["excluded"]:
         said.append(f"Not invited any more: {one['identity'][:_DIGITS]}…, says the coordinator: {one['reason']}")
     return said

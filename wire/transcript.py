@@ -111,6 +111,7 @@ class Transcript:
     signatures: tuple[tuple[int, bytes], ...] = field(repr=False)  # over u2 and u3: the whole unmasking request
     excluded: tuple[Excluded, ...]
     charge: Charge
+    caught: tuple[Excluded, ...] = ()  # who cheated in this very attempt, and isn't invited from here on
     sum_sha256: bytes | None = None  # of the opened sum, little-endian words; None where that would tell too much
     next_model_sha256: bytes = b""
     previous: bytes | None = None  # SHA-256 of the transcript before this one; None: the first
@@ -153,6 +154,7 @@ class Transcript:
             "signers": [signer for signer, _ in self.signatures],
             "signatures": [_base64(signature) for _, signature in self.signatures],
             "excluded": [{"identity": one.identity.hex(), "reason": one.reason} for one in self.excluded],
+            "caught": [{"identity": one.identity.hex(), "reason": one.reason} for one in self.caught],
             "charge": {
                 "number": charge.number,
                 "previous": charge.previous.hex(),
@@ -232,9 +234,7 @@ def transcript_of(
         u3=survivors,
         numbers=survivors if numbers is None else tuple(numbers[who] for who in survivors),
         signatures=tuple(signatures),
-        excluded=tuple(
-            Excluded(identity, _printable(reason)) for identity, reason in sorted((excluded or {}).items())
-        ),
+        excluded=_named_for_cause(excluded or {}),
         charge=Charge(row.number, row.previous, row.hash, row.entry.to_bytes()),
     )
 
@@ -246,6 +246,7 @@ def write_transcript(
     sum_sha256: bytes | None,
     next_model_sha256: bytes,
     previous: bytes | None,
+    caught: Mapping[bytes, str] | None = None,
 ) -> bytes:
     """The file of a finished round.
 
@@ -255,14 +256,25 @@ def write_transcript(
         sum_sha256: SHA-256 of the opened sum, or None where the sum holds no noise: its digest would let it be guessed.
         next_model_sha256: of the model that the next round begins with.
         previous: SHA-256 of the transcript before this one; None for the first.
+        caught: identity -> reason, of those who cheated in this attempt.
     """
-    whole = replace(transcript, sum_sha256=sum_sha256, next_model_sha256=next_model_sha256, previous=previous)
+    whole = replace(
+        transcript,
+        sum_sha256=sum_sha256,
+        next_model_sha256=next_model_sha256,
+        previous=previous,
+        caught=_named_for_cause(caught or {}),
+    )
     return sign_transcript(whole, coordinator_key).data
 
 
 def sign_transcript(transcript: Transcript, coordinator_key: Ed25519PrivateKey) -> Transcript:
     """The same with the coordinator's signature over all of it."""
     return replace(transcript, signature=coordinator_key.sign(transcript.statement()))
+
+
+def _named_for_cause(reasons: Mapping[bytes, str]) -> tuple[Excluded, ...]:
+    return tuple(Excluded(identity, _printable(reason)) for identity, reason in sorted(reasons.items()))
 
 
 def _printable(text: str) -> str:
@@ -331,6 +343,7 @@ def _read(fields: dict[str, Any]) -> Transcript:
             zip(_list(fields, "signers", _whole), _list(fields, "signatures", _signature), strict=True)
         ),
         excluded=_list(fields, "excluded", _excluded),
+        caught=_list(fields, "caught", _excluded),
         charge=_charge(fields["charge"]),
         sum_sha256=None if fields["sum_sha256"] is None else _hex(fields, "sum_sha256"),
         next_model_sha256=_hex(fields, "next_model_sha256"),

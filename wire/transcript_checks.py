@@ -216,6 +216,9 @@ def _sets(found: Transcript, config: RoundConfig) -> None:
         raise InvalidTranscript(SETS, "somebody is named twice among those who are excluded")
     if any(roster.identity(who) in excluded for who in found.u1):
         raise InvalidTranscript(SETS, "a member of u1 is named among those who are excluded")
+    caught = {one.identity for one in found.caught}
+    if len(caught) < len(found.caught) or not caught <= roster.positions.keys() - excluded:
+        raise InvalidTranscript(SETS, "who was caught is named once, is on the roster, and wasn't excluded before")
 
 
 def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> None:
