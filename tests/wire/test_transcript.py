@@ -151,7 +151,7 @@ def test_it_holds_what_the_document_names_and_nothing_else() -> None:
     text = (ROOT / "docs" / "transcripts.md").read_text(encoding="utf-8")
     for name in [*fields, *fields["charge"], *fields["ticket"], *fields["parameters"]]:
         assert f"`{name}`" in text, name
-    assert len(fields) == 22
+    assert len(fields) == 23
     for check in CHECKS:
         assert f"`{check}`" in text, check
 
@@ -174,7 +174,7 @@ def test_it_is_the_same_file_however_often_it_is_written() -> None:
 
 LEAVES = [
     *("card", "roster", "study", "round", "attempt", "model_sha256", "u1", "u2", "u3", "numbers", "signers"),
-    *("advertisements", "signatures", "excluded", "charge", "parameters", "sum_sha256", "next_model_sha256"),
+    *("advertisements", "signatures", "excluded", "caught", "charge", "parameters", "sum_sha256", "next_model_sha256"),
     *("previous", "signature", "ticket", "format"),
 ]
 
@@ -197,7 +197,7 @@ def other_value(name: str, value: Any) -> Any:
             return value + 1
         case None:
             return "00" * 32
-        case [] if name == "excluded":
+        case [] if name in ("excluded", "caught"):
             return [{"identity": "00" * 32, "reason": "none"}]
         case list():
             return value[:-1]
@@ -259,7 +259,7 @@ def test_whatever_the_coordinator_signs_is_held_or_refused(name: str) -> None:
         except InvalidTranscript as error:
             said = str(error)
         assert said.isprintable()
-        assert said or name in ("excluded", "previous", "sum_sha256", "next_model_sha256")
+        assert said or name in ("excluded", "caught", "previous", "sum_sha256", "next_model_sha256")
 
 
 # ---------------------------------------------------------------- changed, and signed again by the coordinator
