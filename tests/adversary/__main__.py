@@ -3,6 +3,7 @@
     python -m tests.adversary
     python -m tests.adversary --only ring --only u2
     python -m tests.adversary --write
+    python -m tests.adversary --write --only a-new-script
 
 Every script runs on the real code over gRPC with mutual TLS, and once more for each check that it names, with that
 check taken out. Exit code 1 if one doesn't come out as it states.
@@ -40,15 +41,16 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", metavar="WORD", help="scripts whose name holds this; again for more")
     parser.add_argument("--cheat", choices=(COORDINATOR, PARTICIPANT), help="one side's scripts alone")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/threat_model.md")
+    parser.add_argument("--write", action="store_true", help="put it into docs/threat_model.md; others keep their rows")
     arguments = parser.parse_args()
     chosen = scripts(arguments.cheat) if arguments.cheat else scripts()
     if arguments.only:
         chosen = [one for one in chosen if any(word in one.name for word in arguments.only)]
     if not chosen:
         parser.error("no script has such a name")
-    if arguments.write and (arguments.only or arguments.cheat):
-        parser.error("--write needs all scripts: leave out --only and --cheat")
+    new = sorted({one.name for one in scripts()} - {one.name for one in chosen} - table.on_page().keys())
+    if arguments.write and new:
+        parser.error(f"--write needs to play {', '.join(new)} too, of which the page says nothing yet")
 
     structlog.configure(processors=[unsaid])  # `capture_logs` puts its own there for as long as it listens
     logging.getLogger().addHandler(logging.NullHandler())  # nor what libraries say of them
@@ -59,7 +61,7 @@ def main() -> int:
     table.print_table(console, played)
     failed = any(one.wrong for one in played)
     if arguments.write and not failed:
-        table.write(played)
+        table.write(scripts(), played)
         console.print(f"written: {table.PAGE}")
     return int(failed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,28 +136,36 @@ def static_cells(script: Script) -> tuple[str, str, str, str]:
     return name, plain(sentence(script.does)), plain(sentence(script.must)), script.outcome
 
 
-def markdown(played: Iterable[Played]) -> str:
-    """The generated part of the page."""
-    played = list(played)
+def markdown(scripts: Iterable[Script], last: Mapping[str, str]) -> str:
+    """The generated part of the page; ``last`` holds the last cell of each row by the script's name."""
+    scripts = list(scripts)
     lines: list[str] = []
     for cheat, title in TITLES.items():
-        rows = [one for one in played if one.script.cheat == cheat]
+        rows = [one for one in scripts if one.cheat == cheat]
         if rows:
             lines += [f"### {title}: {len(rows)} scripts", ""]
             lines += [f"| {' | '.join((*HEADER, NAIVE[cheat]))} |", "|---" * (len(HEADER) + 1) + "|"]
-            lines += [f"| {' | '.join((*static_cells(one.script), plain(losses(one))))} |" for one in rows]
+            lines += [f"| {' | '.join((*static_cells(one), last[one.name]))} |" for one in rows]
             lines.append("")
     return "\n".join(lines)
 
 
-def on_page() -> str:
-    """The part of the page between the markers."""
+def on_page() -> dict[str, list[str]]:
+    """The cells of each row between the markers, by the script's name."""
     text = PAGE.read_text(encoding="utf-8")
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip("\n") + "\n"
+    part = text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in part.splitlines() if line.startswith("| `")]
+    return {row[0].split("`")[1]: [cell.strip() for cell in row] for row in rows}
 
 
-def write(played: Iterable[Played]) -> None:
-    """Put the generated part into the page."""
+def write(scripts: Iterable[Script], played: Iterable[Played]) -> None:
+    """Put the generated part into the page; scripts that were not played keep what the page says of them.
+
+    Raises:
+        KeyError: the page says nothing of one that was not played.
+    """
+    last = {name: cells[-1] for name, cells in on_page().items()}
+    last |= {one.script.name: plain(losses(one)) for one in played}
     text = PAGE.read_text(encoding="utf-8")
     before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(f"{before}\n{markdown(played)}\n{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}\n{markdown(scripts, last)}\n{after}", encoding="utf-8")
