@@ -148,8 +148,8 @@ class Unmasking(ServerPhase):
         """Dealers whose secret can't be rebuilt, and could be if those who say that they have no share had one."""
         return frozenset(
             dealer
-            for dealer, holders in self._without.items()
-            if len(self._shares[dealer]) < self.needed <= len(self._shares[dealer]) + len(holders)
+            for dealer, shares in self._shares.items()  # nobody, once the sum is open
+            if len(shares) < self.needed <= len(shares) + len(self._without.get(dealer, ()))
         )
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
