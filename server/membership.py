@@ -13,7 +13,7 @@ from functools import cached_property
 
 from mechanisms.plan import Plan
 from secagg.lottery import Draws, Ticket
-from secagg.parameters import FEWEST_COLLUDERS
+from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.lottery import read_draws
 from wire.study import check_roster_fits, smallest_roster
@@ -93,12 +93,19 @@ class Membership:
         self._conflicts.setdefault(second, set()).add(first)
 
     def in_too_many_conflicts(self) -> dict[int, str]:
-        """Position -> reason. Who is honest has conflicts with colluders only, and of these there are A."""
-        most = max(self._plan.colluders, FEWEST_COLLUDERS)
+        """Position -> reason. Who is honest has conflicts with colluders only, and the roster has no more of these.
+
+        Where cohorts are drawn that is more than A, which counts those of one cohort: over many rounds somebody honest
+        may meet them all. Who has left the roster isn't counted, since others may collude in its place.
+        """
+        plan, here = self._plan, set(self.numbers)
+        everywhere = assumed_colluders(len(self.roster), plan.adversarial, plan.max_dropout)
+        most = max(plan.colluders, everywhere, FEWEST_COLLUDERS)
+        counts = {who: len(self._conflicts.get(number, set()) & here) for who, number in enumerate(self.numbers)}
         return {
-            who: f"{len(self._conflicts[number])} others say that it sealed rubbish, or are accused of that by it"
-            for who, number in enumerate(self.numbers)
-            if number not in self.excluded and len(self._conflicts.get(number, ())) > most
+            who: f"{count} others say that it sealed rubbish, or are accused of that by it"
+            for who, count in counts.items()
+            if count > most and self.numbers[who] not in self.excluded
         }
 
     def ticket(self, round_: int) -> Ticket | None:
