@@ -265,7 +265,7 @@ def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "published").exists()
 
 
-def test_who_is_excluded_is_named_from_the_next_round_on(study: Path, tmp_path: Path) -> None:
+def test_who_is_excluded_is_caught_in_one_round_and_out_from_the_next_on(study: Path, tmp_path: Path) -> None:
     def unsigned(peer: Peer, honest: pb.Advertisement) -> list[pb.ParticipantMessage]:
         honest.signature = bytes(64)
         return [peer.wrap(advertise_keys=honest)]
@@ -278,9 +278,10 @@ def test_who_is_excluded_is_named_from_the_next_round_on(study: Path, tmp_path: 
         verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority).contents
         for round_ in (1, 2)
     )
-    assert first.excluded == ()  # she left like anybody else
+    named = (Excluded(identities(study)[0].public, excluded["reason"]),)
     assert first.u1 == second.u1 == (1, 2, 3, 4, 5, 6)
-    assert second.excluded == (Excluded(identities(study)[0].public, excluded["reason"]),)
+    assert (first.caught, first.excluded) == (named, ())
+    assert (second.caught, second.excluded) == ((), named)
 
 
 def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:
