@@ -27,13 +27,18 @@ def refusals(module: ModuleType, *errors: str) -> list[str]:
     ]
 
 
+REFUSALS = ("CoordinatorMisbehaved", "InvalidMessage", "UnexpectedMessage", "TooFewClients", "ReconstructionFailed")
+REFUSALS += ("ProtocolError", "_WrongSecret")
+
+
 def checks_of(module: ModuleType) -> list[str]:
-    """The source of every ``if`` that only refuses: with an error, or a share that is not kept."""
+    """The source of every ``if`` that only refuses what another has sent: with an error, or by not keeping a share."""
     found = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.If) and len(node.body) == 1 and not node.orelse:
             only = node.body[0]
-            raises = isinstance(only, ast.Raise) and only.exc is not None
+            error = only.exc if isinstance(only, ast.Raise) else None
+            raises = isinstance(error, ast.Call) and ast.unparse(error.func) in REFUSALS
             keeps_nothing = isinstance(only, ast.Return) and ast.unparse(only) == "return None"
             if raises or keeps_nothing:
                 found.append(ast.unparse(node))
@@ -85,10 +90,7 @@ def client_without(fragment: str) -> ModuleType:
 def server_without(fragment: str) -> ModuleType:
     """`secagg.server_phases` without one check, which may be one of `secagg.unmasking`."""
     if any(fragment in text for text in _checks(unmasking)):
-        naive = ModuleType(server_phases.__name__)
-        exec(compile(inspect.getsource(server_phases), "server_phases, naive unmasking", "exec"), naive.__dict__)
-        naive.Unmasking = without(unmasking, fragment).Unmasking  # type: ignore[attr-defined]
-        return naive
+        return _with_unmasking(without(unmasking, fragment), fragment)
     return without(server_phases, fragment)
 
 
@@ -106,9 +108,14 @@ def server_changed(old: str, new: str) -> ModuleType:
     """`secagg.server_phases` with one piece exchanged, which may be one of `secagg.unmasking` and its base class."""
     if old not in inspect.getsource(unmasking):
         return changed(server_phases, old, new)
-    name = f"naive_unmasking_{abs(hash((old, new)))}"
-    sys.modules[name] = changed(unmasking, old, new)
-    return changed(server_phases, "from secagg.unmasking import", f"from {name} import")
+    return _with_unmasking(changed(unmasking, old, new), old + new)
+
+
+def _with_unmasking(naive: ModuleType, name: str) -> ModuleType:
+    """`secagg.server_phases` over a naive `secagg.unmasking`, which has the base class of all its phases."""
+    module = f"naive_unmasking_{abs(hash(name))}"
+    sys.modules[module] = naive
+    return changed(server_phases, "from secagg.unmasking import", f"from {module} import")
 
 
 def client_changed(old: str, new: str) -> ModuleType:

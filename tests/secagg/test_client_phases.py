@@ -316,6 +316,8 @@ def damaged(cohort: Cohort, how: str) -> NeighbourShares:
             one = replace(one, ciphertext=other.dealt(3, 0).ciphertext)
         case "cut short":
             one = replace(one, ciphertext=one.ciphertext[:-1])
+        case "with half a symbol too few":
+            one = replace(one, ciphertext=_sealed(cohort, bytes(95)))
         case "with another path":
             one = replace(one, path=cohort.dealt(3, 1).path)
         case "with a path that is too long":
@@ -342,6 +344,7 @@ DAMAGES = [
     "reflected",
     "of another attempt",
     "cut short",
+    "with half a symbol too few",
     "with another path",
     "with a path that is too long",
     "with a path of odd hashes",
@@ -381,17 +384,34 @@ def keeps_symbols_outside_the_field(client: ModuleType) -> bool:
     return cohort.graph.x(0) in cohort.shares.get((3, MASK_KEY), {})
 
 
-@pytest.mark.parametrize(
-    ("run", "check"),
-    [
-        (keeps_what_misses_its_commitment, "verify_path"),
-        (keeps_symbols_outside_the_field, ">= shamir.PRIME"),
-    ],
-)
-def test_a_wrong_share_is_found_on_arrival(run: Callable[[ModuleType], bool], check: str) -> None:
+def goes_on_with(how: str) -> Callable[[ModuleType], bool]:
+    def run(client: ModuleType) -> bool:
+        cohort = brought_to("MaskedInputCollection", client)
+        cohort.mask(0, ALL, damaged(cohort, how))
+        return cohort.held[0][3] is not None
+
+    return run
+
+
+# Checks that cost a dealer its share, by part of their source; what a participant without them keeps, or stumbles over.
+WRONG_SHARES: dict[str, tuple[Callable[[ModuleType], bool], str]] = {
+    "verify_path": (keeps_what_misses_its_commitment, "keeps it"),
+    ">= shamir.PRIME": (keeps_symbols_outside_the_field, "keeps it"),
+    "plaintext is None": (goes_on_with("tampered"), "crashes"),
+    "CIPHERTEXT_BYTES": (goes_on_with("with half a symbol too few"), "crashes"),
+}
+
+
+@pytest.mark.parametrize("check", WRONG_SHARES)
+def test_a_wrong_share_is_found_on_arrival(check: str) -> None:
     """Later it would be its holder who is dropped for it."""
+    run, naive = WRONG_SHARES[check]
     assert not run(client_phases)
-    assert run(client_without(check))
+    if naive == "keeps it":
+        assert run(client_without(check))
+        return
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        run(client_without(check))
 
 
 @pytest.mark.parametrize("changed", ["root", "seed_commitment", "signature"])

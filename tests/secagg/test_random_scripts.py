@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import test_server_phases
+import test_unmasking
 from naive_variants import client_without, server_without
 
 from secagg import client_phases
@@ -49,7 +51,12 @@ def test_every_check_can_be_taken_out_alone() -> None:
         naive = client_without(check) if side == "participant" else server_without(check)
         assert naive.AdvertiseKeys is not client_phases.AdvertiseKeys
     named = [check for side, check in checks if attacks_on(side, check)]
-    assert len(named) > 40
+    assert len(named) > 50
+
+
+def test_the_tests_that_are_named_for_a_check_exist() -> None:
+    for name in random_scripts.BY_A_TEST.values():
+        assert callable(getattr(test_server_phases, name, None) or getattr(test_unmasking, name))
 
 
 def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

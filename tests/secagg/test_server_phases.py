@@ -396,6 +396,13 @@ def test_every_message_in_every_phase(name: str, kind: str, sent: dict[tuple[str
         phase.close()
 
 
+@pytest.mark.parametrize("check", ["{self._name}: this phase was closed", "{UNMASKING}: this phase was closed"])
+def test_without_its_check_a_phase_is_closed_twice(check: str) -> None:
+    """Every attempt of these tests tries that of every phase."""
+    with pytest.raises((AssertionError, KeyError)):
+        Attempt(CONFIG, server=server_without(check)).run()
+
+
 def test_a_message_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And without the check an upload would count twice."""
     reached = reach(MASK)

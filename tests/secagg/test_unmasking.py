@@ -131,6 +131,9 @@ def test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying(
         attempt.run()
     if named:
         assert set(caught.value.culprits) == {BAD}
+        naive = Attempt(CONFIG, attempt.script, server=server_without("if named:"), tamper=attempt.tamper)
+        with pytest.raises(TooFewClients):
+            naive.run()
     else:
         assert (caught.value.phase, caught.value.received, caught.value.needed) == (UNMASK, 5, 6)
 
