@@ -39,12 +39,15 @@ def blame_script(
     participants: int = 7,
     silent: frozenset[int] = frozenset(),
     collateral: frozenset[int] = frozenset(),
+    set_aside: frozenset[int] = frozenset(),
+    rounds: int = 2,
 ) -> None:
-    """Register a script about shares; the study ends with its first round where an attempt is lost."""
+    """Register a script about shares; the study ends with a round before its last where an attempt is lost."""
 
     async def run(places: Places) -> Seen:
-        stage = await play(places, cheats(), participants=participants, silent=silent)
-        return judge(stage, *blames, collateral=collateral, may_lose=outcome in (ABORT_THEN_SUM, BUDGET_REACHED))
+        stage = await play(places, cheats(), participants=participants, rounds=rounds, silent=silent)
+        may_lose = outcome in (ABORT_THEN_SUM, BUDGET_REACHED)
+        return judge(stage, *blames, rounds=rounds, collateral=collateral, set_aside=set_aside, may_lose=may_lose)
 
     register(Script(name, PARTICIPANT, does, must, outcome, check, run, documented_as_possible=possible))
 
@@ -111,6 +114,12 @@ HURRIES = Off(
     ROUNDS,
     changed=(("if not (unmasking.u4 & self._alive) - unmasking.received:", "if True:"),),
     shows="budget reached",
+)
+NOBODY_SET_ASIDE = Off(
+    "server.study", changed=(("sorted(attempt.starved - attempt.cheats.keys())", "()"),), shows=BUDGET_REACHED
+)
+NOBODY_COUNTS = Off(
+    "server.study", changed=(("self._membership.in_too_many_conflicts() | ", ""),), shows="is not named"
 )
 WRONG_SEED = Off(OPENING, without=("another self-mask seed than it committed to",), shows="opens a wrong sum")
 blame_script(
@@ -184,7 +193,11 @@ blame_script(
     SECOND_TIME,
     ABORT_THEN_SUM,
     lambda: {0: Cheat({SHARE: seals_rubbish(0, 1, 2, 3)})},
-    Off(OPENING, changed=(("_without[dealer] > liars", "_without[dealer] > 99"),), shows="is not named"),
+    Off(
+        OPENING,
+        changed=(("_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 99"),),
+        shows="is not named",
+    ),
     blames=[Blame(0, UNMASK, "fails its check", excluded=True)],
 )
 blame_script(
@@ -197,12 +210,14 @@ blame_script(
 blame_script(
     "rubbish-for-a-few-and-silence",
     "seals what can't be opened for two of its six neighbours and keeps its own shares to itself, in each attempt",
-    "no sum is opened, and nobody is excluded: two could be lying, and one may be gone; each attempt is charged",
-    BUDGET_REACHED,
+    "the attempt ends without a sum; nobody is excluded, since two could be lying and one may be gone, but the cheat "
+    "is set aside, and the next attempt is the exact sum of the others",
+    ABORT_THEN_SUM,
     lambda: {0: Cheat({SHARE: seals_rubbish(0, 3), UNMASK: says_nothing})},
+    NOBODY_SET_ASIDE,
     blames=[Blame(0, UNMASK, "did not answer")],
     silent=frozenset({0}),
-    possible=True,
+    set_aside=frozenset({0}),
 )
 
 
@@ -211,23 +226,49 @@ blame_script(
 
 def accuses(*dealers: int, attempts: int = 99) -> Cheat:
     """Says that it has no share of these."""
+    return accuses_by_round({1: dealers}, attempts)
+
+
+def accuses_by_round(dealers: Mapping[int, Iterable[int]], attempts: int = 99) -> Cheat:
+    """Says that it has no share of these, others in each round."""
 
     def twist(cheater: Cheater, honest: pb.UnmaskingReply) -> Any:
         message = altered(honest)
-        if cheater.number[1] <= attempts:
-            for dealer in dealers:
+        round_, attempt = cheater.number
+        if attempt <= attempts:
+            for dealer in dealers[round_]:
                 message.shares[dealer].none.CopyFrom(pb.NoShare())
         return [cheater.wrap(unmasking=message)]
 
-    return Cheat({UNMASK: twist})
+    return Cheat({UNMASK: twist}, rounds=frozenset(dealers))
 
 
+CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
+ONE_EACH = {1: (3,), 2: (4,), 3: (5,)}
 blame_script(
     "no-share-of-anybody",
     "says of every dealer that it has no share",
-    ENOUGH + ", and nobody is named",
+    ENOUGH + "; it is in conflict with more than could be lying, and is named and excluded at once",
     SUM_OF_ALL,
     lambda: {0: accuses(*range(7))},
+    NOBODY_COUNTS,
+    blames=[Blame(0, UNMASK, CONFLICTS, excluded=True)],
+)
+blame_script(
+    "two-accuse-one-after-another",
+    "says, two of them together, that an honest dealer gave them no share, and in each round of another one",
+    "each round ends in the exact sum; with the third each of the two is in conflict with more than could be lying "
+    "and is excluded; no honest one is",
+    SUM_OF_ALL,
+    lambda: {0: accuses_by_round(ONE_EACH), 1: accuses_by_round(ONE_EACH)},
+    NOBODY_COUNTS,
+    Off(
+        "server.membership",
+        changed=(("> most", ">= most"),),
+        shows="participant 3 is excluded",
+    ),
+    blames=[Blame(who, UNMASK, CONFLICTS, round=3, excluded=True) for who in (0, 1)],
+    rounds=4,
 )
 blame_script(
     "two-accuse-an-honest-dealer",
@@ -239,15 +280,17 @@ blame_script(
 blame_script(
     "two-accuse-and-shares-run-short",
     "says, two of them together, that an honest dealer gave them no share, where every other share is needed",
-    "the attempt ends without a sum; as many as collude can't have an honest one excluded, and the next one is exact",
+    "the attempt ends without a sum; as many as collude can't have an honest one excluded, only set aside, and the "
+    "next one is the exact sum of the others",
     ABORT_THEN_SUM,
     lambda: {0: accuses(3, attempts=1), 1: accuses(3, attempts=1)},
     Off(
         OPENING,
-        changed=(("if self._without[dealer] > liars", "if self._without[dealer] > 0"),),
+        changed=(("_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 0"),),
         shows="participant 3 is excluded",
     ),
     participants=5,
+    set_aside=frozenset({3}),
 )
 blame_script(
     "more-accuse-than-may-collude",

@@ -18,6 +18,7 @@ SUM_OF_ALL, SUM_OF_OTHERS = "sum", "sum of the others"
 ABORT_THEN_SUM, SHIFTED = "aborts, then sum of the others", "shifted sum"
 MOST_QUEUED = 12  # messages of one participant that an attempt takes, and the word that it is gone
 MOST_ANSWERS = 24
+_COMPLETED = "round_completed"
 
 
 def register(script: Script) -> Script:
@@ -63,6 +64,7 @@ def judge(
     shift: Mapping[int, Vector] | None = None,
     most_read: int = 1 << 20,
     collateral: frozenset[int] = frozenset(),
+    set_aside: frozenset[int] = frozenset(),
     also: tuple[str, ...] = (),
     may_lose: bool = False,
 ) -> Seen:
@@ -73,6 +75,7 @@ def judge(
         shift: of a round's sum, by what its cheat is documented to move it.
         most_read: bytes that may be read of one upload.
         collateral: cheats who may be named besides for a consequence.
+        set_aside: who must be set aside without a verdict, each once, and nobody else.
         also: promises that the script itself found broken.
         may_lose: attempts that end without a sum; they are charged, and the study ends when its budget is used up.
     """
@@ -83,6 +86,7 @@ def judge(
     if shift and moved != sorted(shift):
         broken.append("the sum is not shifted by what was added")
     broken += _blamed_wrongly(stage, blames, collateral)
+    broken += _set_aside_wrongly(stage, set_aside)
     if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
         broken.append(f"the study ends with: {stage.ended}")
     if stage.ended == "rounds done" and len(completed) != rounds:
@@ -155,6 +159,20 @@ def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...], collateral: frozens
             broken.append(f"participant {event['participant']} is dropped: {event['reason']}")
     drops = Counter((event["round"], event["attempt"], event["participant"]) for event in dropped)
     broken += [f"participant {who} leaves an attempt twice" for (_, _, who), count in drops.items() if count > 1]
+    return broken
+
+
+def _set_aside_wrongly(stage: Stage, wanted: frozenset[int]) -> list[str]:
+    """Who is set aside and need not be, or the other way round; and who is, and takes part in a later sum."""
+    aside = stage.of("participant_set_aside")
+    times = Counter(event["participant"] for event in aside)
+    broken = [f"participant {who} is set aside" for who in sorted(times.keys() - wanted)]
+    broken += [f"participant {who} is not set aside" for who in sorted(wanted - times.keys())]
+    broken += [f"participant {who} is set aside {count} times" for who, count in sorted(times.items()) if count > 1]
+    for event in aside:
+        later = [one["survivors"] for one in stage.events[stage.events.index(event) :] if one["kind"] == _COMPLETED]
+        if any(event["participant"] in survivors for survivors in later):
+            broken.append(f"participant {event['participant']} is set aside and comes back")
     return broken
 
 
