@@ -92,15 +92,22 @@ class Membership:
         self._conflicts.setdefault(first, set()).add(second)
         self._conflicts.setdefault(second, set()).add(first)
 
-    def in_too_many_conflicts(self) -> dict[int, str]:
-        """Position -> reason. Who is honest has conflicts with colluders only, and the roster has no more of these.
+    @property
+    def most_cheats(self) -> int:
+        """How many of the roster may be cheats.
 
         Where cohorts are drawn that is more than A, which counts those of one cohort: over many rounds somebody honest
-        may meet them all. Who has left the roster isn't counted, since others may collude in its place.
+        may meet them all.
         """
-        plan, here = self._plan, set(self.numbers)
-        everywhere = assumed_colluders(len(self.roster), plan.adversarial, plan.max_dropout)
-        most = max(plan.colluders, everywhere, FEWEST_COLLUDERS)
+        everywhere = assumed_colluders(len(self.roster), self._plan.adversarial, self._plan.max_dropout)
+        return max(self._plan.colluders, everywhere, FEWEST_COLLUDERS)
+
+    def in_too_many_conflicts(self) -> dict[int, str]:
+        """Position -> reason. Who is honest has conflicts with cheats only, and the roster has no more of these.
+
+        Who has left the roster isn't counted, since others may cheat in its place.
+        """
+        most, here = self.most_cheats, set(self.numbers)
         counts = {who: len(self._conflicts.get(number, set()) & here) for who, number in enumerate(self.numbers)}
         return {
             who: f"{count} others say that it sealed rubbish, or are accused of that by it"

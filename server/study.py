@@ -440,6 +440,14 @@ class Study:
         for dealer, holders in attempt.conflicts.items():
             for holder in holders:
                 self._membership.conflict(dealer, holder)
+        if len(attempt.cheats) > self._membership.most_cheats:
+            log.error(
+                "more participants sent what nobody honest sends than can be cheats: nobody is excluded; look for what "
+                "is wrong with this coordinator, its roster or its version",
+                participants=len(attempt.cheats),
+                round=attempt.config.round,
+            )
+            attempt.cheats = {}
         attempt.cheats = self._membership.in_too_many_conflicts() | attempt.cheats
         for participant in sorted(attempt.starved - attempt.cheats.keys()):
             number, host = self._membership.number(participant), self._membership.host(participant)
