@@ -60,6 +60,7 @@ from wire.transcript import (
     Transcript,
     read_transcript,
     stated_parameters,
+    write_transcript,
 )
 from wire.transcript import (
     STUDY as STUDY_CHECK,
@@ -77,6 +78,8 @@ def round_of(kind: str) -> Finished:
         return play(whole(), silent=[1], late=[3])
     if kind == "six":  # one more than the plan needs
         return play(whole(), late=[3])
+    if kind == "absent":  # six in u1
+        return play(whole(), absent=[6])
     if kind == "drawn":
         return play(drawn(), 2)
     if kind == "ring":
@@ -167,6 +170,31 @@ def test_the_ledger_may_name_participants_by_numbers_of_its_own() -> None:
 def test_it_is_the_same_file_however_often_it_is_written() -> None:
     assert round_of("whole").write() == written("whole")
     assert read_transcript(written("whole")).data == written("whole")
+
+
+def test_who_was_caught_is_named_in_the_sum_or_not() -> None:
+    """Rotten shares that cost nothing leave their dealer in u3; who sent something else never got to u1."""
+    finished = round_of("absent")
+    first, last = (finished.config.roster.identity(who) for who in (0, 6))
+
+    def written_with(caught: dict[bytes, str], excluded: dict[bytes, str]) -> Transcript:
+        data = write_transcript(
+            finished.transcript(excluded=excluded),
+            coordinator_key(),
+            sum_sha256=b"s" * 32,
+            next_model_sha256=b"n" * 32,
+            previous=None,
+            caught=caught,
+        )
+        return verify_transcript(data, AUTHORITY_KEY).contents
+
+    found = written_with({last: "sent rubbish\x1b[2J", first: "dealt rotten shares"}, {})
+    named = (Excluded(first, "dealt rotten shares"), Excluded(last, "sent rubbish?[2J"))
+    assert found.caught == tuple(sorted(named, key=lambda one: one.identity))
+    assert (0 in found.u3, 6 in found.u1) == (True, False)
+    found = written_with({first: "cheated"}, {last: "cheated before"})
+    assert ([one.identity for one in found.caught], [one.identity for one in found.excluded]) == ([first], [last])
+    assert read_transcript(finished.write()).caught == ()
 
 
 # ---------------------------------------------------------------- changed, without the coordinator's key
@@ -421,6 +449,21 @@ def of_attempt_two(found: Transcript, finished: Finished) -> Transcript:
     return replace(found, signatures=again.signatures)
 
 
+def caught_are(*people: int | bytes, out: tuple[int, ...] = ()) -> Change:
+    """These cheated in this attempt, while others were excluded before; by position, or by identity."""
+
+    def change(found: Transcript, finished: Finished) -> Transcript:
+        roster = finished.config.roster
+        named = [one if isinstance(one, bytes) else roster.identity(one) for one in people]
+        return replace(
+            found,
+            caught=tuple(Excluded(one, "cheated") for one in named),
+            excluded=tuple(Excluded(roster.identity(one), "cheated") for one in out),
+        )
+
+    return change
+
+
 LIES: dict[str, tuple[str, str, Change]] = {
     "a survivor is left out": ("six", QUORUM, fewer_survivors),
     "somebody who left is a survivor": ("whole", QUORUM, more_survivors),
@@ -502,6 +545,9 @@ LIES: dict[str, tuple[str, str, Change]] = {
         SETS,
         lambda t, f: replace(t, excluded=(Excluded(f.config.roster.identity(0), "cheated"),)),
     ),
+    "somebody who isn't on the roster is caught": ("whole", SETS, caught_are(bytes(32))),
+    "somebody is caught twice": ("whole", SETS, caught_are(0, 0)),
+    "who is excluded is caught again": ("absent", SETS, caught_are(6, out=(6,))),
 }
 
 

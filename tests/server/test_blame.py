@@ -1,0 +1,264 @@
+"""Of a dealer and a holder that says it has no share one has cheated: who is excluded for that, who is set aside, and
+what of it outlives a restart or stands in a transcript.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from attempts_in_memory import Attempt, Script, crooked_shares, make_config
+from card_of_a_study import put_card
+from naive_variants import server_changed
+from numpy.typing import NDArray
+from study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing
+
+from secagg import server_phases
+from secagg.errors import TooFewClients
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, UNMASKING, SealedShares
+from secagg.roster import Roster, RosterEntry
+from secagg.shamir import PRIME
+from secagg.unmasking import Completed
+from server.membership import Membership, SignedRoster
+from server.transcripts import file_name
+from sordino.transcript_text import lines
+from tests.wire.rounds_on_record import coordinator_key, plan
+from wire import codec
+from wire import coordinator_pb2 as pb
+from wire.transcript import Excluded
+from wire.transcript_checks import Chain, verify_transcript
+
+CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
+
+# ---------------------------------------------------------------- conflicts over changes of the roster
+
+
+def roster_of(*people: int, version: int = 1) -> SignedRoster:
+    """These, in this order; nobody looks at the signature here."""
+    entries = tuple(RosterEntry(one.to_bytes(32, "big"), f"host-{one}") for one in people)
+    return SignedRoster(Roster("s", version, entries), b"")
+
+
+def numbers(*people: int) -> dict[bytes, int]:
+    """As the journal gives them, for good."""
+    return {one.to_bytes(32, "big"): 100 + one for one in people}
+
+
+def test_conflicts_follow_the_participant_and_not_its_position() -> None:
+    """Somebody joins in front of everybody. A naive count by position would name whoever stands there now."""
+    membership = Membership(plan(7), roster_of(*range(1, 8)), bytes(32), one_machine=False)
+    membership.use(membership.signed, numbers(*range(1, 8)))
+    membership.conflict(2, 4)  # participants 3 and 5
+    membership.conflict(5, 2)  # 6 and 3: by now as many as can collude
+    assert membership.in_too_many_conflicts() == {}
+    membership.use(roster_of(*range(8), version=2), numbers(*range(8)))
+    assert membership.number(3) == 103
+    assert membership.in_too_many_conflicts() == {}
+    membership.conflict(5, 3)  # the same two again: 5 and 3
+    assert membership.in_too_many_conflicts() == {}
+    membership.conflict(0, 3)  # who joined, and 3
+    assert membership.in_too_many_conflicts() == {3: f"3 {CONFLICTS}"}
+
+
+def test_who_is_set_aside_follows_the_participant_too() -> None:
+    membership = Membership(plan(7), roster_of(*range(1, 8)), bytes(32), one_machine=False)
+    membership.use(membership.signed, numbers(*range(1, 8)))
+    membership.set_aside.add(membership.number(2))
+    assert membership.members() == frozenset(range(7)) - {2}
+    membership.use(roster_of(*range(8), version=2), numbers(*range(8)))
+    assert membership.members() == frozenset(range(8)) - {3}
+    assert membership.exclusions() == {}  # that is no verdict
+
+
+# ---------------------------------------------------------------- who starves an attempt
+
+CONFIG = make_config(9, min_survivors=7, quorum=7)  # the threshold is 6
+DEALER = 3
+
+
+def rubbish_for(*receivers: int) -> dict[tuple[str, int], Any]:
+    """What the dealer sealed for these can't be opened."""
+    neighbours = [one for one in range(9) if one != DEALER]
+    spoilt = {neighbours.index(one) for one in receivers}
+
+    def change(honest: SealedShares) -> SealedShares:
+        sealed = (bytes(112) if at in spoilt else one for at, one in enumerate(honest.ciphertexts))
+        return replace(honest, ciphertexts=tuple(sealed))
+
+    return {("ShareKeys", DEALER): change}
+
+
+def ended(replies: int, *spoilt: int, server: ModuleType = server_phases) -> tuple[Any, Completed | None]:
+    """The last phase, after so many replies, and the sum if it opened."""
+    attempt = Attempt(CONFIG, Script(deadline={UNMASKING: replies}), server=server, tamper=rubbish_for(*spoilt))
+    completed = None
+    with contextlib.suppress(TooFewClients):
+        completed = attempt.run()
+    return attempt.server_phase, completed
+
+
+@pytest.mark.parametrize(
+    ("replies", "spoilt", "starved"),
+    [
+        (5, (), set()),  # nobody says a thing: they are gone
+        (1, (), set()),
+        (5, (0,), set()),  # with the share that is missing there would be five
+        (5, (0, 1), set()),
+        (6, (0,), {DEALER}),  # with it there would be six
+        (7, (0, 1), {DEALER}),
+    ],
+)
+def test_a_dealer_starves_an_attempt_only_where_the_reports_make_the_difference(
+    replies: int, spoilt: tuple[int, ...], starved: set[int]
+) -> None:
+    phase, opened = ended(replies, *spoilt)
+    assert opened is None
+    assert phase.starved == starved
+    assert phase.conflicts == ({DEALER: set(spoilt)} if spoilt else {})
+
+
+def test_where_the_sum_opens_nobody_starved_it_and_conflicts_stay() -> None:
+    """Asked after its shares were let go of, the phase once failed over any report: one holder could end a study."""
+    phase, opened = ended(9, 0, 1)
+    assert opened is not None
+    assert phase.starved == frozenset()
+    assert phase.conflicts == {DEALER: {0, 1}}
+
+
+def test_dropouts_alone_would_set_everybody_aside_by_a_naive_rule() -> None:
+    naive = server_changed(" <= len(shares) + len(self._without.get(dealer, ()))", "")
+    phase, _ = ended(5, server=naive)
+    assert phase.starved == set(range(9))
+    assert ended(5)[0].starved == set()
+
+
+# ---------------------------------------------------------------- over a restart
+
+
+def seals_rubbish_for(holder: int) -> Any:
+    """By its place among the neighbours."""
+
+    def twist(peer: Peer, honest: pb.SealedShares) -> list[pb.ParticipantMessage]:
+        honest.ciphertexts[holder] = bytes(112)
+        return [peer.wrap(share_keys=honest)]
+
+    return twist
+
+
+def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+    return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
+
+
+def accuses_everybody(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.ParticipantMessage]:
+    for share in honest.shares:
+        share.none.CopyFrom(pb.NoShare())
+    return [peer.wrap(unmasking=honest)]
+
+
+def test_a_restart_keeps_who_is_excluded_and_forgives_who_was_set_aside(study_folder: Path, tmp_path: Path) -> None:
+    """0 seals rubbish for 4 and is gone at the end; 1 accuses everybody. 4 has met both, and is honest."""
+
+    async def scenario() -> None:
+        state = tmp_path / "state.sqlite"
+        async with coordinator(study_folder, state) as where:
+            first, second, *others = identities(study_folder)
+            peers = [
+                Peer(where, first, {"share_keys": seals_rubbish_for(3), "unmasking": refuses}),
+                Peer(where, second, {"unmasking": accuses_everybody}),
+                *(Peer(where, key) for key in others),
+            ]
+            async with playing(peers):
+                where.start()
+                await where.finish()
+            [aborted] = where.of("attempt_aborted")
+            assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASKING)
+            assert [(one["participant"], one["host"]) for one in where.of("participant_set_aside")] == [(0, "host-01")]
+            [excluded] = where.of("participant_excluded")
+            assert excluded["participant"] == 1
+            assert CONFLICTS in excluded["reason"]
+            assert where.journal.excluded() == {1: excluded["reason"]}
+            assert where.of("round_completed")[0]["survivors"] == [2, 3, 4, 5, 6]
+        async with coordinator(study_folder, state) as where:
+            membership = where.study._membership
+            assert membership.excluded == {1: excluded["reason"]}
+            assert membership.set_aside == set()
+            assert membership.members() == frozenset(range(PARTICIPANTS)) - {1}
+
+    asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------- on record
+
+
+class Crooked(Peer):
+    """Commits to one share of its seed, that of the participant after it, that doesn't fit the others."""
+
+    async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
+        symbols = {0: self.phase._keys.mask_key_symbols}
+        self.phase, answer = self.phase.receive(codec.read_cohort_keys(message))
+        if self.number[0] == 1:
+
+            def change(shares: NDArray[np.uint16]) -> None:
+                assert (MASK_KEY, SELF_MASK_SEED) == (0, 1)
+                shares[1, SELF_MASK_SEED] = (shares[1, SELF_MASK_SEED].astype(int) + 1) % PRIME
+
+            attempt = SimpleNamespace(phases={0: self.phase}, mask_key_symbols=symbols)
+            answer = crooked_shares(attempt, 0, change)  # type: ignore[arg-type]
+        await self.say("share_keys", codec.write_sealed_shares(answer))
+
+
+class Patient(Peer):
+    """Reveals its shares once participant 1 has, so that the rotten one is among those that are used."""
+
+    async def say(self, kind: str, content: Any) -> None:
+        while kind == "unmasking" and not self.has_revealed(1):
+            await asyncio.sleep(0.002)
+        await super().say(kind, content)
+
+    def has_revealed(self, who: int) -> bool:
+        attempt = self.where.study._attempt
+        return attempt is None or (attempt._phase_name == UNMASKING and who in attempt._answered)
+
+
+def test_a_dealer_whose_rotten_shares_cost_nothing_is_caught_on_record(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "study", name="caught")
+    put_card(folder, coordinator_key())
+
+    async def scenario() -> list[dict[str, Any]]:
+        async with coordinator(folder, tmp_path / "state.sqlite") as where:
+            first, second, *others = identities(folder)
+            peers = [Crooked(where, first), Peer(where, second), *(Patient(where, key) for key in others)]
+            async with playing(peers):
+                where.start()
+                assert (await where.finish()).rounds_completed == 2
+            return where.events
+
+    events = asyncio.run(scenario())
+    assert not [one for one in events if one["kind"] in ("attempt_aborted", "participant_set_aside")]
+    [excluded] = [one for one in events if one["kind"] == "participant_excluded"]
+    assert excluded["participant"] == 0
+    authority = bytes.fromhex((folder / "authority" / "authority.pub").read_text())
+    chain = Chain()
+    verified = [
+        verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority) for round_ in (1, 2)
+    ]
+    for one in verified:
+        chain.add(one)
+    named = Excluded(identities(folder)[0].public, "1 of the shares it committed to don't fit the others")
+    first, second = (one.contents for one in verified)
+    assert (first.caught, first.excluded) == ((named,), ())
+    assert 0 in first.u3  # its input is in the sum
+    assert (second.caught, second.excluded) == ((), (named,))
+    assert 0 not in second.u1
+    said = [" ".join(" ".join(lines(one, authority_known=True)).split()) for one in verified]
+    told = f"{named.identity.hex()[:12]}…, says the coordinator: {named.reason}"
+    assert f"Caught in this attempt: {told}" in said[0]
+    assert "Not invited" not in said[0]
+    assert f"Not invited any more: {told}" in said[1]
+    assert "Caught" not in said[1]
