@@ -86,6 +86,8 @@ def judge(
     if shift and moved != sorted(shift):
         broken.append("the sum is not shifted by what was added")
     broken += _blamed_wrongly(stage, blames, collateral)
+    if may_lose and stage.ended == BUDGET_REACHED and not completed:
+        broken.append("every attempt fails until the budget is used up")
     broken += _set_aside_wrongly(stage, set_aside)
     if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
         broken.append(f"the study ends with: {stage.ended}")
