@@ -165,6 +165,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         self.sets: dict[str, frozenset[int]] = {}
         self.adverts: dict[int, Any] = {}
         self.shifts: dict[int, Vector] = {}
+        self.not_its_own: set[int] = set()  # cheaters that advertise a mask key that isn't theirs
         self.up: list[Letter] = []
         self.sent: list[Letter] = []
         self.held_back: list[Letter] = []
@@ -435,6 +436,8 @@ class HonestCoordinator(RuleBasedStateMachine):
                 theirs = [one for other, one in sorted(self.adverts.items()) if other != who]
                 keys = rotten_keys(self.config, who, message, how, theirs[of % len(theirs)] if theirs else None)
                 self.exchange(letter, keys)
+                if keys.mask_key != message.mask_key:
+                    self.not_its_own.add(who)
                 if who in self.phases:
                     self.phases[who]._advertisement = keys
             case "ShareKeys" if isinstance(self.phases.get(who), self.client.MaskedInputCollection):
@@ -516,8 +519,12 @@ class HonestCoordinator(RuleBasedStateMachine):
             if who in completed.u3:
                 total += shift.astype(np.uint64)
         total &= np.uint64((1 << parameters.bits) - 1)
-        self.claim(completed.total.tolist() == total.tolist(), "sum", "not the plain sum of u3")
         self.end("completed")
+        if self.not_its_own & completed.u3:
+            # Its masks are those of another key and don't cancel: it has lied about its input, by who knows what.
+            self.seen["completed with somebody's masks beside those of its key"] += 1
+            return
+        self.claim(completed.total.tolist() == total.tolist(), "sum", "not the plain sum of u3")
 
     # ------------------------------------------------------------ what holds after every step
 

@@ -34,6 +34,7 @@ def test_what_breaks_is_told_with_its_steps() -> None:
     assert played.broken in ("over", "one answer", "one kind", "forged")
     assert "state.begin(" in played.text
     assert "reproduce_failure" in played.text
+    assert '--kind "lying coordinator, complete graph" --seed 1 --scripts 50 --jobs 1' in played.text
 
 
 def test_batches_take_turns_and_end_with_the_number_asked_for() -> None:
