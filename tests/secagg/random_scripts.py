@@ -216,7 +216,7 @@ def attacks_on(side: str, check: str) -> list[str]:
     if side == "coordinator":
         cheats = [name for name, one in CHEATS.items() if one.check in text]
         return cheats + [name for part, name in BY_A_TEST.items() if part in check]
-    wrong_shares = [run.__name__ for part, (run, _) in WRONG_SHARES.items() if part in check]
+    wrong_shares = [f"WRONG_SHARES[{part!r}]" for part in WRONG_SHARES if part in check]
     return wrong_shares + [name for name, one in ATTACKS.items() if one.check in text]
 
 
