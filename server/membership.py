@@ -88,6 +88,8 @@ class Membership:
 
     def conflict(self, one: int, other: int) -> None:
         """Note by position that one of two participants has cheated: a holder says that a dealer sealed rubbish."""
+        if one == other:
+            return
         first, second = self.numbers[one], self.numbers[other]
         self._conflicts.setdefault(first, set()).add(second)
         self._conflicts.setdefault(second, set()).add(first)

@@ -449,7 +449,9 @@ class Study:
             )
             attempt.cheats = {}
         attempt.cheats = self._membership.in_too_many_conflicts() | attempt.cheats
-        for participant in sorted(attempt.starved - attempt.cheats.keys()):
+        # Where all who accused a dealer are excluded, nothing is left against it.
+        starved = [who for who in attempt.starved if attempt.conflicts[who] - attempt.cheats.keys()]
+        for participant in sorted(set(starved) - attempt.cheats.keys()):
             number, host = self._membership.number(participant), self._membership.host(participant)
             self._membership.set_aside.add(number)
             reason = "others say that it sealed rubbish for them, and so the attempt failed"

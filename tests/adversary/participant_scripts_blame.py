@@ -116,7 +116,7 @@ HURRIES = Off(
     shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off(
-    "server.study", changed=(("sorted(attempt.starved - attempt.cheats.keys())", "()"),), shows=BUDGET_REACHED
+    "server.study", changed=(("sorted(set(starved) - attempt.cheats.keys())", "()"),), shows=BUDGET_REACHED
 )
 NOBODY_COUNTS = Off(
     "server.study", changed=(("self._membership.in_too_many_conflicts() | ", ""),), shows="is not named"
