@@ -74,20 +74,26 @@ def test_it_ends_once_and_needs_no_more_than_the_threshold() -> None:
         attempt.server_phase.close()
 
 
-def test_the_dealer_of_a_wrong_seed_is_named() -> None:
-    attempt = Attempt(CONFIG)
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, another_secret)}
-    with pytest.raises(ReconstructionFailed, match="another self-mask seed") as caught:
-        attempt.run()
-    assert set(caught.value.culprits) == {BAD}
+@pytest.mark.parametrize(
+    ("fates", "reason"),
+    [
+        ({}, "another self-mask seed than it committed to"),
+        ({(MASK, BAD): "lose"}, "another mask key than it advertised"),
+    ],
+)
+def test_the_dealer_of_a_wrong_secret_is_named(fates: dict[tuple[str, int], str], reason: str) -> None:
+    """And without the check the sum would be wrong."""
 
+    def attempt_with(server: ModuleType) -> Attempt:
+        attempt = Attempt(CONFIG, Script(up=fates), server=server)
+        attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, another_secret)}
+        return attempt
 
-def test_the_dealer_of_a_wrong_mask_key_is_named() -> None:
-    attempt = Attempt(CONFIG, Script(up={(MASK, BAD): "lose"}))
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, another_secret)}
-    with pytest.raises(ReconstructionFailed, match="another mask key") as caught:
-        attempt.run()
+    with pytest.raises(ReconstructionFailed, match=reason) as caught:
+        attempt_with(server_phases).run()
     assert set(caught.value.culprits) == {BAD}
+    completed = attempt_with(server_without(reason)).run()
+    assert (completed.total != sum_of(completed.u3, CONFIG.parameters)).any()
 
 
 def test_a_crooked_dealing_with_nothing_wrong_is_taken() -> None:
