@@ -1,6 +1,7 @@
 """Play the adversary suite and print its table.
 
-    python -m tests.adversary
+    python -m tests.adversary                                 all of them: two minutes
+    python -m tests.adversary --list
     python -m tests.adversary --only ring --only u2
     python -m tests.adversary --write
     python -m tests.adversary --write --only a-new-script
@@ -41,13 +42,19 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", metavar="WORD", help="scripts whose name holds this; again for more")
     parser.add_argument("--cheat", choices=(COORDINATOR, PARTICIPANT), help="one side's scripts alone")
+    parser.add_argument("--list", action="store_true", help="print the scripts' names, one a line, and play none")
     parser.add_argument("--write", action="store_true", help="put it into docs/threat_model.md; others keep their rows")
     arguments = parser.parse_args()
     chosen = scripts(arguments.cheat) if arguments.cheat else scripts()
     if arguments.only:
+        for word in arguments.only:
+            if not any(word in one.name for one in chosen):
+                whose = f"of a {arguments.cheat}'s scripts" if arguments.cheat else "of a script"
+                parser.error(f"no name {whose} holds {word!r}; --list prints them all")
         chosen = [one for one in chosen if any(word in one.name for word in arguments.only)]
-    if not chosen:
-        parser.error("no script has such a name")
+    if arguments.list:
+        print(*(one.name for one in chosen), sep="\n")
+        return 0
     new = sorted({one.name for one in scripts()} - {one.name for one in chosen} - table.on_page().keys())
     if arguments.write and new:
         parser.error(f"--write needs to play {', '.join(new)} too, of which the page says nothing yet")

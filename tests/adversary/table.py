@@ -22,8 +22,26 @@ TITLES = {COORDINATOR: "A coordinator that cheats", PARTICIPANT: "Participants t
 NAIVE = {COORDINATOR: "a client without the check", PARTICIPANT: "a coordinator without the check"}
 HEADER = ("script", "what the cheat does", "what has to happen", "ends as")
 NAME_WIDTH = 25
+PAGE_WIDTH = 120
 LONGEST = 140  # characters of what one naive side comes to
 WIDE = 118  # columns from which there is room for sentences
+# What the words of the tables mean, as the page says it before them.
+ENDS = {
+    "refused": "whoever was lied to refuses the attempt",
+    "refused by policy": "the same, by its own policy",
+    "leaves": "its client ends before any round",
+    "sits it out": "it takes no part in an attempt that it has joined before, nor in an earlier one",
+    "the same answer": "it repeats the bytes it gave, and says nothing new",
+    "sum": "all are in a sum, of this round or, where everybody refused it, the next",
+    "sum of the others": "a sum comes out without whoever cheats or refused",
+    "aborts, then sum of the others": "an attempt fails, and a later one opens such a sum",
+    "shifted sum": "a sum is off by what the cheat added",
+}
+LAST_COLUMN = """\
+**The last column** says what it comes to without the check: the first promise that is broken, or how it went on.
+*goes on*: what should be refused is taken, and what is named here is sent. *crashes*, *fails*: an error of Python, or
+of the client's own, in the place of a refusal. —: there is no single check that the script is there for.
+**(possible)** after a name: the cheat succeeds, and the row says what comes of it."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +144,7 @@ def print_table(console: Console, played: Iterable[Played]) -> None:
 def plain(text: str) -> str:
     """Without what differs from run to run, and as a cell of Markdown."""
     text = re.sub(r"\bparticipants? \d+( and \d+)?", "a participant", text)
-    text = re.sub(r"\b(signature|channel key|mask key) of \d+", r"\1 of a participant", text)
+    text = re.sub(r"\b(signature|channel key|mask key) of \d+\b(?! bytes)", r"\1 of a participant", text)
     return " ".join(text.replace("|", "\\|").split())
 
 
@@ -136,10 +154,16 @@ def static_cells(script: Script) -> tuple[str, str, str, str]:
     return name, plain(sentence(script.does)), plain(sentence(script.must)), script.outcome
 
 
+def legend() -> str:
+    """What the words in the last two columns mean."""
+    ends = "; ".join(f"*{word}*: {meaning}" for word, meaning in ENDS.items())
+    return textwrap.fill(f"**Ends as**: {ends}.", PAGE_WIDTH, break_on_hyphens=False) + f"\n\n{LAST_COLUMN}"
+
+
 def markdown(scripts: Iterable[Script], last: Mapping[str, str]) -> str:
     """The generated part of the page; ``last`` holds the last cell of each row by the script's name."""
     scripts = list(scripts)
-    lines: list[str] = []
+    lines = [*legend().splitlines(), ""]
     for cheat, title in TITLES.items():
         rows = [one for one in scripts if one.cheat == cheat]
         if rows:

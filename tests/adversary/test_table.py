@@ -28,6 +28,12 @@ def test_the_page_says_what_a_naive_side_loses(script: Script) -> None:
     assert (said == "—") == (not script.check), REWRITE
 
 
+def test_the_page_says_what_each_end_means() -> None:
+    assert {script.outcome for script in scripts()} == table.ENDS.keys()
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert f"{table.BEGIN}\n{table.legend()}\n" in text, REWRITE
+
+
 @pytest.mark.parametrize("cheat", [COORDINATOR, PARTICIPANT])
 def test_texts_are_sentences(cheat: str) -> None:
     for script in scripts(cheat):
@@ -73,3 +79,8 @@ def test_a_row_of_the_page_says_nothing_that_changes_from_run_to_run() -> None:
         said = table.plain(table.losses(table.Played(SCRIPT, Seen("refused"), (seen,))))
         assert said == "the input of a participant is exposed"
         assert f"| refused | {said} |" in table.markdown([SCRIPT], {SCRIPT.name: said})
+
+
+def test_a_number_of_bytes_is_nobody() -> None:
+    assert table.plain("a mask key of 31 bytes") == "a mask key of 31 bytes"
+    assert table.plain("mask key of 31: it is short") == "mask key of a participant: it is short"
