@@ -70,16 +70,16 @@ bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and
 kill-run: .venv/.stamp ## KILLS client processes killed at random instants, what they sent and wrote checked (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)
 
-fuzz: .venv-fuzz/.stamp ## each decoder and phase for FUZZ_SECONDS under a coverage-guided fuzzer; new inputs are kept
+fuzz: .venv-fuzz/.stamp ## each decoder and phase for FUZZ_SECONDS under a coverage-guided fuzzer
 	@nice .venv-fuzz/bin/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 fuzz-long: ## the same with ten minutes each (some hours)
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
-adversary: .venv/.stamp ## coordinators and participants that cheat, and what a naive other side would lose (a minute)
+adversary: .venv/.stamp ## coordinators and participants that cheat, and what naive ones lose (two minutes)
 	@.venv/bin/python -m tests.adversary $(ADVERSARY_ARGS)
 
-scripts: .venv/.stamp ## SCRIPTS random scripts for both sides of the protocol; with SCRIPTS_ARGS=--naive a check taken out
+scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
