@@ -8,20 +8,24 @@ real coordinator, and after each step every claim of that machine is held agains
 script's steps, if one doesn't hold.
 
 With ``--naive`` the checks of both sides are taken out one after the other, and scripts are played until a claim is
-broken. Exit code 1 if some check is neither missed by a script nor by an attack that a test names for it.
+broken: then the check is missed. Exit code 1 if some check is missed neither by a script nor by an attack that a test
+names for it; the last lines say which. Checks of what the caller hands in, not a peer, are listed and not taken out.
 
-The same seed plays the same scripts on the same version of hypothesis; a batch that breaks a claim can be played alone.
+The number of scripts is rounded up so that each kind gets as many; besides them hypothesis plays, and we count, those
+that it gives up half-way: up to a quarter more. The same seed plays the same scripts on the same version of hypothesis;
+a batch that breaks a claim can be played alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +34,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent))  # as conftest.py does
 
 import attacks_on_a_ring  # noqa: F401
+import honest_coordinator_machine
 import lying_coordinator_machine
 import lying_coordinator_view
 from attacks_on_participants import ATTACKS
@@ -38,7 +43,7 @@ from honest_coordinator_machine import HonestCoordinator
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
 from lying_coordinator_machine import LyingCoordinator
-from naive_variants import checks_of, client_without, server_without
+from naive_variants import checks_of, client_without, refusals, server_without
 from test_client_phases import WRONG_SHARES
 from test_server_phases import CHEATS
 
@@ -77,11 +82,11 @@ def lying(drawn: tuple[lying_coordinator_machine.Plan, ...]) -> Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "honest coordinator, complete graph": honest(False),
-    "honest coordinator, ring": honest(True),
-    "lying coordinator, complete graph": lying(lying_coordinator_machine.COMPLETE),
-    "lying coordinator, ring": lying(lying_coordinator_machine.RINGS),
-    "lying coordinator, ring about to be cut": lying((lying_coordinator_machine.CUT,)),
+    "honest-complete": honest(False),
+    "honest-ring": honest(True),
+    "lying-complete": lying(lying_coordinator_machine.COMPLETE),
+    "lying-ring": lying(lying_coordinator_machine.RINGS),
+    "lying-cut-ring": lying((lying_coordinator_machine.CUT,)),
 }
 OF_PARTICIPANTS = [kind for kind in KINDS if kind.startswith("lying")][::-1] + [
     kind for kind in KINDS if kind.startswith("honest")
@@ -99,6 +104,7 @@ class Played:
     checked: Counter[str] = field(default_factory=Counter)
     broken: str = ""  # the claim
     text: str = ""
+    asked: int = 0
 
 
 def play(
@@ -118,13 +124,13 @@ def play(
             phases=(Phase.generate,),
         ),
     )
-    played = Played(kind, 0, machine.seen, machine.checked)
+    played = Played(kind, 0, machine.seen, machine.checked, asked=scripts)
     try:
         seed(number)(test)()
     except Exception as error:
         played.broken = error.claim if isinstance(error, Broken) else f"{type(error).__name__} in the machine"
         played.text = "\n".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
-        played.text += f'\n\nIts batch: --kind "{kind}" --seed {number} --scripts {scripts} --jobs 1'
+        played.text += f"\n\nIts batch: --kind {kind} --seed {number} --scripts {scripts} --jobs 1"
     played.scripts = machine.seen.pop("scripts", 0) + bool(played.broken)
     lying_coordinator_view.answer.cache_clear()  # what was told in one batch is hardly told again in another
     return played
@@ -138,20 +144,24 @@ def play_batch(task: tuple[str, int, int]) -> Played:
 
 
 def batches(kinds: list[str], scripts: int, first: int) -> Iterator[tuple[str, int, int]]:
-    """In turn of all kinds."""
-    number, left = first, scripts
+    """In turn of all kinds, each of which gets as many scripts."""
+    number, left = first, -(-scripts // len(kinds))  # rounded up
     while left > 0:
-        yield kinds[(number - first) % len(kinds)], number, min(BATCH, left)
-        number, left = number + 1, left - BATCH
+        for kind in kinds:
+            yield kind, number, min(BATCH, left)
+            number += 1
+        left -= BATCH
 
 
 def play_all(kinds: list[str], scripts: int, first: int, jobs: int) -> int:
     started, shown = time.monotonic(), 0.0
+    asked, done = -(-scripts // len(kinds)) * len(kinds), 0
     total = {kind: Played(kind, 0) for kind in kinds}
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for played in pool.imap_unordered(play_batch, batches(kinds, scripts, first)):
             one = total[played.kind]
             one.scripts += played.scripts
+            done += played.asked
             one.seen += played.seen
             one.checked += played.checked
             if played.broken:
@@ -161,13 +171,12 @@ def play_all(kinds: list[str], scripts: int, first: int, jobs: int) -> int:
             elapsed = time.monotonic() - started
             if elapsed - shown > 15:
                 shown = elapsed
-                done = sum(each.scripts for each in total.values())
-                print(f"{done} of {scripts} scripts in {elapsed:.0f} s", file=sys.stderr, flush=True)
-    report(total.values(), time.monotonic() - started, first)
+                print(f"{done} of {asked} scripts in {elapsed:.0f} s", file=sys.stderr, flush=True)
+    report(list(total.values()), asked, time.monotonic() - started, first)
     return 0
 
 
-def report(total: Iterable[Played], seconds: float, first: int) -> None:
+def report(total: list[Played], asked: int, seconds: float, first: int) -> None:
     for one in total:
         print(f"\n{one.kind}: {one.scripts} scripts")
         for name, count in sorted(one.seen.items(), key=lambda item: (-item[1], item[0])):
@@ -176,7 +185,9 @@ def report(total: Iterable[Played], seconds: float, first: int) -> None:
     print(f"\nclaims held: {checked.total():,}")
     for name, count in checked.most_common():
         print(f"  {count:9,}  {name}")
-    print(f"\n{sum(one.scripts for one in total)} scripts in {seconds:.0f} s from seed {first}; no claim is broken")
+    print("--help says what each of them is.")
+    given_up = sum(one.scripts for one in total) - asked
+    print(f"\n{asked} scripts and {given_up} given up half-way in {seconds:.0f} s, seed {first}; no claim is broken")
 
 
 # ---------------------------------------------------------------- without one check at a time
@@ -195,6 +206,11 @@ class Found:
 def checks() -> list[tuple[str, str]]:
     coordinator = [("coordinator", one) for module in (server_phases, unmasking) for one in checks_of(module)]
     return [("participant", one) for one in checks_of(client_phases)] + coordinator
+
+
+def of_callers() -> list[str]:
+    """What is refused of the caller's own arguments: no message of a peer comes to it, so no script can."""
+    return [one for module in (client_phases, server_phases, unmasking) for one in refusals(module, "ValueError")]
 
 
 def play_without(task: tuple[str, str, int, int]) -> Found:
@@ -222,17 +238,30 @@ def attacks_on(side: str, check: str) -> list[str]:
 
 
 def play_without_each(budget: int, first: int, jobs: int, only: str) -> int:
-    started, missed = time.monotonic(), 0
+    started = time.monotonic()
+    not_missed: list[Found] = []
     tasks = [(side, check, budget, first) for side, check in checks() if only in check]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for found in pool.imap(play_without, tasks):
-            directed = attacks_on(found.side, found.check)
-            by = f"{found.scripts:5} scripts: {found.broken}" if found.broken else f"    - of {found.scripts} scripts"
+            attacks = attacks_on(found.side, found.check)
+            named = f"attacks: {', '.join(attacks)}" if attacks else "no attack is named for it"
+            by = f"after {found.scripts} scripts '{found.broken}' is broken"
+            by = by if found.broken else f"nothing is broken by {found.scripts} scripts"
             print(f"{found.side}: {_in_short(found.check)}")
-            print(f"    {by}; {len(directed)} attacks{': ' + directed[0] if directed else ''}", flush=True)
-            missed += not found.broken and not directed
-    print(f"{len(tasks)} checks in {time.monotonic() - started:.0f} s; {missed} that nothing here misses")
-    return 1 if missed and not only else 0
+            print(f"    {by}; {named}", flush=True)
+            if not found.broken and not attacks:
+                not_missed.append(found)
+    print("\nNot taken out, since they refuse what the caller hands in, and no message of a peer comes to them:")
+    for check in of_callers():
+        print(f"  {check}")
+    print(f"\n{len(tasks)} checks in {time.monotonic() - started:.0f} s. The claims in quotes: --help.")
+    if not not_missed:
+        print("Each is missed by a script, or by an attack that a test names for it.")
+        return 0
+    print(f"Missed by nothing here: {len(not_missed)}")
+    for found in not_missed:
+        print(f"  {found.side}: {_in_short(found.check)}")
+    return 1
 
 
 def _in_short(check: str) -> str:
@@ -240,17 +269,28 @@ def _in_short(check: str) -> str:
     return f"{consequence.strip()}  ({condition})"[:200]
 
 
+def claims() -> str:
+    """What the claims are, as both machines have them at their heads."""
+    parts = []
+    for title, module in (("lying", lying_coordinator_machine), ("honest", honest_coordinator_machine)):
+        lines = (inspect.getdoc(module) or "").splitlines()
+        parts += [f"what is claimed with {'a' if title == 'lying' else 'an'} {title} coordinator:"]
+        parts += [*(line for line in lines if line.startswith("    ")), ""]
+    return "\n".join((*parts, "'... in the machine': an error of Python that no claim is about"))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0: every claim held, or every check is needed by something."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.secagg.random_scripts",
         description=__doc__,
+        epilog=claims(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--scripts", type=int, default=10_000, help="how many (default: %(default)s)")
+    parser.add_argument("--scripts", type=int, default=10_000, help="how many in all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the first batch (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes (default: one a core)")
-    parser.add_argument("--kind", action="append", choices=list(KINDS), help="only scripts of this kind")
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="only this; again for more")
     parser.add_argument("--naive", action="store_true", help="take out one check at a time")
     parser.add_argument("--budget", type=int, default=1000, help="scripts for each check (default: %(default)s)")
     parser.add_argument("--only", default="", help="with --naive: checks whose source holds this text")

@@ -22,7 +22,7 @@ def test_scripts_of_every_kind_are_played_and_claims_held(kind: str) -> None:
 
 
 def test_the_same_seed_plays_the_same_scripts() -> None:
-    kind = "lying coordinator, ring"
+    kind = "lying-ring"
     one, again, other = (play(kind, number, 4) for number in (7, 7, 8))
     assert (one.scripts, one.seen, one.checked) == (again.scripts, again.seen, again.checked)
     assert one.checked != other.checked
@@ -30,16 +30,17 @@ def test_the_same_seed_plays_the_same_scripts() -> None:
 
 def test_what_breaks_is_told_with_its_steps() -> None:
     naive = client_without("this phase is over for this participant")
-    played = play("lying coordinator, complete graph", 1, 50, naive)
+    played = play("lying-complete", 1, 50, naive)
     assert played.broken in ("over", "one answer", "one kind", "forged")
     assert "state.begin(" in played.text
     assert "reproduce_failure" in played.text
-    assert '--kind "lying coordinator, complete graph" --seed 1 --scripts 50 --jobs 1' in played.text
+    assert "--kind lying-complete --seed 1 --scripts 50 --jobs 1" in played.text
 
 
-def test_batches_take_turns_and_end_with_the_number_asked_for() -> None:
+def test_batches_take_turns_and_each_kind_gets_as_many() -> None:
     kinds = ["one", "other"]
-    assert list(batches(kinds, 120, 10)) == [("one", 10, 50), ("other", 11, 50), ("one", 12, 20)]
+    assert list(batches(kinds, 119, 10)) == [("one", 10, 50), ("other", 11, 50), ("one", 12, 10), ("other", 13, 10)]
+    assert list(batches(kinds, 1, 10)) == [("one", 10, 1), ("other", 11, 1)]
     assert {*OF_PARTICIPANTS, *OF_THE_COORDINATOR} == set(KINDS)
 
 
@@ -72,7 +73,7 @@ def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: 
             pass
 
         def imap_unordered(self, call: object, tasks: object) -> list[Played]:
-            good, bad = (Played("lying coordinator, ring", 50) for _ in range(2))
+            good, bad = (Played("lying-ring", 50) for _ in range(2))
             if broken:
                 bad.broken, bad.text = "few", "state.begin(...)"
             return [good, bad]
@@ -85,7 +86,40 @@ def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     monkeypatch.setattr(random_scripts.multiprocessing, "get_context", lambda method: Context())
     for broken, code in ((False, 0), (True, 1)):
-        assert random_scripts.main(["--jobs", "1", "--kind", "lying coordinator, ring", "--scripts", "100"]) == code
+        assert random_scripts.main(["--jobs", "1", "--kind", "lying-ring", "--scripts", "100"]) == code
         shown = capsys.readouterr().out
         assert ("no claim is broken" in shown) == (not broken)
         assert ("the claim 'few' is broken\nstate.begin(...)" in shown) == broken
+
+
+@pytest.mark.parametrize(("scripts_find_it", "code"), [(True, 0), (False, 1)])
+def test_a_check_that_nothing_misses_is_named_at_the_end(
+    scripts_find_it: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Workers:
+        def __init__(self, jobs: int) -> None:
+            assert jobs == 1
+
+        def __enter__(self) -> Workers:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def imap(self, call: object, tasks: list[tuple[str, str, int, int]]) -> list[random_scripts.Found]:
+            return [random_scripts.Found(side, check, 3, "sum" * scripts_find_it) for side, check, _, _ in tasks]
+
+    class Context:
+        Pool = Workers
+
+    monkeypatch.setattr(random_scripts.multiprocessing, "get_context", lambda method: Context())
+    assert random_scripts.main(["--naive", "--jobs", "1", "--only", "if received < needed"]) == code
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1].startswith("  coordinator: raise TooFewClients(") != scripts_find_it
+    assert any("the vector must have shape" in line for line in shown)
+
+
+def test_every_claim_is_explained() -> None:
+    played = [play(kind, 3, 6) for kind in KINDS]
+    for claim in {claim for one in played for claim in one.checked}:
+        assert f"\n    {claim} " in random_scripts.claims()
