@@ -19,7 +19,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -62,9 +64,19 @@ def main() -> int:
     known = targets()
     names = options.arguments or list(known)
     if options.replay or options.keep:
-        target = known[options.replay or options.keep]
+        chosen = options.replay or options.keep
+        if chosen not in known:
+            return _refuse_target(chosen, known)
+        if not options.arguments:
+            print(f"a file is missing: {'--keep' if options.keep else '--replay'} {chosen} FILE", file=sys.stderr)
+            return 2
+        target = known[chosen]
         for file in options.arguments:
-            data = Path(file).read_bytes()
+            try:
+                data = Path(file).read_bytes()
+            except OSError as error:
+                print(f"{file} can't be read: {error.strerror}", file=sys.stderr)
+                return 2
             target.run(data)
             print(f"{target.name}: {len(data)} bytes, no finding")
             if options.keep:
@@ -72,8 +84,7 @@ def main() -> int:
         return 0
     unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"there is no target {unknown[0]}: {', '.join(known)}", file=sys.stderr)
-        return 2
+        return _refuse_target(unknown[0], known)
     if options.tidy:
         for name in names:
             _tidy(name)
@@ -99,6 +110,12 @@ def main() -> int:
     for path in crashed:
         print(f"  python -m tests.fuzz.run --replay {path.parent.name} {path.relative_to(ROOT)}")
     return 1 if crashed else 0
+
+
+def _refuse_target(name: str, known: Iterable[str]) -> int:
+    names = textwrap.fill(", ".join(known), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    print(f"there is no target {name}; these are:\n{names}", file=sys.stderr)
+    return 2
 
 
 def _options() -> argparse.Namespace:
