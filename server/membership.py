@@ -7,11 +7,13 @@ and events name it by a number that the journal gave it for good.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from mechanisms.plan import Plan
+from mechanisms.statement import LOTTERY
 from secagg.lottery import Draws, Ticket
 from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders
 from secagg.roster import InvalidRoster, Roster, verify_roster
@@ -39,6 +41,25 @@ class Change:
 
     joined: list[int]
     left: list[int]
+
+
+def as_few_as_explain(conflicts: Mapping[int, frozenset[int]]) -> set[int]:
+    """Some of those in conflict, so few as can be found quickly, without whom there would be none.
+
+    The cheats are such a set themselves. Whoever accuses many goes before those it accuses; of a pair the dealer goes.
+
+    Args:
+        conflicts: dealer -> holders that say it sealed rubbish for them.
+    """
+    left = {(dealer, holder) for dealer, holders in conflicts.items() for holder in holders if holder != dealer}
+    found: set[int] = set()
+    while left:
+        dealers = Counter(dealer for dealer, _ in left)
+        counts = Counter(who for pair in left for who in pair)
+        worst = max(sorted(counts), key=lambda who: (counts[who], dealers[who]))
+        found.add(worst)
+        left = {pair for pair in left if worst not in pair}
+    return found
 
 
 class Membership:
@@ -78,8 +99,12 @@ class Membership:
         return frozenset(who for who, number in enumerate(self.numbers) if number not in out)
 
     def missing(self) -> int:
-        """How many more must enrol before a round can begin."""
-        return max(0, smallest_roster(self._plan) - len(self.members()))
+        """How many more must enrol before a round can begin.
+
+        With a lottery the roster is what the planned rate is a rate of, and who is excluded is still drawn, and absent.
+        """
+        here = len(self.roster) if self._plan.sampling == LOTTERY else len(self.members())
+        return max(0, smallest_roster(self._plan) - here)
 
     def exclusions(self) -> dict[bytes, str]:
         """Identity -> reason, of those on the roster in use."""

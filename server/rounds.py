@@ -284,7 +284,7 @@ class Attempt:
         )
         unmasking, requests = await self._compute(check.close)
 
-        # Written once: what is charged, journaled and sent are the same bytes.
+        # Written once: the signatures that are charged, journaled and sent are the same bytes.
         shown = UnmaskingRequest(next(iter(requests.values())).signatures)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)

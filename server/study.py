@@ -34,7 +34,7 @@ from server.configuration import StudyConfiguration
 from server.gathering import Gathering
 from server.journal import Journal
 from server.loop_lag import LoopLag
-from server.membership import Membership, SignedRoster
+from server.membership import Membership, SignedRoster, as_few_as_explain
 from server.outgoing import Outgoing
 from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
@@ -435,7 +435,7 @@ class Study:
         """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again.
 
         Of a dealer and a holder that accuses it of rubbish one has cheated. Who is in more such conflicts than there
-        are colluders is excluded; a dealer whose conflicts ended the attempt is set aside, or it could end the next.
+        are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
         """
         for dealer, holders in attempt.conflicts.items():
             for holder in holders:
@@ -449,12 +449,12 @@ class Study:
             )
             attempt.cheats = {}
         attempt.cheats = self._membership.in_too_many_conflicts() | attempt.cheats
-        # Where all who accused a dealer are excluded, nothing is left against it.
-        starved = [who for who in attempt.starved if attempt.conflicts[who] - attempt.cheats.keys()]
-        for participant in sorted(set(starved) - attempt.cheats.keys()):
+        conflicts = {dealer: attempt.conflicts[dealer] - attempt.cheats.keys() for dealer in attempt.starved}
+        aside = as_few_as_explain({dealer: conflicts[dealer] for dealer in conflicts.keys() - attempt.cheats.keys()})
+        for participant in sorted(aside):
             number, host = self._membership.number(participant), self._membership.host(participant)
             self._membership.set_aside.add(number)
-            reason = "others say that it sealed rubbish for them, and so the attempt failed"
+            reason = "either it sealed rubbish for somebody, or says so falsely, and so the attempt failed"
             self._emit("participant_set_aside", participant=number, host=host, reason=reason)
             log.warning("a participant is set aside", participant=number, host=host, reason=reason)
         for participant, reason in sorted(attempt.cheats.items()):

@@ -74,6 +74,16 @@ def another(kind: int, rows: slice = slice(None)) -> Callable[[Shares], None]:
     return change
 
 
+def strewn(kind: int, rows: slice) -> Callable[[Shares], None]:
+    """The shares of some holders moved by different numbers: moved by the same, they can cancel in a sum of five."""
+
+    def change(shares: Shares) -> None:
+        for times, row in enumerate(shares[rows]):
+            row[kind] = (row[kind].astype(int) + 10**times) % PRIME
+
+    return change
+
+
 def outside_for_itself(shares: Shares) -> None:
     shares[0, SELF_MASK_SEED] = PRIME
 
@@ -116,7 +126,7 @@ HURRIES = Off(
     shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off(
-    "server.study", changed=(("sorted(set(starved) - attempt.cheats.keys())", "()"),), shows=BUDGET_REACHED
+    "server.study", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED
 )
 NOBODY_COUNTS = Off(
     "server.study", changed=(("self._membership.in_too_many_conflicts() | ", ""),), shows="is not named"
@@ -174,7 +184,7 @@ blame_script(
     "commits to so many shares that don't fit the others that nobody can tell which are wrong",
     SECOND_TIME,
     ABORT_THEN_SUM,
-    lambda: deals(another(SELF_MASK_SEED, slice(1, 4))),
+    lambda: deals(strewn(SELF_MASK_SEED, slice(1, 4))),
     WRONG_SEED,
     blames=[Blame(0, UNMASK, "rebuild another self-mask seed", excluded=True)],
 )

@@ -7,7 +7,7 @@ import pytest
 from mechanisms.plan import Plan
 from secagg.parameters import assumed_colluders
 from secagg.roster import Roster, RosterEntry
-from server.membership import Membership, SignedRoster
+from server.membership import Membership, SignedRoster, as_few_as_explain
 from wire.study import plan_study
 
 
@@ -61,3 +61,38 @@ def test_whoever_left_is_not_counted() -> None:
     assert found.in_too_many_conflicts().keys() == {0}
     found.numbers[3] = 999  # somebody else stands there now
     assert found.in_too_many_conflicts() == {}
+
+
+def test_somebody_excluded_does_not_stop_a_lottery() -> None:
+    """The roster is what the rate is a rate of: whoever is out is drawn, and absent. Counting her out is naive."""
+    plan = planned(50, adversarial=0.1, sampling="lottery", population=400)
+    found = membership(plan, 400)
+    found.excluded[found.numbers[7]] = "cheated"
+    found.set_aside.add(found.numbers[8])
+    assert len(found.members()) == 398 < plan.population
+    assert found.missing() == 0
+    assert membership(plan, 398).missing() == 2
+
+
+def test_who_is_excluded_is_missing_where_everybody_is_invited() -> None:
+    plan = planned(7, adversarial=0.1)
+    found = membership(plan, 7)
+    found.excluded |= dict.fromkeys(found.numbers[: 8 - plan.quorum], "cheated")
+    assert found.missing() == 1
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "aside"),
+    [
+        pytest.param({}, set(), id="nobody"),
+        pytest.param({3: {0}}, {3}, id="one against one: the dealer"),
+        pytest.param({3: {0, 1}}, {3}, id="two against one"),
+        pytest.param({3: {0}, 4: {0}, 5: {1}, 6: {1}}, {0, 1}, id="two liars, each with victims of its own"),
+        pytest.param({3: {0, 1}, 4: {0, 1}, 5: {0, 1}, 6: {0, 1}}, {0, 1}, id="two liars together"),
+        pytest.param({0: {3, 4}, 5: {1}, 6: {1}}, {0, 1}, id="a dealer of rubbish, and a liar"),
+        pytest.param({3: {3, 0}}, {3}, id="itself doesn't count"),
+    ],
+)
+def test_as_few_are_set_aside_as_explain_the_conflicts(conflicts: dict[int, set[int]], aside: set[int]) -> None:
+    """All starved dealers, the naive rule, are four honest ones where two liars have two victims each."""
+    assert as_few_as_explain({dealer: frozenset(holders) for dealer, holders in conflicts.items()}) == aside
