@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
+CURIOUS_TRUST: Final = "trusted to follow the protocol: it tells everybody the same, and reads what it can"
+"""What a curious coordinator is, in every text that names it."""
 OFTEN: Final = 0.05
 UNSURE: Final = 0.2
 """Standard error of the share below a clip above which clips that adapt mostly follow noise."""
@@ -22,8 +25,8 @@ def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
         found.append("Note: against a semi-malicious coordinator a plan can be made, but no study is served.")
     if figures["adversary"] == "curious":
         found.append(
-            "Note: the coordinator is trusted to tell everybody the same. Participants join only if their own policy "
-            "accepts that, nobody who missed a sum takes its charge back, and no transcripts are kept."
+            f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their own policy accepts that, "
+            "nobody who missed a sum takes its charge back, and no transcripts are kept."
         )
     if figures["mechanism"] == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")
@@ -44,6 +47,41 @@ def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
             "may fail for somebody. Choose it far below."
         )
     return found
+
+
+def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, instead: str) -> str:
+    """Why the graph is complete although a ring was asked for, without a full stop; for `--graph harary`.
+
+    Args:
+        instead: what to change where a ring would hold if fewer may drop out, such as "raise --min-survivors".
+    """
+    from secagg.parameters import SMALL_COHORT
+
+    told = "--graph harary was asked for, and the graph is complete: "
+    if clients < SMALL_COHORT:
+        return told + f"below {SMALL_COHORT} participants there is no ring"
+    told += f"no ring holds if {clients - min_survivors:,} of {clients:,} may drop out"
+    fewest = fewest_on_a_ring(clients, colluders, adversary)
+    if fewest is None or fewest <= min_survivors:
+        return told
+    return f"{told}: {instead}, as one holds from min_survivors {fewest:,}; or leave --graph out"
+
+
+@lru_cache(maxsize=64)
+def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None:
+    """Fewest survivors with which a ring holds; None where none does even if nobody drops out."""
+    from secagg.parameters import sparse_sharing
+
+    def holds(survivors: int) -> bool:
+        return sparse_sharing(clients, colluders, survivors, adversary) is not None
+
+    low, high = 0, clients  # a ring holds for all survivors from some number on
+    if not holds(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def reached(figures: Mapping[str, Any]) -> bool:

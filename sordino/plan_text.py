@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sordino.plan_checks import percent, reached
+from sordino.plan_checks import CURIOUS_TRUST, no_ring, percent, reached
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -18,7 +18,7 @@ _LAYERS_SHOWN: Final = 8
 _COORDINATOR: Final = {
     "malicious": "it may lie; participants sign who is in a sum before it opens",
     "semi-malicious": "may lie once keys are exchanged; for comparison, never served",
-    "curious": "trusted to tell everybody the same: nobody signs who is in a sum",
+    "curious": f"{CURIOUS_TRUST}; nobody signs who is in a sum",
 }
 _SAMPLED: Final = {
     "lottery": "drawn by lottery",
@@ -48,8 +48,20 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     figures["quantile_stderr"] = quantile_stderr(plan)
     figures["trusts"] = DESCRIPTIONS[plan.mechanism].trusts
     figures["theorem"] = DESCRIPTIONS[plan.mechanism].theorem
-    figures["warnings"] = list(plan.warnings)
+    figures["warnings"] = [*plan.warnings, *ring_warnings(plan.graph, figures)]
     return figures
+
+
+def ring_warnings(asked: str, figures: Mapping[str, Any]) -> list[str]:
+    """A sentence without a full stop where a ring was asked for, and the graph is complete."""
+    from secagg.parameters import COMPLETE, HARARY
+
+    if asked != HARARY or figures["graph"] != COMPLETE:
+        return []
+    if figures["mechanism"] == "binomial":
+        return ["--graph harary was asked for, and the graph is complete: no other is planned with binomial noise"]
+    whose = (figures["clients"], figures["A"], figures["min_survivors"], figures["adversary"])
+    return [no_ring(*whose, "raise --min-survivors")]
 
 
 def quantile_stderr(plan: Plan) -> float | None:
@@ -217,7 +229,8 @@ def _sharing(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if degree == others:
         graph = ("graph", "complete", "everybody shares with everybody")
     else:
-        graph = ("graph", f"ring of {degree}", f"each shares with {degree // 2} on either side, of {others} others")
+        told = f"k-regular: each shares with {degree // 2} on either side, of {others} others"
+        graph = ("graph", f"ring of {degree}", told)
     return [
         graph,
         ("threshold", f"{figures['threshold']}", "shares that open a secret if all take part"),

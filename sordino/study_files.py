@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sordino.plan_checks import CURIOUS_TRUST
+
 if TYPE_CHECKING:
     from sordino.local_study import StudyOptions
 
@@ -57,8 +59,9 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("bits", options.bits, "of one value on the wire, 1 to 62"),
             _line("max_dropout", options.max_dropout, "share of participants that may leave in a round"),
             _line("adversarial", options.adversarial, "share assumed to collude with the coordinator"),
-            _line("adversary", options.adversary, "malicious; curious: trusted to follow the protocol"),
-            _line("graph", options.graph, "complete, harary (a ring), auto: the ring where it halves the work"),
+            f"# A curious coordinator is {CURIOUS_TRUST}.",
+            _line("adversary", options.adversary, "what the coordinator may do: malicious or curious"),
+            _line("graph", options.graph, "complete, harary (the ring), auto: the ring where it halves the work"),
             _line("min_survivors", _settled(options.min_survivors), "fewest in a sum; the noise is sized for it"),
             _line("quorum", _settled(options.quorum), "fewest that may begin a round"),
             _line("beta", options.beta, "rounding is repeated above the norm bound of this level"),
@@ -89,7 +92,7 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("transcript_key", "coordinator/transcript.key", "secret; signs transcripts"),
             _line("max_attempts", options.max_attempts, "at one round; each attempt that unmasks costs budget"),
             _line("upload_credits", 64, "uploads held in memory at once"),
-            _line("transcripts", "keep", "a signed file for each finished round; off: none"),
+            _line("transcripts", "keep", _TRANSCRIPTS.get(options.adversary, _TRANSCRIPTS["malicious"])),
             _line("publish_transcripts", False, "true tells everybody who took part: sampling amplifies nothing then"),
             _line("one_machine", options.one_machine, "all parts on one machine: honest-but-curious only"),
             "",
@@ -164,7 +167,10 @@ def host_toml(
 def _curious(options: StudyOptions) -> list[str]:
     if options.adversary != "curious":
         return []
-    return [_line("curious_coordinator", True, "trust it to tell everybody the same; nobody signs who is in a sum")]
+    return [
+        f"# The coordinator is {CURIOUS_TRUST}.",
+        _line("curious_coordinator", True, "accept that; nobody signs who is in a sum"),
+    ]
 
 
 def _sampling(options: StudyOptions) -> list[str]:
@@ -183,6 +189,10 @@ _MECHANISM_COMMENTS = {
     "skellam": "the only one that is accepted; everybody adds a share of the noise",
     "local-gaussian": "the only one that is accepted; each report is private by itself",
     "gaussian": "trusted to add it: the coordinator sees sums without noise",
+}
+_TRANSCRIPTS = {
+    "malicious": "a signed file for each finished round; off: none",
+    "curious": "none in a curious study, whatever this says",
 }
 _TASK_COMMENTS = {
     "client_rate": "step size of local training",

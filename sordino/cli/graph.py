@@ -12,21 +12,26 @@ from typing import Annotated, Any
 import typer
 
 from sordino.exit_codes import ExitCode, Failure, listing
+from sordino.plan_checks import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (
     "How many neighbours each participant has, and how many shares rebuild a secret.\n\nEach participant exchanges "
     "masks and shares with as few others as keep the sum whole: with all of them in small cohorts, else with its "
-    "neighbours on a ring whose order nobody chose. Whoever colludes and whoever drops out takes neighbours away; the "
-    "numbers hold whatever the coordinator of the kind named does, but for a chance of 2^-sigma. docs/graph.md derives "
-    "them.\n\n"
-    "curious: it follows the protocol and reads everything. semi-malicious: it may ask different participants for "
+    "neighbours on a ring (k-regular) whose order nobody chose. Whoever colludes and whoever drops out takes "
+    "neighbours away; the numbers hold whatever the coordinator of the kind named does, but for a chance of 2^-sigma. "
+    "A window is half as many places of the ring, one after the other, as a participant has neighbours: where two "
+    "windows hold nobody honest any more, the ring falls in two, and so does the sum. docs/graph.md derives the "
+    "numbers.\n\n"
+    "The degree grows with how many may drop out: clients - min_survivors. A study's plan may let more drop out than "
+    "the share here does: give --min-survivors as [bold]sordino plan[/bold] prints it.\n\n"
+    f"curious: {CURIOUS_TRUST}. semi-malicious: it may ask different participants for "
     "different shares, as published systems assume; no study runs under it. malicious: it may also re-pick the ring, "
     "2^grinding times, and chooses who drops out once it has seen it.\n\n"
-    "JSON: degree, threshold and min_survivors; graph is harary (k-regular) or complete; colluders and drops are "
+    "JSON: degree, threshold and min_survivors; graph is harary (the ring) or complete; colluders and drops are "
     "counts; set_by says what the degree is due to (connectivity, answers, small or infeasible); published_degree and "
-    "published_threshold are those of the published rule, null where it gives none; adversaries compares the three. "
-    "On the complete graph the figures of neighbours on a ring are null."
+    "published_threshold are those of \\[BBG+20]'s rule, null where it gives none; adversaries compares the three; "
+    "warnings are sentences. On the complete graph the figures of neighbours on a ring are null."
 )
 EPILOG = (
     "Example: [bold]sordino graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000[/bold]\n\n"
@@ -45,13 +50,20 @@ class Adversary(StrEnum):
 
 
 def run(
-    clients: Annotated[int, typer.Option(min=2, max=LARGEST, help="Participants of a round.")] = 1000,
+    clients: Annotated[int, typer.Option(min=2, max=LARGEST, metavar="N", help="Participants of a round.")] = 1000,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
-    dropout: Annotated[float, typer.Option(help="Share that may leave in a round.")] = 0.1,
-    adversary: Annotated[Adversary, typer.Option(help="What the coordinator may do.")] = Adversary.MALICIOUS,
+    dropout: Annotated[
+        float, typer.Option("--dropout", "--max-dropout", help="Share that may leave in a round.")
+    ] = 0.1,
+    adversary: Annotated[
+        Adversary,
+        typer.Option(metavar="NAME", help="What the coordinator may do: malicious, semi-malicious or curious."),
+    ] = Adversary.MALICIOUS,
     min_survivors: Annotated[
         int | None,
-        typer.Option(min=1, help="Fewest participants in a sum.", show_default="as many as dropout leaves"),
+        typer.Option(
+            min=1, metavar="N", help="Fewest participants in a sum.", show_default="as many as dropout leaves"
+        ),
     ] = None,
     sigma: Annotated[
         int, typer.Option(min=0, max=256, help="A round is insecure with 2^-sigma.", rich_help_panel=_SAFETY)
@@ -82,7 +94,7 @@ def run(
         figures["attack"] = _attack(figures, rings)
     typer.echo(json.dumps(figures) if as_json else "\n".join(graph_lines(figures)))
     if rings and not figures["attack"]["ok"]:
-        raise Failure(ExitCode.BOUND, "the attack succeeds more often than these parameters allow: report it")
+        raise Failure(ExitCode.BOUND, "the attack succeeds more often than these parameters allow: report it.")
     return int(ExitCode.OK)
 
 
@@ -108,14 +120,14 @@ def graph_figures(
     for name, share in (("adversarial", adversarial), ("dropout", dropout)):
         if not 0 <= share < 1:
             raise Failure(ExitCode.INPUT, f"--{name} {share:g} is no share: it lies from 0 to below 1.")
-    # The decimal that was written: in binary floating point 0.9 x 1000 may be a hair more.
-    planned = math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
-    survivors = planned if min_survivors is None else min_survivors
+    survivors = _planned(clients, dropout) if min_survivors is None else min_survivors
     if survivors > clients:
         raise Failure(ExitCode.INPUT, f"--min-survivors {survivors} is more than the {clients} clients.")
     colluders = max(assumed_colluders(clients, adversarial, dropout), FEWEST_COLLUDERS)
     if clients <= colluders:
-        told = f"{clients} clients of whom {colluders} may collude hide nobody from them."
+        told = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
+        if colluders > FEWEST_COLLUDERS:
+            told = f"{clients} clients of whom {colluders} may collude hide nobody from them."
         raise Failure(ExitCode.INFEASIBLE, told, f"invite at least {colluders + 1}")
     bits = {"sigma": sigma, "eta": eta, "grinding": grinding}
     drops = clients - survivors
@@ -124,15 +136,7 @@ def graph_figures(
     signatures = signatures_needed(clients, colluders) if adversary == MALICIOUS else 0
     needed = max(chosen["threshold"], signatures)
     if needed > survivors:
-        what = "threshold" if chosen["threshold"] == needed else "number of signatures"
-        told = (
-            f"the {what} {needed} for {clients} clients, of whom {colluders} may collude, is above min_survivors "
-            f"{survivors}."
-        )
-        instead = f"use --min-survivors {needed}: at most {clients - needed} may leave; or a lower --adversarial"
-        if needed > clients:
-            instead = f"invite at least {colluders + 2} clients, or use a lower --adversarial"
-        raise Failure(ExitCode.INFEASIBLE, told, instead)
+        raise _too_few_survivors(chosen, clients, colluders, survivors, signatures, adversary, bits)
     published = _published(clients, adversarial, dropout, adversary)
     return {
         "clients": clients,
@@ -148,7 +152,58 @@ def graph_figures(
         "published_degree": published[0],
         "published_threshold": published[1],
         "adversaries": all_three,
+        "warnings": _warnings(clients),
     }
+
+
+def _planned(clients: int, dropout: float) -> int:
+    """How many that share leaves, of the decimal that was written: in binary 0.9 x 1000 may be a hair more."""
+    return math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
+
+
+def _warnings(clients: int) -> list[str]:
+    from secagg.shamir import PRIME
+
+    return [f"no round has more than {PRIME - 1:,} participants"] if clients >= PRIME else []
+
+
+def _too_few_survivors(
+    chosen: dict[str, Any],
+    clients: int,
+    colluders: int,
+    survivors: int,
+    signatures: int,
+    adversary: str,
+    bits: dict[str, int],
+) -> Failure:
+    """Why no sum of so few can be opened, and the fewest of whom one can, looked for upwards."""
+    from secagg.parameters import SMALL_COHORT, complete_graph_threshold
+
+    by_signatures = signatures > chosen["threshold"]
+    needed = signatures if by_signatures else chosen["threshold"]
+    what = f"the number of signatures {needed}" if by_signatures else f"the threshold {needed}"
+    if chosen["graph"] == "complete" and not by_signatures:
+        why = f"no ring has fewer than {SMALL_COHORT} participants"
+        if clients >= SMALL_COHORT:
+            why = f"no ring holds if {clients - survivors:,} of {clients:,} may drop out"
+        what = f"{why}, and {what} of the complete graph"
+    told = f"{what} for {clients} clients, of whom {colluders} may collude, is above min_survivors {survivors}."
+    least = max(complete_graph_threshold(clients, colluders), signatures)  # enough on the complete graph
+    if least > clients:
+        return Failure(
+            ExitCode.INFEASIBLE, told, f"invite at least {colluders + 2} clients, or use a lower --adversarial"
+        )
+
+    def shared(number: int) -> dict[str, Any]:
+        return _sharing(clients, colluders, clients - number, adversary, bits)
+
+    low, high = max(survivors, signatures - 1), least
+    while high - low > 1:  # below that many only on a ring, which holds from some number on
+        middle = (low + high) // 2
+        low, high = (low, middle) if shared(middle)["threshold"] <= middle else (middle, high)
+    graph = "on the complete graph" if shared(high)["graph"] == "complete" else "on a ring"
+    instead = f"use --min-survivors {high}, {graph}: at most {clients - high} may leave; or a lower --adversarial"
+    return Failure(ExitCode.INFEASIBLE, told, instead)
 
 
 def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dict[str, int]) -> dict[str, Any]:
@@ -203,35 +258,46 @@ def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
 
 def graph_lines(figures: dict[str, Any]) -> list[str]:
     """What is printed, at most as wide as `sordino.plan_text.terminal_width`."""
+    from sordino.plan_checks import percent
     from sordino.plan_text import aligned, terminal_width
 
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
-    graph = "complete graph" if complete else f"k-regular graph, {degree / (clients - 1):.1%} of the others"
+    graph = "complete graph" if complete else f"ring (k-regular), {percent(degree / (clients - 1))} of the others"
+    drops = f"{figures['drops']:,}" if figures["drops"] else "nobody"
     lines = textwrap.wrap(
         f"{clients:,} participants, {figures['colluders']:,} of whom may collude with a {figures['adversary']} "
-        f"coordinator; {figures['drops']:,} may drop out: {graph}.",
+        f"coordinator; {drops} may drop out: {graph}.",
         width,
         break_on_hyphens=False,
     )
     lines += ["", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
     lines += textwrap.wrap(_set_by(figures), width, break_on_hyphens=False)
+    if figures["adversary"] == "curious":
+        lines += textwrap.wrap(f"A curious coordinator is {CURIOUS_TRUST}.", width, break_on_hyphens=False)
     lines += ["", f"  {'coordinator':<16}{'neighbours':>10}{'threshold':>11}  graph     degree due to"]
     for name, one in figures["adversaries"].items():
         lines.append(
-            f"  {name:<16}{one['degree']:>10,}{one['threshold']:>11,}  {one['graph']:<8}  {_DUE[one['set_by']]}"
+            f"  {name:<16}{one['degree']:>10,}{one['threshold']:>11,}  {_GRAPHS[one['graph']]:<10}"
+            + _DUE[one["set_by"]]
             + ("" if one["threshold"] <= figures["min_survivors"] else " (no answer)")
         )
+    if figures["min_survivors"] == _planned(clients, figures["dropout"]):
+        more = "A study's plan may let more drop out: give --min-survivors as `sordino plan` prints it."
+        lines += ["", *textwrap.wrap(more, width, break_on_hyphens=False)]
+    for warning in figures["warnings"]:
+        lines += ["", *textwrap.wrap(f"Note: {warning}.", width, break_on_hyphens=False)]
     if "attack" in figures:
         lines += ["", *_attack_lines(figures["attack"], width)]
     return lines
 
 
+_GRAPHS = {"complete": "complete", "harary": "ring"}
 _DUE = {
     "connectivity": "connectivity",
     "answers": "enough answers",
     "small": "small cohort",
-    "infeasible": "no sparse graph",
+    "infeasible": "no ring holds",
 }
 
 
@@ -261,7 +327,7 @@ def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         rows.append(("signatures", f"{figures['signatures']:,}", "over the survivors, before anything is revealed"))
     if figures["published_degree"] is not None:
         figure = f"{figures['published_degree']}, {figures['published_threshold']}"
-        rows.append(("published", figure, "neighbours and threshold of the published rule, for these shares"))
+        rows.append(("[BBG+20]", figure, "neighbours and threshold of its rule, for these shares"))
     return rows
 
 
@@ -269,6 +335,8 @@ def _connectivity(figures: dict[str, Any]) -> str:
     if figures["graph"] == "complete":
         return "everybody else: no set of dropouts parts the others"
     half = figures["degree"] // 2
+    if figures["adversary"] == "malicious" and not figures["drops"]:
+        return f"any two windows of {half:,} places on the ring hold somebody honest"
     if figures["adversary"] == "malicious":
         return (
             f"any two windows of {half:,} places on the ring hold more than the {figures['drops']:,} honest "
@@ -286,11 +354,11 @@ def _set_by(figures: dict[str, Any]) -> str:
     chance = f"What is said of corrupt neighbours and windows holds but for {security}."
     if figures["set_by"] == "small":
         return (
-            f"Below {SMALL_COHORT} participants the rule for sparse graphs says little: the complete graph, with at "
-            "least 2 colluders."
+            f"Below {SMALL_COHORT} participants the rule for rings says little: the complete graph, with at least 2 "
+            "colluders."
         )
     if figures["set_by"] == "infeasible":
-        return "No sparse graph keeps survivors connected, secrets safe and enough answers: the complete graph."
+        return "No ring keeps survivors connected, secrets safe and enough answers: the complete graph."
     if figures["set_by"] == "connectivity":
         return f"The degree is the smallest that keeps the honest survivors connected. {chance}"
     return (
@@ -303,11 +371,15 @@ def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
     from sordino.plan_text import aligned
 
     malicious = attack["adversary"] == "malicious"
-    allowed = f"{attack['drops']:,} may drop out" if malicious else "0 part the ring"
+    left = ("fewest left", f"{attack['fewest_honest']:,}", "honest and still there in two windows; 0 would cut a ring")
+    if malicious:
+        drops = attack["drops"]
+        told = f"{drops:,} or fewer, who may all drop out," if drops else "0"
+        left = ("fewest honest", left[1], f"in two windows; {told} would cut a ring")
     rows = [
-        ("cut in two", f"{attack['cuts']:,}", f"rings; bound: {_rare(attack['cut_bound'])} of them"),
-        ("fewest honest" if malicious else "fewest left", f"{attack['fewest_honest']:,}", f"in two windows; {allowed}"),
-        ("secrets open", f"{attack['opened']:,}", f"rings; bound: {_rare(attack['open_bound'])} of them"),
+        ("cut in two", *_seen(attack["cuts"], attack["rings"], attack["cut_bound"])),
+        left,
+        ("secrets open", *_seen(attack["opened"], attack["rings"], attack["open_bound"])),
         (
             "most corrupt",
             f"{attack['most_corrupt_neighbours']:,}",
@@ -321,7 +393,12 @@ def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
     ]
 
 
-def _rare(probability: float) -> str:
-    if not probability:
-        return "none"
-    return f"{probability:.2g}" if probability > 1e-3 else f"2^{math.log2(probability):.0f}"
+def _seen(count: int, rings: int, bound: float) -> tuple[str, str]:
+    """How many rings, which share of all, and at most which share."""
+    if not bound:
+        most = "none"
+    elif bound > 1e-4:
+        most = f"at most {100 * bound:.2g} %" if bound < 1 else "perhaps all"
+    else:
+        most = f"at most 2^{math.log2(bound):.0f} of them"
+    return f"{count:,}", f"of {rings:,} rings ({100 * count / rings:.2g} %), {most} by the bound"

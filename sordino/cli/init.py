@@ -104,7 +104,8 @@ def run(
         int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_PRIVACY)
     ] = _D.bits,
     max_dropout: Annotated[
-        float, typer.Option(help="Share that may leave in a round.", rich_help_panel=_PRIVACY)
+        float,
+        typer.Option("--max-dropout", "--dropout", help="Share that may leave in a round.", rich_help_panel=_PRIVACY),
     ] = _D.max_dropout,
     adversarial: Annotated[
         float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PRIVACY)
@@ -113,7 +114,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="What the coordinator may do: malicious, or curious, which is trusted to tell everybody the same.",
+            help="What the coordinator may do: malicious, or curious, trusted to follow the protocol: it tells "
+            "everybody the same, and reads what it can.",
             rich_help_panel=_PRIVACY,
         ),
     ] = _D.adversary,
@@ -121,7 +123,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="On which secrets are shared: complete, harary (a ring), or auto: the ring where it halves the work.",
+            help="On which secrets are shared: complete, harary (the ring), or auto: the ring where it halves the "
+            "work.",
             rich_help_panel=_PRIVACY,
         ),
     ] = _D.graph,
@@ -225,7 +228,7 @@ def run(
 ) -> int:
     from mechanisms.refusals import InfeasiblePlan
     from secagg.parameters import GRAPHS
-    from secagg.sharing import CURIOUS, MALICIOUS
+    from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
     from sordino.carried_authority import CarriedAuthority
     from sordino.local_study import check_places, make_local_study, plan_for
     from sordino.plan_checks import notes
@@ -255,6 +258,12 @@ def run(
             "Use 2 or more.",
         )
     one_of("--rotation", rotation, ("auto", *ROTATIONS))
+    if adversary == SEMI_MALICIOUS:
+        raise Failure(
+            ExitCode.INPUT,
+            "--adversary semi-malicious is for comparison only (sordino plan, graph, bench): a study is served under "
+            "malicious or curious.",
+        )
     one_of("--adversary", adversary, (MALICIOUS, CURIOUS))
     one_of("--graph", graph, ("auto", *GRAPHS))
     one_of("--clip-scaling", clip_scaling, SCALINGS)

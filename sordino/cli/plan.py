@@ -97,14 +97,16 @@ def run(
     ] = None,
     clients: Annotated[int, typer.Option(help="Participants invited to each round.", rich_help_panel=_PROTOCOL)] = 100,
     max_dropout: Annotated[
-        float, typer.Option(help="Share that may leave in a round.", rich_help_panel=_PROTOCOL)
+        float,
+        typer.Option("--max-dropout", "--dropout", help="Share that may leave in a round.", rich_help_panel=_PROTOCOL),
     ] = 0.3,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PROTOCOL)] = 0.05,
     adversary: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What the coordinator may do: malicious, or curious, which is trusted to tell everybody the same.",
+            help="What the coordinator may do: malicious; curious, trusted to follow the protocol: it tells everybody "
+            "the same, and reads what it can; or semi-malicious, for comparison only.",
             rich_help_panel=_PROTOCOL,
         ),
     ] = "malicious",
@@ -112,7 +114,8 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="On which secrets are shared: complete, harary (a ring), or auto: the ring where it halves the work.",
+            help="On which secrets are shared: complete, harary (the ring), or auto: the ring where it halves the "
+            "work.",
             rich_help_panel=_PROTOCOL,
         ),
     ] = "auto",
@@ -299,8 +302,10 @@ def run(
 def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> dict[str, Any]:
     if chosen["mechanism"] == "binomial":
         from sordino.binomial_figures import binomial_figures, plan_binomial_study
+        from sordino.plan_text import ring_warnings
 
-        return binomial_figures(plan_binomial_study(chosen), chosen)
+        figures = binomial_figures(plan_binomial_study(chosen), chosen)
+        return figures | {"warnings": [*figures["warnings"], *ring_warnings(chosen["graph"], figures)]}
     from sordino.plan_bounds import tighter_bounds
     from sordino.plan_text import figures_of
     from wire.study import plan_study

@@ -104,7 +104,14 @@ def test_min_survivors_decides_how_many_may_drop_out() -> None:
     [
         ((20, 0.05, 0.5, "malicious"), ExitCode.INFEASIBLE, "threshold 12 .* min_survivors 10", "--min-survivors 12"),
         ((1_000, 0.3, 0.5, "malicious"), ExitCode.INFEASIBLE, "threshold 651 .* 500", "--min-survivors 651"),
-        ((2, 0.0, 0.0, "curious"), ExitCode.INFEASIBLE, "2 clients of whom 2", "at least 3"),
+        ((2, 0.0, 0.0, "curious"), ExitCode.INFEASIBLE, "at least 2 are assumed to collude in small", "at least 3"),
+        ((200, 0.05, 0.1, "malicious", 100), ExitCode.INFEASIBLE, "no ring holds if 100 of 200 .* 106 of the", " 106,"),
+        (
+            (1_000, 0.05, 0.1, "curious", 40),
+            ExitCode.INFEASIBLE,
+            "threshold 526 of the",
+            "--min-survivors 150, on a ring",
+        ),
         ((100, 1.0, 0.1, "curious"), ExitCode.INPUT, "--adversarial 1 ", None),
         ((100, 0.1, -0.1, "curious"), ExitCode.INPUT, "--dropout -0.1 ", None),
         ((100, 0.1, 0.1, "curious", 101), ExitCode.INPUT, "--min-survivors 101 ", None),
@@ -123,6 +130,9 @@ def test_a_suggestion_works() -> None:
     with pytest.raises(Failure):
         graph_figures(20, 0.05, 0.5, "malicious")
     assert graph_figures(20, 0.05, 0.5, "malicious", 12)["threshold"] == 12
+    assert graph_figures(1_000, 0.05, 0.1, "curious", 150)["graph"] == "harary"
+    with pytest.raises(Failure, match="no ring holds"):
+        graph_figures(1_000, 0.05, 0.1, "curious", 149)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +140,13 @@ def test_a_suggestion_works() -> None:
     [
         (1_000, 0.05, 0.1, "malicious"),
         (65_520, 0.05, 0.1, "malicious"),
+        (100_000, 0.05, 0.05, "semi-malicious"),
         (1_000, 0.05, 0.1, "curious"),
         (1_000, 0.33, 0.33, "semi-malicious"),
         (20, 0.05, 0.3, "malicious"),
     ],
 )
-def test_it_fits_a_terminal(arguments: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fits_a_terminal_and_says_ring(arguments: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     figures = graph_figures(*arguments)
     lines = graph_lines(figures)
@@ -144,6 +155,9 @@ def test_it_fits_a_terminal(arguments: tuple[Any, ...], monkeypatch: pytest.Monk
     for figure in (figures["degree"], figures["threshold"], figures["min_survivors"]):
         assert f"{figure:,}" in text
     assert all(adversary in text for adversary in ADVERSARIES)
+    assert "harary" not in text
+    assert "give --min-survivors as `sordino plan` prints it" in text
+    assert ("no round has more than 65,520" in text) == (arguments[0] > 65_520)
 
 
 def test_the_attack_is_played(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +168,7 @@ def test_the_attack_is_played(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert attack["fewest_honest"] > attack["drops"] == 20
     out, _ = graph(capsys, "--clients", "200", "--rings", "500")
     assert "The attack on 500 random rings" in out
+    assert "0 of 500 rings (0 %), none by the bound" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     _, told = graph(capsys, "--clients", "20", "--rings", "500", code=int(ExitCode.INPUT))
     assert "complete graph" in told

@@ -140,18 +140,24 @@ def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
 
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--epsilon", 20, "--adversary", "curious")
-    assert "Note: the coordinator is trusted to tell everybody the same." in " ".join(out.split())
+    assert "Note: the coordinator is trusted to follow the protocol: it tells everybody the same, and" in " ".join(
+        out.split()
+    )
     configuration = server.configuration.load(tmp_path / "trial")
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")
     host = tmp_path / "trial/hosts/host-01"
     assert "nobody signs who is in a sum" in (host / "host.toml").read_text()
+    assert "# none in a curious study" in (tmp_path / "trial/study.toml").read_text()
     assert client.configuration.load(host).settings().policy.curious_coordinator
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()
-    for option, name in (("--adversary", "semi-malicious"), ("--graph", "star")):
+    for option, name in (("--adversary", "evil"), ("--graph", "star")):
         code, _, err = run("init", tmp_path / "other", option, name)
         assert (code, (tmp_path / "other").exists()) == (2, False)
         assert f"{option} {name} is unknown" in err
+    _, _, err = run("init", tmp_path / "other", "--adversary", "semi-malicious")
+    assert "for comparison only" in err
+    assert "malicious or curious" in err
 
 
 def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:

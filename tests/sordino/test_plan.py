@@ -225,7 +225,7 @@ def test_the_rotation_is_named(run: Run) -> None:
         (
             ("--clients", 100, "--max-dropout", 0.1),
             (
-                "graph ring of 44 each shares with 22 on either side, of 99 others",
+                "graph ring of 44 k-regular: each shares with 22 on either side, of 99 others",
                 "threshold 25 shares that open a secret",
                 "coordinator malicious it may lie; participants sign who is in a sum before it opens",
             ),
@@ -237,8 +237,9 @@ def test_the_rotation_is_named(run: Run) -> None:
         (
             ("--clients", 100, "--max-dropout", 0.1, "--adversary", "curious"),
             (
-                "graph ring of 20 each shares with 10 on either side, of 99 others",
-                "coordinator curious trusted to tell everybody the same: nobody signs who is in a sum",
+                "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
+                "coordinator curious trusted to follow the protocol: it tells everybody the same, and reads what it "
+                "can; nobody signs who is in a sum",
                 "Participants join only if their own policy accepts that",
             ),
         ),
@@ -284,6 +285,27 @@ def test_binomial_noise_is_planned_on_the_complete_graph(run: Run) -> None:
     figures = planned(run, "--mechanism", "binomial", "--bits", 20, "--graph", "harary", "--adversary", "curious")
     assert (figures["graph"], figures["adversary"]) == ("complete", "curious")
     assert figures["degree"] == figures["clients"] - 1
+    assert "no other is planned with binomial noise" in figures["warnings"][0]
+
+
+def test_a_ring_that_was_asked_for_and_does_not_hold_is_told(run: Run) -> None:
+    """The naive plan says "complete" among its rows, and nothing of what was asked for."""
+    asked = ("--graph", "harary", "--no-alternatives")
+    for arguments, told, suggested in (
+        (("--clients", 50), "below 64 participants there is no ring", None),
+        (("--clients", 100, "--min-survivors", 56), "no ring holds if 44 of 100 may drop out: raise", 58),
+    ):
+        code, out, _ = run("plan", *arguments, *asked)
+        assert code == 0
+        assert f"Note: --graph harary was asked for, and the graph is complete: {told}" in " ".join(out.split())
+        assert told in planned(run, *arguments, *asked)["warnings"][0]
+        if suggested is not None:
+            assert f"from min_survivors {suggested}" in " ".join(out.split())
+            nearest = ("--clients", 100, "--dropout", 0.1)
+            assert planned(run, *nearest, "--min-survivors", suggested, *asked)["graph"] == "harary"
+            assert planned(run, *nearest, "--min-survivors", suggested - 1, *asked)["graph"] == "complete"
+    assert planned(run, "--clients", 100, "--dropout", 0.1, *asked)["warnings"] == []
+    assert planned(run, "--clients", 50)["warnings"] == []
 
 
 @pytest.mark.parametrize("graph", ["harary", "complete"])
@@ -291,9 +313,7 @@ def test_bytes_of_alternatives_are_those_of_the_plan(run: Run, graph: str) -> No
     """The naive table counts the complete graph's shares for everybody."""
     options = ("--max-dropout", 0.1, "--graph", graph)
     figures = planned(run, *options, "--alternatives")
-    here = next(
-        row for row in figures["alternatives"]["rows"] if (row["mechanism"], row["bits"]) == ("ddgauss", 16)
-    )
+    here = next(row for row in figures["alternatives"]["rows"] if (row["mechanism"], row["bits"]) == ("ddgauss", 16))
     assert here["upload_bytes"] == figures["upload_bytes"]
 
 

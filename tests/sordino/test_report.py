@@ -195,7 +195,8 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
         "It is trusted to tell everybody the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
-        "trusted to tell everybody the same: nobody signs who is in a sum",
+        "trusted to follow the protocol: it tells everybody the same, and reads what it can; nobody signs who is in a "
+        "sum",
     ):
         assert told in text, told
     assert "honest participants stop" not in text
