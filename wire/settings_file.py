@@ -154,6 +154,8 @@ def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
     message = message.removeprefix("Input ") if message.startswith("Input should") else message
     message = message[:1].lower() + message[1:]
+    if kind in ("bool_parsing", "bool_type"):
+        message = "should be true or false"
     if isinstance(value, Mapping | BaseModel) or value is None:
         return f"{where}: {key + ': ' if key else ''}{message}."
     shown = repr(value) if len(repr(value)) <= _LIMIT else repr(value)[:_LIMIT] + "..."

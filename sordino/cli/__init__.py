@@ -115,6 +115,8 @@ def explain(error: Exception) -> Failure:
     message = str(error).strip() or type(error).__name__
     if isinstance(error, typer.Abort):
         return Failure(ExitCode.INTERRUPTED, "interrupted")
+    if hasattr(error, "format_message") and (refused := _refused_value(error)):
+        return Failure(ExitCode.INPUT, refused)
     if hasattr(error, "format_message"):  # what typer raises for a wrong command line
         return Failure(ExitCode.INPUT, _usage(error))
     if any(kind.__qualname__ == "InfeasiblePlan" for kind in type(error).__mro__):
@@ -184,6 +186,27 @@ def _usage(error: Any) -> str:
     return message.rstrip(".") + end + where
 
 
+def _refused_value(error: Any) -> str | None:
+    """A value that an option can't take, in the words of the verbs; None for whatever else is wrong."""
+    cause, parameter = error.__cause__, getattr(error, "param", None)
+    if parameter is None or not hasattr(cause, "errors"):
+        return None
+    detail = cause.errors()[0]
+    option, given, limits = parameter.opts[0], detail.get("input"), detail.get("ctx", {})
+    kind = detail["type"]
+    if option == "--adversarial" and given in ("malicious", "semi-malicious", "curious"):
+        return "--adversarial is a share such as 0.05; what the coordinator may do is --adversary."
+    if kind in ("greater_than_equal", "less_than_equal"):
+        use = f"at least {limits['ge']}" if "ge" in limits else f"at most {limits['le']}"
+        return f"{option} {given} is out of range. Use {use}."
+    if kind in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
+        return f"{option} {given} is no whole number."
+    if kind in ("float_parsing", "float_type"):
+        return f"{option} {given} is no number."
+    names = re.findall(r"'([^']*)'", str(detail["msg"]).partition("is not one of")[2])
+    return f"{option} {given} is unknown. Use one of: {', '.join(names)}." if names else None
+
+
 def _spoken(arguments: Sequence[str]) -> str:
     """The command as it was called, without options: ``sordino plan``, ``sordino budget show``."""
     words = [part for part in arguments if not part.startswith("-")]
@@ -198,7 +221,8 @@ def _tell(failure: Failure, arguments: Sequence[str]) -> None:
     """One plain sentence on stderr; with --json also one object on stdout."""
     if failure.code is not ExitCode.INTERRUPTED:
         # Whatever room it came from: some errors quote another machine, or a file that somebody else wrote.
-        print(printable(f"{_spoken(arguments)}: {failure.message}"), file=sys.stderr)
+        end = "" if failure.message.endswith((".", "?", "!")) else "."
+        print(printable(f"{_spoken(arguments)}: {failure.message}{end}"), file=sys.stderr)
         if failure.suggestion:
             suggestion = failure.suggestion[:1].upper() + failure.suggestion[1:].rstrip(".") + "."
             print(printable(suggestion), file=sys.stderr)

@@ -98,6 +98,7 @@ def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.Monke
             '"gpt"',
             "study.task = 'gpt' should be 'softmax-regression', 'mlp', 'cnn' or 'synthetic'.",
         ),
+        ("epsilon = 4", "epsilon = 4\nclip_by_layer = 'maybe'", "clip_by_layer = 'maybe' should be true or false."),
         ('"clinic"', '"a b"', "study.name = 'a b'"),
         ("[privacy]", "[privcay]", "privcay is not a known key. Did you mean privacy?"),
         ("[study]", "[coordinator]\nlisten = 'here'\n[study]", "coordinator.listen = 'here' must read HOST:PORT"),

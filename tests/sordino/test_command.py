@@ -89,7 +89,11 @@ def test_exit_codes_of_the_shells_are_ours() -> None:
         (("play",), 2, "No such command 'play'"),
         (("invite",), 2, "Did you mean `sordino authority invite`?"),
         (("join",), 2, "this folder is no host's folder"),
-        (("plan", "--clients", "many"), 2, "--clients"),
+        (("plan", "--clients", "many"), 2, "--clients many is no whole number."),
+        (("graph", "--clients", "1"), 2, "--clients 1 is out of range. Use at least 2."),
+        (("graph", "--adversary", "evil"), 2, "evil is unknown. Use one of: curious, semi-malicious, malicious."),
+        (("graph", "--adversarial", "malicious"), 2, "what the coordinator may do is --adversary."),
+        (("bench", "secagg", "--degree", "24"), 2, "--degree without --threshold: give --threshold as well."),
         (("plan", "--sampling", "lottery"), 2, "--sampling lottery needs --population"),
         (("plan", "--mechanism", "laplace"), 2, "skellam, gaussian, local-gaussian, binomial"),
         (("plan", "--target", "nobody"), 2, "coordinator, released, conditional"),
@@ -127,6 +131,7 @@ def test_one_clear_error(
     assert told in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) <= 2
+    assert err.splitlines()[0].endswith((".", "?", "`"))
     if arguments[0] in ("play", "invite"):
         return
     ended, out, err = run(*given, "--json")
