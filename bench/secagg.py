@@ -80,35 +80,48 @@ class Setting:
 
     def __post_init__(self) -> None:
         if not 3 <= self.clients < shamir.PRIME:
-            raise ValueError(f"--clients must lie between 3 and {shamir.PRIME - 1}, not {self.clients}")
+            raise ValueError(f"--clients {self.clients} is out of range. Use 3 to {shamir.PRIME - 1}.")
         if not 1 <= self.dim <= LARGEST_DIM:
-            raise ValueError(f"--dim must lie between 1 and {LARGEST_DIM}, not {self.dim}")
+            raise ValueError(f"--dim {self.dim} is out of range. Use 1 to {LARGEST_DIM}.")
         for option, share in (("--adversarial", self.adversarial), ("--dropout", self.dropout)):
             if not 0 <= share < 1:
-                raise ValueError(f"{option} is a share from 0 to below 1, not {share:g}")
+                raise ValueError(f"{option} {share:g} is no share: it lies from 0 to below 1.")
         if self.at not in PHASES:
-            raise ValueError(f"--at takes one of {', '.join(PHASES)}, not {self.at!r}")
+            raise ValueError(f"--at {self.at} is unknown. Use one of: {', '.join(PHASES)}.")
         if self.graph not in (AUTO, *GRAPHS):
-            raise ValueError(f"--graph takes {AUTO}, {' or '.join(GRAPHS)}, not {self.graph!r}")
+            raise ValueError(f"--graph {self.graph} is unknown. Use one of: {AUTO}, {', '.join(GRAPHS)}.")
         if self.adversary not in ADVERSARIES:
-            raise ValueError(f"--adversary takes one of {', '.join(ADVERSARIES)}, not {self.adversary!r}")
+            raise ValueError(f"--adversary {self.adversary} is unknown. Use one of: {', '.join(ADVERSARIES)}.")
         if self.adversary != MALICIOUS and self.at == "consistency-check":
-            raise ValueError(f"against a {self.adversary} coordinator there is no consistency-check to leave before")
-        if (self.degree is None) != (self.threshold is None):
-            raise ValueError("--degree and --threshold go together")
-        if self.degree is not None and self.threshold is not None:
-            if self.degree % 2 or not 2 <= self.degree < self.clients - 1 or self.graph == COMPLETE:
-                raise ValueError(f"--degree is that of a ring: even, from 2 to below {self.clients - 1}")
-            if not 2 <= self.threshold <= self.degree:
-                raise ValueError(f"--threshold must lie between 2 and the degree, {self.degree}")
+            raise ValueError(f"against a {self.adversary} coordinator there is no consistency-check to leave before.")
+        self._check_degree()
         if not 0 <= self.drop < 1:
-            raise ValueError(f"--drop is a share from 0 to below 1, not {self.drop:g}")
+            raise ValueError(f"--drop {self.drop:g} is no share: it lies from 0 to below 1.")
         left = self.clients - self.dropped
         if left < self.parameters.min_survivors:
             raise ValueError(
                 f"{self.dropped} of {self.clients} leave and {left} stay, fewer than min_survivors = "
-                f"{self.parameters.min_survivors}: lower --drop, or raise --dropout, the share that is planned for"
+                f"{self.parameters.min_survivors}: lower --drop, or raise --dropout, the share that is planned for."
             )
+
+    def _check_degree(self) -> None:
+        if self.degree is None and self.threshold is None:
+            return
+        if self.graph == COMPLETE:
+            raise ValueError(
+                "--graph complete has no degree: leave out --degree and --threshold, or use --graph harary."
+            )
+        if self.threshold is None:
+            raise ValueError("--degree without --threshold: give --threshold as well.")
+        if self.degree is None:
+            raise ValueError("--threshold without --degree: give --degree as well.")
+        largest = (self.clients - 2) // 2 * 2
+        if largest < 2:
+            raise ValueError(f"{self.clients} clients are no ring: leave out --degree and --threshold.")
+        if self.degree % 2 or not 2 <= self.degree <= largest:
+            raise ValueError(f"--degree {self.degree} is no ring's: take an even number from 2 to {largest}.")
+        if not 2 <= self.threshold <= self.degree:
+            raise ValueError(f"--threshold {self.threshold} is out of range. Use 2 to the degree, {self.degree}.")
 
     @property
     def dropped(self) -> int:

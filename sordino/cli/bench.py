@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,8 +78,9 @@ def secagg(
     graph: Annotated[
         _Graph,
         typer.Option(
-            help="complete: everybody shares with everybody. harary: on a ring with as many neighbours as the rules "
-            "ask for. auto: the ring where it halves the work."
+            metavar="NAME",
+            help="complete: everybody shares with everybody. harary: on the ring (k-regular), with as many neighbours "
+            "as the rules ask for. auto: the ring where it halves the work.",
         ),
     ] = _Graph.AUTO,
     degree: Annotated[
@@ -88,10 +90,22 @@ def secagg(
         int | None, typer.Option(help="Shares that rebuild a secret, with --degree.", show_default="rules")
     ] = None,
     adversary: Annotated[
-        _Adversary, typer.Option(help="What the coordinator may do. Only malicious has the ConsistencyCheck.")
+        _Adversary,
+        typer.Option(
+            metavar="NAME",
+            help="What the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: "
+            "it tells everybody the same, and reads what it can. Only malicious has the ConsistencyCheck.",
+        ),
     ] = _Adversary.MALICIOUS,
     drop: Annotated[float, typer.Option(help="Share of the participants that leaves.")] = 0.0,
-    at: Annotated[_At, typer.Option(help="The phase before which they leave.")] = _At.MASKED_INPUT,
+    at: Annotated[
+        _At,
+        typer.Option(
+            metavar="PHASE",
+            help="The phase before which they leave: advertise-keys, share-keys, masked-input, consistency-check or "
+            "unmasking.",
+        ),
+    ] = _At.MASKED_INPUT,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
     dropout: Annotated[float, typer.Option(help="Share that is planned to leave.")] = 0.3,
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
@@ -115,7 +129,7 @@ def secagg(
         )
     except ValueError as error:
         raise Failure(ExitCode.INPUT, str(error)) from error
-    figures = run(setting, threads)
+    figures = run(setting, threads) | {"warnings": _about_graph(setting)}
     if as_json:
         typer.echo(json.dumps(figures))
     else:
@@ -337,7 +351,28 @@ def _calibrated(describe: Any) -> dict[str, Any]:
     return machine
 
 
+def _about_graph(setting: Any) -> list[str]:
+    """Where the graph isn't the one asked for, or not the one that our rules ask for; without full stops."""
+    from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
+    from sordino.plan_checks import no_ring
+
+    plan = setting.parameters
+    whose = (plan.cohort, plan.colluders, plan.min_survivors, plan.adversary)
+    rules = sparse_sharing(*whose)
+    if setting.degree is None:
+        return [no_ring(*whose, "lower --dropout")] if setting.graph == HARARY and rules is None else []
+    against = f"against this coordinator, with min_survivors {plan.min_survivors}"
+    if rules is None:
+        threshold = complete_graph_threshold(plan.cohort, plan.colluders)
+        return [f"another system's setting: our rules ask for the complete graph, threshold {threshold} {against}"]
+    if setting.degree >= rules.degree and setting.threshold >= rules.threshold:
+        return []
+    return [f"another system's setting: our rules ask for degree {rules.degree}, threshold {rules.threshold} {against}"]
+
+
 def _print_secagg(figures: dict[str, Any]) -> None:
+    from sordino.plan_text import terminal_width
+
     _print_table(
         ("phase", "clients, CPU ms", "coordinator, CPU ms"),
         [
@@ -346,15 +381,18 @@ def _print_secagg(figures: dict[str, Any]) -> None:
         ],
     )
     verdict = "is right" if figures["sum_ok"] else "IS WRONG"
-    graph = "complete graph" if figures["graph"] == "complete" else f"ring of {figures['degree']} each"
-    typer.echo(
-        f"\nThe sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
-        f"values of {figures['bits']} bits, threshold {figures['threshold']}, {graph}.\n"
+    graph = "complete graph" if figures["graph"] == "complete" else f"ring (k-regular) of degree {figures['degree']}"
+    paragraphs = (
+        f"The sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
+        f"values of {figures['bits']} bits, {graph}, threshold {figures['threshold']}.",
+        *(f"Note: {warning}." for warning in figures["warnings"]),
         f"CPU: {figures['cpu_s']:.3f} s in all, one client {1e3 * figures['client_cpu_s']:.1f} ms, coordinator "
-        f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.\n"
+        f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.",
         f"A client sends {figures['upload_bytes']:,} bytes and receives {figures['download_bytes']:,}; "
-        f"peak memory of the process {figures['peak_rss_mb']:.0f} MB."
+        f"peak memory of the process {figures['peak_rss_mb']:.0f} MB.",
     )
+    width = terminal_width()
+    typer.echo("\n" + "\n".join(textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs))
 
 
 def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]], merge_first: bool = False) -> None:

@@ -77,6 +77,12 @@ def test_threads_open_the_same_sum() -> None:
         ({"dim": 10**14}, "--dim"),
         ({"adversarial": 1.0}, "--adversarial"),
         ({"dropout": -1.0}, "--dropout"),
+        ({"degree": 4, "threshold": 3, "graph": "complete"}, "complete has no degree: leave out"),
+        ({"degree": 5, "threshold": 3}, "--degree 5 is no ring's: take an even number from 2 to 10"),
+        ({"degree": 4}, "--degree without --threshold"),
+        ({"threshold": 3}, "--threshold without --degree"),
+        ({"degree": 4, "threshold": 5}, "--threshold 5 is out of range"),
+        ({"clients": 3, "degree": 2, "threshold": 2}, "3 clients are no ring"),
     ],
 )
 def test_settings_that_cannot_end_in_a_sum(changed: dict[str, Any], told: str) -> None:
@@ -179,7 +185,12 @@ def test_the_command_prints_the_figures_of_the_design() -> None:
         assert figures["law"] == law
     told = command("secagg", "--clients", "10", "--drop", "0.9", code=2).stderr
     assert "min_survivors" in told
-    assert "sum of 8 of 10 participants is right" in command("secagg", "--clients", "10", "--drop", "0.2").stdout
+    asked = ("secagg", "--clients", "10", "--dim", "50", "--drop", "0.2")
+    told = command(*asked, "--graph", "harary").stdout
+    assert "sum of 8 of 10 participants is right" in told
+    assert "below 64 participants there is no ring" in " ".join(told.split())
+    told = command(*asked, "--degree", "8", "--threshold", "5").stdout
+    assert "another system's setting: our rules ask for the complete graph, threshold 7" in " ".join(told.split())
 
 
 @pytest.mark.slow
