@@ -109,6 +109,8 @@ def run(
     )
     if sweep:
         return _sweep(options, as_json)
+    options.check()
+    options.check_can_end()
     with LoadDisplay(plain=as_json) as display:
         result = run_load_test(options, display)
     if as_json:
@@ -138,11 +140,11 @@ def _judge(result: dict[str, Any]) -> int:
 def _tell(result: dict[str, Any], out: Path | None) -> None:
     from rich.console import Console
 
-    from sordino.loadtest.display import final_lines, round_table
+    from sordino.loadtest.display import WIDTH, final_lines, round_table
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=110)
+        console.width = WIDTH
     if result["rounds"]:
         console.print()
         console.print(round_table(result))

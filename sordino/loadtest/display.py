@@ -19,6 +19,8 @@ from sordino.progress import PHASES
 _DIM: Final = "bright_black"
 _MOST_ROWS: Final = 30
 _SHORT: Final = ("Keys", "Shares", "Input", "Check", "Unmask", "between")
+WIDTH: Final = 80
+_INDENT: Final = 20
 
 
 class LoadPanel(StudyPanel):
@@ -120,8 +122,8 @@ def round_line(ended: EndedRound) -> str:
 
 
 def round_table(result: Mapping[str, Any]) -> Table:
-    """Seconds of each phase, round by round, with what came of it."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style=_DIM)
+    """Seconds of each phase, round by round, with what came of it; `final_lines` has the reasons of those aborted."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style=_DIM)
     table.add_column("round", justify="right")
     table.add_column("inputs", justify="right")
     for name in _SHORT:
@@ -133,7 +135,7 @@ def round_table(result: Mapping[str, Any]) -> Table:
         phases = one["phase_seconds"]
         between = max(0.0, one["seconds"] - sum(phases.values()))
         number = f"{one['round']}" + (f".{one['attempt']}" if one["attempt"] > 1 else "")
-        verdict = one["reason"] if not one["completed"] else "sum right" if one["sum_ok"] else "SUM WRONG"
+        verdict = "aborted" if not one["completed"] else "sum right" if one["sum_ok"] else "SUM WRONG"
         table.add_row(
             number,
             str(one["survivors"]) if one["completed"] else "",
@@ -162,11 +164,13 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     """What stands under the table."""
     options, plan, drops, lag = result["options"], result["plan"], result["drops"], result["loop_lag_ms"]
     done, aborted = result["rounds_completed"], result["rounds_aborted"]
+    graph = "complete" if plan["graph"] == "complete" else f"ring of {plan['degree']}"
     sums = f"{result['sums_ok']} of {counted(done, 'sum')} right" if done else "no sums"
     lines = [
         f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
-        "a TLS channel each; "
-        f"min_survivors {plan['min_survivors']}, A {plan['A']}",
+        "a TLS channel each",
+        f"plan                min_survivors {plan['min_survivors']}, A {plan['A']}; graph {graph}, threshold "
+        f"{plan['threshold']}",
         f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}"
         + (f"; {plan['padded_dim']:,} travel, as it is padded" if plan["padded_dim"] != options["dim"] else ""),
         f"rounds              {done} completed, {aborted} aborted; {sums}",
@@ -199,7 +203,13 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"client processes    {result['client_cpu_s']:.1f} s CPU, the largest {result['client_peak_rss_mb']:.0f} MB; "
         f"{result['wall_s']:.0f} s from start to end"
     )
-    return lines
+    return [part for line in lines for part in _folded(line)]
+
+
+def _folded(line: str) -> list[str]:
+    """Under its second column, where it is longer than a terminal is wide."""
+    head, text = line[:_INDENT], line[_INDENT:]
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * _INDENT, break_on_hyphens=False)
 
 
 def _unseen_lines(drops: Mapping[str, Any]) -> list[str]:
@@ -207,6 +217,4 @@ def _unseen_lines(drops: Mapping[str, Any]) -> list[str]:
     if not drops["unseen"]:
         return []
     reasons = "; ".join(f"{number} {UNSEEN[name]}" for name, number in drops["unseen"].items())
-    indent = " " * 20
-    text = f"{sum(drops['unseen'].values())} unseen: {reasons}"
-    return textwrap.wrap(text, 110, initial_indent=indent, subsequent_indent=indent)
+    return [" " * _INDENT + f"{sum(drops['unseen'].values())} unseen: {reasons}"]

@@ -118,6 +118,27 @@ class LoadOptions:
             return found
         raise Failure(ExitCode.INFEASIBLE, f"no plan holds this: {reasons[0]}", self._nearest())
 
+    def check_can_end(self) -> None:
+        """Raises Failure: so many leave each attempt that none can end in a sum; with the largest share that can."""
+        fewest, left = self._fewest, self.clients - self.dropped
+        if left >= fewest:
+            return
+        shares = (part / 100 for part in range(int(100 * self.drop), -1, -1))
+        lower = next(
+            one
+            for one in (dataclasses.replace(self, drop=share) for share in shares)
+            if one.clients - one.dropped >= one._fewest
+        )
+        raise Failure(
+            ExitCode.INPUT,
+            f"{self.dropped} of {self.clients} leave and {left} stay, fewer than min_survivors = {fewest}: no round "
+            f"can end in a sum. Use --drop {lower.drop:g} or less.",
+        )
+
+    @property
+    def _fewest(self) -> int:
+        return self._study(1, _ROOM[0]).min_survivors or 0
+
     def _feasible(self, port: int, reasons: list[str]) -> StudyOptions | None:
         """The first study that a plan holds for; why the others don't goes into ``reasons``."""
         from mechanisms.plan import InfeasiblePlan

@@ -283,7 +283,10 @@ class LoadTest:
 
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
         assert self.coordinator is not None  # noqa: S101  # started before
+        from wire.study import plan_figures
+
         plan = self.study.plan
+        shared = plan_figures(plan)
         result = outcomes.figures() | {
             "server_cpu_s": round(self.coordinator.cpu_s, 2),
             "server_cpu_s_before_rounds": round(self.before_rounds_cpu_s or 0.0, 2),
@@ -299,6 +302,7 @@ class LoadTest:
                 "A": plan.colluders,
                 "min_survivors": plan.min_survivors,
                 "quorum": plan.quorum,
+                **{name: shared[name] for name in ("graph", "degree", "threshold")},
             },
         }
         broken = broken_bounds(result, self.options)

@@ -41,6 +41,7 @@ Run = Callable[..., tuple[int, str, str]]
 IDENTITIES = [bytes([number]) * 32 for number in range(20)]
 OPTIONS = LoadOptions(clients=20, processes=2, dim=100, bits=20, rounds=3, drop=0.2, at="share-keys")
 PLAN = {"padded_dim": 128, "A": 2, "min_survivors": 12, "quorum": 12}
+PLAN |= {"graph": "complete", "degree": 19, "threshold": 12}
 
 
 # ---------------------------------------------------------------------------------- who leaves
@@ -362,7 +363,7 @@ def test_every_planned_dropout_is_seen_or_explained() -> None:
     assert drops["unseen"] == {"aborted": 1, "next_round": 1, "other_phase": 1, "unnoted": 1}
     assert drops["observed"] + sum(drops["unseen"].values()) == drops["expected"] == 12
     assert "4 unseen: 1 left in a round that was aborted" in "\n".join(final_lines(result))
-    assert max(map(len, final_lines(result))) <= 110
+    assert max(map(len, final_lines(result))) <= 80
 
 
 def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
@@ -404,14 +405,18 @@ def test_broken_bounds_name_bound_and_figure() -> None:
 def test_the_last_table_and_lines_are_complete() -> None:
     aborted = attempt_events(2, abort="10 participants, 12 needed")
     result = result_of(attempt_events(1), aborted, attempt_events(2, 2, tamper=True))
-    console = Console(width=110, file=None, record=True, quiet=False)
+    console = Console(width=80, file=None, record=True, quiet=False)
     with console.capture() as capture:
         console.print(round_table(result))
     table = capture.get()
-    for word in ("sum right", "SUM WRONG", "ShareKeys: 10 participants", "2.2", "p95"):
+    for word in ("sum right", "SUM WRONG", "aborted", "2.2", "p95"):
         assert word in table
+    assert max(map(len, table.splitlines())) <= 80
     lines = final_lines(result)
-    assert max(map(len, lines)) <= 110
+    assert max(map(len, lines)) <= 80
+    assert "graph complete, threshold 12" in "\n".join(lines)
+    on_ring = result | {"plan": PLAN | {"graph": "harary", "degree": 56, "threshold": 31}}
+    assert "graph ring of 56, threshold 31" in "\n".join(final_lines(on_ring))
     text = "\n".join(lines)
     for word in (
         "100 values of 20 bits; 128 travel",
@@ -527,6 +532,7 @@ def test_only_what_explains_an_end_is_quoted_from_a_log() -> None:
     ("arguments", "code", "words"),
     [
         (("--drop", "20"), 2, "0.1"),
+        (("--clients", "80", "--drop", "0.9"), 2, "8 stay, fewer than min_survivors = 41: no round can end in a sum"),
         (("--at", "lunch"), 2, "masked-input"),
         (("--clients", "2", "--processes", "1"), 2, "--clients"),
         (("--sweep", "--drop", "0.1"), 2, "can't be used with --drop"),
@@ -541,6 +547,15 @@ def test_what_cannot_be_run_is_one_sentence_and_a_code(
     assert ended == code
     assert words in err
     assert json.loads(out)["exit_code"] == code
+
+
+@pytest.mark.parametrize("clients", [3, 8, 80, 300])
+def test_the_share_that_is_named_instead_can_be_run(clients: int) -> None:
+    options = replace(OPTIONS, clients=clients, drop=0.9)
+    with pytest.raises(Failure, match="no round can end in a sum") as failure:
+        options.check_can_end()
+    named = float(failure.value.message.split("--drop ")[1].split()[0])
+    replace(options, drop=named).check_can_end()
 
 
 def test_a_folder_with_something_in_it_is_refused(run: Run, tmp_path: Path) -> None:
