@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from secagg import client_phases, masking, server_phases, shamir
 from secagg.context import RoundConfig
+from secagg.errors import TooFewClients
 from secagg.keys import IdentityKey
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.packing import packed_size
@@ -220,6 +221,11 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
         try:
             began = time.perf_counter()
             completed, expected = attempt.run()
+        except TooFewClients as error:
+            raise ValueError(
+                f"the attempt ended without a sum: of {error.needed} neighbours somebody needs, {error.received} are "
+                "left; by chance, if it is the first time: run it again, or lower --threshold or --drop"
+            ) from error
         finally:
             gc.set_threshold(*thresholds)
             gc.unfreeze()

@@ -44,6 +44,7 @@ _LEAF: Final = _label("sordino/v1/merkle-leaf")
 _NODE: Final = _label("sordino/v1/merkle-node")
 _ROOT: Final = _label("sordino/v1/merkle-root")
 _OF_A_HASH: Final = HASH_BYTES.to_bytes(2, "big")
+_ONE_LENGTH: Final = frozenset({HASH_BYTES})
 
 
 def share_leaf(
@@ -120,7 +121,7 @@ def pair_nodes(leaves: Sequence[bytes]) -> list[bytes]:
     Raises:
         ValueError: a leaf does not have 32 bytes, or one has no partner.
     """
-    if any(len(leaf) != HASH_BYTES for leaf in leaves):
+    if not _ONE_LENGTH.issuperset(map(len, leaves)):
         raise ValueError(f"a hash has {HASH_BYTES} bytes")
     pairs = zip(leaves[::2], leaves[1::2], strict=True)
     return [sha256(_PAIR + mask_leaf + seed_leaf).digest() for mask_leaf, seed_leaf in pairs]
@@ -150,7 +151,7 @@ class MerkleTree:
     def __init__(self, leaves: Sequence[bytes]) -> None:
         if not 1 <= len(leaves) <= MAX_LEAVES:
             raise ValueError(f"a tree cannot have {len(leaves)} leaves")
-        if any(len(leaf) != HASH_BYTES for leaf in leaves):
+        if not _ONE_LENGTH.issuperset(map(len, leaves)):
             raise ValueError(f"a hash has {HASH_BYTES} bytes")
         level = [sha256(_LEAF + leaf).digest() for leaf in leaves]
         self._levels = [level]

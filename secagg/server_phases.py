@@ -205,9 +205,9 @@ class ShareKeys(ServerPhase):
         neighbours, holders = cohort.graph.neighbours(sender), cohort.graph.holders(sender)
         if len(message.ciphertexts) != len(neighbours):
             raise InvalidMessage(SHARE_KEYS, sender, "shares must go to exactly the neighbours")
-        if any(len(ciphertext) != CIPHERTEXT_BYTES for ciphertext in message.ciphertexts):
+        if {*map(len, message.ciphertexts)} - {CIPHERTEXT_BYTES}:
             raise InvalidMessage(SHARE_KEYS, sender, f"a sealed share is not {CIPHERTEXT_BYTES} bytes long")
-        if len(message.leaves) != 2 * len(holders) or any(len(leaf) != 32 for leaf in message.leaves):
+        if len(message.leaves) != 2 * len(holders) or {*map(len, message.leaves)} - {32}:
             raise InvalidMessage(SHARE_KEYS, sender, "there must be two commitments of 32 bytes for each holder")
         if len(message.seed_commitment) != 32:
             raise InvalidMessage(SHARE_KEYS, sender, "the seed commitment is not 32 bytes long")

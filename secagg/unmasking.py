@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _DEALERS_AT_ONCE: Final = 64
 _SHAPE: Final = (shamir.SYMBOLS,)
+_DTYPE: Final = np.dtype(np.uint16)
 _TYPES: Final = {MASK_KEY: MaskKeyShare, SELF_MASK_SEED: SelfMaskSeedShare}
 
 
@@ -160,13 +161,14 @@ class Unmasking(ServerPhase):
         if len(message.shares) != len(dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
         held: list[tuple[int, int, SelfMaskSeedShare | MaskKeyShare]] = []
+        u3 = self.u3
         for dealer, share in zip(dealers, message.shares, strict=True):
             if share is None:
                 continue
-            kind = SELF_MASK_SEED if dealer in self.u3 else MASK_KEY
+            kind = SELF_MASK_SEED if dealer in u3 else MASK_KEY
             if not isinstance(share, _TYPES[kind]):
                 raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
-            if share.share.shape != _SHAPE or share.share.dtype != np.uint16 or len(share.salt) != SALT_BYTES:
+            if share.share.shape != _SHAPE or share.share.dtype != _DTYPE or len(share.salt) != SALT_BYTES:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
             held.append((dealer, kind, share))
         symbols_of_all = np.array([share.share for _, _, share in held], dtype=np.uint16).reshape(-1, shamir.SYMBOLS)
