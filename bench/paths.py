@@ -319,7 +319,7 @@ def _client() -> Path:
 
     def limit() -> float:
         bare, others = _Bare.measure(), setting.clients - 1
-        signatures = 2 * others + setting.parameters.signatures_needed(setting.clients)
+        signatures = others + setting.parameters.signatures_needed(setting.clients)
         seconds = signatures * bare.verify + 2 * others * (bare.agree + bare.seal)
         return 1e3 * (seconds + setting.clients * setting.dim * bare.mask_value)
 

@@ -275,7 +275,7 @@ class MaskedInputCollection(_Phase):
         """Check who shared keys and open their shares.
 
         A ciphertext or share that fails its check does not abort: the dealer stays in u2 and is masked, and this
-        participant will report "no share" for it. A dealing that its dealer did not sign for this very cohort does:
+        participant will report "no share" for it. One that its dealer did not sign for this very cohort either does:
         an honest coordinator never passes one on, and another one could show two cohorts of one attempt to disjoint
         participants, have the mask keys of some opened in one and list the same as survivors in the other, where the
         sum would then hold fewer inputs than its u3 says.
@@ -332,12 +332,18 @@ class MaskedInputCollection(_Phase):
         )
 
     def _open(self, dealt: DealtShare, place: int, mine: LeavesOfHolder) -> HeldShare | None:
+        """What opens was sealed by its dealer for this very cohort. Of what doesn't, its signature has to say so."""
+        pair, cohort = self._opened(dealt, place, mine), self._cohort
+        if pair is None:
+            statement = dealing_statement(
+                cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
+            )
+            if not cohort.config.roster.verify(dealt.dealer, dealt.signature, statement):
+                raise CoordinatorMisbehaved(MASKED_INPUT, f"the dealing of {dealt.dealer} is not signed by it")
+        return pair
+
+    def _opened(self, dealt: DealtShare, place: int, mine: LeavesOfHolder) -> HeldShare | None:
         cohort, me, graph = self._cohort, self._cohort.me, self._cohort.graph
-        statement = dealing_statement(
-            cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
-        )
-        if not cohort.config.roster.verify(dealt.dealer, dealt.signature, statement):
-            raise CoordinatorMisbehaved(MASKED_INPUT, f"the dealing of {dealt.dealer} is not signed by it")
         if len(dealt.ciphertext) != CIPHERTEXT_BYTES:
             return None
         plaintext = cohort.channel(self._agreements[dealt.dealer], dealt.dealer, me).open(dealt.ciphertext)

@@ -43,7 +43,7 @@ def rotten(xs: Sequence[int], shares: Symbols, threshold: int) -> frozenset[int]
     most = (len(points) - threshold) // 2
     if most < 1:
         return None
-    drawn = hashlib.shake_256(b"sordino/v1/rotten-shares" + shares.astype("<u2").tobytes()).digest(
+    drawn = hashlib.shake_256(b"sordino, weights of columns" + shares.astype("<u2").tobytes()).digest(
         8 * shares.shape[1]
     )
     weights = (np.frombuffer(drawn, dtype="<u8") % np.uint64(PRIME)).astype(np.int64)

@@ -39,8 +39,6 @@ SHOWN: dict[str, str] = {
     "secagg.unmasking.Dealing.seed_commitment": COMMITMENT,
     "secagg.messages.NeighbourShares.shares": NESTED,
     "secagg.messages.UnmaskingReply.shares": NESTED,
-    "secagg.cohort.HeldShare.mask_key": NESTED,
-    "secagg.cohort.HeldShare.self_mask_seed": NESTED,
     "secagg.lottery.Ticket.seed": "the coordinator shows it to everybody who is invited to the round",
     "secagg.packing._Layout.mask": "of bits",
     "client.configuration.StudyTable.authority_public_key": PUBLIC_KEY,

@@ -90,13 +90,13 @@ async def damaged_advertisements(places: Places) -> Seen:
 @scripted(
     name="damaged-dealings",
     cheat=COORDINATOR,
-    does="Changes one bit of a dealing's root, seed commitment or signature, or of u2.",
+    does="Changes one bit of a dealing's root, or of u2.",
     must="Everybody refuses before they mask.",
     outcome="refused",
     check=(naive(DEALING, shows="goes on"),),
 )
 async def damaged_dealings(places: Places) -> Seen:
-    fields = [of(f"shares.2.{name}", how) for name in ("root", "seed_commitment", "signature") for how in (flip, cut)]
+    fields = [of("shares.2.root", how) for how in (flip, cut)]
     return await damaged(
         places, "neighbour_shares", "masked_input", *fields, of("u2", longer), of("u2", cut), of("u2", flip)
     )

@@ -210,11 +210,16 @@ class Participant:
         return {"packed": packed, "sha256": digest, "signature": signature}
 
     def _open(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
-        """The two (salt, share) of a dealer; None for what the dealer may have got wrong."""
+        """The two (salt, share) of a dealer; None for what it may have got wrong, and has signed all the same."""
+        pair = self._opened(entry)
+        if pair is None:
+            identity = self.agreed.identity(entry["dealer"])
+            statement = setting.dealing_statement(self.context, identity, entry["root"], entry["seed_commitment"])
+            self._require(ed25519_valid(identity, entry["signature"], statement), "MaskedInputCollection")
+        return pair
+
+    def _opened(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
         dealer = entry["dealer"]
-        identity = self.agreed.identity(dealer)
-        statement = setting.dealing_statement(self.context, identity, entry["root"], entry["seed_commitment"])
-        self._require(ed25519_valid(identity, entry["signature"], statement), "MaskedInputCollection")
         if len(entry["ciphertext"]) != CIPHERTEXT_BYTES:
             return None
         key, associated = self.channel(dealer, self.me)

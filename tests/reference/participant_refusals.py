@@ -162,8 +162,13 @@ def false_dealings() -> Iterator[tuple[str, Message]]:
     signature = ed25519_sign(identity_seeds(5)[LIAR], elsewhere)
     swapped = [shares[0], {**shares[2], "dealer": 2}, {**shares[1], "dealer": 3}, shares[3]]
 
+    sealed = flip(entry["ciphertext"])
+
     def altered(name: str) -> list[Message]:
         return replaced(shares, at, {**entry, name: flip(entry[name])})
+
+    def unopened(name: str) -> list[Message]:
+        return replaced(shares, at, {**entry, name: flip(entry[name]), "ciphertext": sealed})
 
     u2 = base.record.to_participants["MaskedInputCollection"][VICTIM]["u2"]
     for name, false in (
@@ -173,10 +178,13 @@ def false_dealings() -> Iterator[tuple[str, Message]]:
         ("a dealer is no member of u1", [*shares, {**shares[3], "dealer": 5}]),
         ("the dealing of a member of u2 is missing", shares[:-1]),
         ("all dealings are missing", []),
-        ("the signature of a dealing is altered", altered("signature")),
         ("the root of a dealing is altered", altered("root")),
-        ("the seed commitment of a dealing is altered", altered("seed_commitment")),
-        ("a dealing is signed for another cohort", replaced(shares, at, {**entry, "signature": signature})),
+        ("what doesn't open has an altered signature", unopened("signature")),
+        ("what doesn't open has an altered seed commitment", unopened("seed_commitment")),
+        (
+            "what doesn't open is signed for another cohort",
+            replaced(shares, at, {**entry, "signature": signature, "ciphertext": sealed}),
+        ),
         ("two dealers are swapped", swapped),
     ):
         yield name, {"shares": false, "u2": u2}

@@ -419,9 +419,21 @@ def test_a_dealing_that_was_changed_on_the_way_ends_the_attempt(changed: str) ->
     """The coordinator has checked the dealer's signature before; whoever sees a bad one knows who broke it."""
     cohort = brought_to("MaskedInputCollection", client_phases)
     message = cohort.neighbour_shares(0, ALL)
-    wrong = replace(message.shares[2], **{changed: flip(getattr(message.shares[2], changed))})
+    honest = message.shares[2]
+    wrong = replace(honest, ciphertext=flip(honest.ciphertext), **{changed: flip(getattr(honest, changed))})
     with pytest.raises(CoordinatorMisbehaved, match="not signed by it"):
         cohort.mask(0, ALL, replace(message, shares=(*message.shares[:2], wrong, *message.shares[3:])))
+
+
+@pytest.mark.parametrize("changed", ["seed_commitment", "signature"])
+def test_what_opens_for_this_cohort_needs_no_other_proof(changed: str) -> None:
+    """Nobody but the dealer could have sealed it: its channel key is signed, and the key names the cohort."""
+    cohort = brought_to("MaskedInputCollection", client_phases)
+    message = cohort.neighbour_shares(0, ALL)
+    wrong = replace(message.shares[2], **{changed: flip(getattr(message.shares[2], changed))})
+    cohort.mask(0, ALL, replace(message, shares=(*message.shares[:2], wrong, *message.shares[3:])))
+    assert 0 in cohort.uploads
+    assert cohort.held[0][wrong.dealer] is not None
 
 
 def test_late_masked_inputs_stay_closed() -> None:
