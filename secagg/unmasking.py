@@ -86,6 +86,11 @@ class Completed:
     cheats: Mapping[int, str] = field(default_factory=dict)  # who dealt rotten shares, though it cost nothing, and how
 
 
+def _symbols(shares: list[bytes]) -> NDArray[np.uint16]:
+    """Shares as they are kept, to shape (len(shares), 16)."""
+    return np.frombuffer(b"".join(shares), dtype="<u2").astype(np.uint16, copy=False).reshape(-1, shamir.SYMBOLS)
+
+
 class ServerPhase:
     """A phase takes messages until it is closed, once: what was fixed then can't change behind its back."""
 
@@ -119,7 +124,8 @@ class Unmasking(ServerPhase):
     ) -> None:
         self.cohort, self._dealings, self.u3, self.u4, self._accumulator = cohort, dealings, u3, u4, accumulator
         self.u2 = frozenset(dealings)
-        self._shares: dict[int, dict[int, NDArray[np.uint16]]] = {dealer: {} for dealer in self.u2}
+        # Dealer -> holder -> the share as bytes, two a symbol, little-endian.
+        self._shares: dict[int, dict[int, bytes]] = {dealer: {} for dealer in self.u2}
         self._without: dict[int, set[int]] = {}  # dealer -> holders that say they have no share of it
         self._short = len(self.u2)  # dealers with fewer shares than the threshold
         self._u5: set[int] = set()
@@ -161,9 +167,11 @@ class Unmasking(ServerPhase):
         if len(message.shares) != len(dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
         held: list[tuple[int, int, SelfMaskSeedShare | MaskKeyShare]] = []
+        without: list[int] = []
         u3 = self.u3
         for dealer, share in zip(dealers, message.shares, strict=True):
             if share is None:
+                without.append(dealer)
                 continue
             kind = SELF_MASK_SEED if dealer in u3 else MASK_KEY
             if not isinstance(share, _TYPES[kind]):
@@ -173,28 +181,26 @@ class Unmasking(ServerPhase):
             held.append((dealer, kind, share))
         symbols_of_all = np.array([share.share for _, _, share in held], dtype=np.uint16).reshape(-1, shamir.SYMBOLS)
         written = symbols_of_all.astype("<u2", copy=False).tobytes()
-        identities, dealings = self.cohort.config.roster, self._dealings
-        leaves = LeavesOfHolder(
+        rows = [written[at : at + SHARE_BYTES] for at in range(0, len(written), SHARE_BYTES)]
+        identity, dealings = self.cohort.config.roster.identity, self._dealings
+        leaf_of = LeavesOfHolder(
             KIND_LABELS, self.cohort.context, self.cohort.identity(sender), self.cohort.graph.x(sender)
-        )
-        for row, (dealer, kind, share) in enumerate(held):
-            at = SHARE_BYTES * row
-            leaf = leaves.leaf(kind, identities.identity(dealer), share.salt, written[at : at + SHARE_BYTES])
-            if leaf != dealings[dealer].leaves[sender][kind]:
+        ).leaf
+        for (dealer, kind, share), row in zip(held, rows, strict=True):
+            if leaf_of(kind, identity(dealer), share.salt, row) != dealings[dealer].leaves[sender][kind]:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
         # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only be found
         # when the secret is rebuilt, with nobody left to drop.
         if (symbols_of_all >= shamir.PRIME).any():
             raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
-        checked = {dealer: symbols_of_all[row] for row, (dealer, _, _) in enumerate(held)}
-        needed = self.needed
-        for dealer, symbols in checked.items():
-            shares = self._shares[dealer]
-            shares[sender] = symbols
-            self._short -= len(shares) == needed
-        for dealer in dealers:
-            if dealer not in checked:
-                self._without.setdefault(dealer, set()).add(sender)
+        needed, all_shares = self.needed, self._shares
+        for (dealer, _, _), row in zip(held, rows, strict=True):
+            shares = all_shares[dealer]
+            shares[sender] = row
+            if len(shares) == needed:
+                self._short -= 1
+        for dealer in without:
+            self._without.setdefault(dealer, set()).add(sender)
         self._u5.add(sender)
 
     def close(self, parallel: Parallel | None = None) -> Completed:
@@ -251,7 +257,7 @@ class Unmasking(ServerPhase):
         positions = {member: at for at, member in enumerate(self.cohort.u1, 1)}
         if len(set(used.values())) == 1:
             holders = next(iter(used.values()))
-            stacked = np.stack([np.stack([self._shares[d][h] for d in used]) for h in holders])
+            stacked = _symbols([self._shares[dealer][holder] for holder in holders for dealer in used])
             flat = stacked.reshape(len(holders), -1)  # (threshold, dealers x 16)
             rebuilt = shamir.combine([positions[h] for h in holders], flat, self.needed)
             return dict(zip(used, rebuilt.reshape(len(used), shamir.SYMBOLS), strict=True))
@@ -259,7 +265,8 @@ class Unmasking(ServerPhase):
         for start in range(0, len(dealers), _DEALERS_AT_ONCE):
             some = dealers[start : start + _DEALERS_AT_ONCE]
             xs = [[positions[holder] for holder in used[dealer]] for dealer in some]
-            rows = np.stack([np.stack([self._shares[dealer][holder] for holder in used[dealer]]) for dealer in some])
+            rows = _symbols([self._shares[dealer][holder] for dealer in some for holder in used[dealer]])
+            rows = rows.reshape(len(some), self.needed, shamir.SYMBOLS)
             secrets.update(zip(some, shamir.combine_each(xs, rows), strict=True))
         return secrets
 
@@ -274,11 +281,11 @@ class Unmasking(ServerPhase):
             shares = self._shares[dealer]
             holders = sorted(shares)
             xs = [self.cohort.graph.x(holder) for holder in holders]
-            wrong = rotten(xs, np.stack([shares[holder] for holder in holders]), self.needed)
+            wrong = rotten(xs, _symbols([shares[holder] for holder in holders]), self.needed)
             if not wrong:
                 raise
             good = [(x, shares[holder]) for x, holder in zip(xs, holders, strict=True) if x not in wrong]
-            again = shamir.combine([x for x, _ in good], np.stack([one for _, one in good]), self.needed)
+            again = shamir.combine([x for x, _ in good], _symbols([one for _, one in good]), self.needed)
             masks = open_(dealer, again)
             self._cheats[dealer] = f"{len(wrong)} of the shares it committed to don't fit the others"
             return masks

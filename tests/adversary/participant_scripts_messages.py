@@ -200,7 +200,7 @@ one_cheat(
     "shares-without-signature",
     "deals shares whose commitments its identity has not signed",
     SHARE,
-    sends(SHARE, lambda _, honest: altered(honest, leaves=[flipped(honest.leaves[0]), *honest.leaves[1:]])),
+    sends(SHARE, lambda _, honest: altered(honest, leaves=[*honest.leaves[:-1], flipped(honest.leaves[-1])])),
     "not signed",
     Off(CORE, without=("the commitments are not signed by",), shows="an honest participant refused"),
 )

@@ -52,7 +52,7 @@ CONFIG = make_config(9, min_survivors=7, quorum=7)
 ME = identities(9)[BAD]
 
 RUINED, CRASHES, TAKEN, ANOTHER_CHECK = "no sum or a wrong one", "the coordinator crashes", "taken", "another check"
-BLAMED = "somebody else is blamed"
+BLAMED, ACCUSED = "somebody else is blamed", "an honest participant leaves and accuses the coordinator"
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ def a_short_seed_commitment(attempt: Attempt, honest: SealedShares) -> SealedSha
     return replace(honest, seed_commitment=b"short", signature=ME.sign(statement))
 
 
-@cheat(SHARE, "the commitments are not signed by the participant's identity")
+@cheat(SHARE, "the commitments are not signed by the participant's identity", TAKEN)
 def commitments_that_nobody_signed(attempt: Attempt, honest: SealedShares) -> SealedShares:
     return replace(honest, signature=flip(honest.signature))
 
 
-@cheat(SHARE, "the commitments are not signed by the participant's identity")
+@cheat(SHARE, "the commitments are not signed by the participant's identity", ACCUSED)
 def commitments_changed_after_signing(attempt: Attempt, honest: SealedShares) -> SealedShares:
     return replace(honest, leaves=(flip(honest.leaves[0]), *honest.leaves[1:]))
 
@@ -272,6 +272,9 @@ def test_cheat_on_a_naive_coordinator(name: str) -> None:
         case "another check":
             attempt.run()
             assert len(attempt.refused) == 1
+        case "an honest participant leaves and accuses the coordinator":
+            attempt.run()
+            assert attempt.misbehaved.keys() == {0}
         case "taken":
             attempt.run()
             assert not attempt.refused
