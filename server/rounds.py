@@ -226,7 +226,7 @@ class Attempt:
 
         writer = assembled.CohortKeysWriter(round_, attempt)
         await self._outgoing.each(cohort_keys, writer.write)
-        del writer
+        del writer, cohort_keys
         await self._collect(
             _Step(
                 SHARE_KEYS,
@@ -240,6 +240,8 @@ class Attempt:
         masked, shares = await self._compute(share.close)
 
         await self._outgoing.each(shares, lambda one: assembled.neighbour_shares(round_, attempt, one))
+        # The ciphertexts hold both kinds of share: they are gone once they are passed on, and so are the paths.
+        del shares
         await self._collect(
             _Step(
                 MASKED_INPUT,
