@@ -251,21 +251,26 @@ class Unmasking(ServerPhase):
         raise TooFewClients(UNMASKING, min(len(self._shares[dealer]) for dealer in short), self.needed)
 
     def _rebuilt_secrets(self) -> dict[int, NDArray[np.uint16]]:
-        """Each from the first holders that are enough: where all have the same, in one matrix product."""
-        used = {dealer: tuple(sorted(shares)[: self.needed]) for dealer, shares in self._shares.items()}
+        """Each from the first holders that are enough: of all dealers with the same holders in one matrix product."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for dealer, shares in self._shares.items():
+            groups.setdefault(tuple(sorted(shares)[: self.needed]), []).append(dealer)
         secrets: dict[int, NDArray[np.uint16]] = {}
         positions = {member: at for at, member in enumerate(self.cohort.u1, 1)}
-        if len(set(used.values())) == 1:
-            holders = next(iter(used.values()))
-            stacked = _symbols([self._shares[dealer][holder] for holder in holders for dealer in used])
+        alone: list[tuple[int, tuple[int, ...]]] = []  # as nearly all are on a ring
+        for holders, dealers in groups.items():
+            if len(dealers) == 1:
+                alone.append((dealers[0], holders))
+                continue
+            stacked = _symbols([self._shares[dealer][holder] for holder in holders for dealer in dealers])
             flat = stacked.reshape(len(holders), -1)  # (threshold, dealers x 16)
-            rebuilt = shamir.combine([positions[h] for h in holders], flat, self.needed)
-            return dict(zip(used, rebuilt.reshape(len(used), shamir.SYMBOLS), strict=True))
-        dealers = list(used)
-        for start in range(0, len(dealers), _DEALERS_AT_ONCE):
-            some = dealers[start : start + _DEALERS_AT_ONCE]
-            xs = [[positions[holder] for holder in used[dealer]] for dealer in some]
-            rows = _symbols([self._shares[dealer][holder] for dealer in some for holder in used[dealer]])
+            rebuilt = shamir.combine([positions[holder] for holder in holders], flat, self.needed)
+            secrets.update(zip(dealers, rebuilt.reshape(len(dealers), shamir.SYMBOLS), strict=True))
+        for start in range(0, len(alone), _DEALERS_AT_ONCE):
+            part = alone[start : start + _DEALERS_AT_ONCE]
+            some = [dealer for dealer, _ in part]
+            xs = [[positions[holder] for holder in holders] for _, holders in part]
+            rows = _symbols([self._shares[dealer][holder] for dealer, holders in part for holder in holders])
             rows = rows.reshape(len(some), self.needed, shamir.SYMBOLS)
             secrets.update(zip(some, shamir.combine_each(xs, rows), strict=True))
         return secrets
