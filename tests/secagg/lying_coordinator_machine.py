@@ -417,7 +417,10 @@ class LyingCoordinator(RuleBasedStateMachine):
                 case NeighbourShares(shares=shares) if shares:
                     at = where % len(shares)
                     name = ("root", "seed_commitment", "signature")[bit % 3]
-                    changed = replace(shares[at], **{name: flipped(getattr(shares[at], name), bit)})
+                    fields = {name: flipped(getattr(shares[at], name), bit)}
+                    if name != "root":  # what opens, and leads to its root, needs no signature
+                        fields["ciphertext"] = flipped(shares[at].ciphertext, bit)
+                    changed = replace(shares[at], **fields)
                     message = replace(message, shares=(*shares[:at], changed, *shares[at + 1 :]))
                 case UnmaskingRequest(signatures=signatures) if signatures:
                     at = where % len(signatures)

@@ -290,7 +290,8 @@ def test_damaged_messages_never_cause_another_error(name: str, recorded: Recorde
             outcomes["refused"] += 1
     print(name, outcomes)
     assert outcomes["decoded"] > 40
-    assert outcomes["refused"] > 30
+    # A share that opens is taken whatever its signature says, so that fewer of these are refused than of others.
+    assert outcomes["refused"] > (20 if name == "neighbour shares" else 30)
 
 
 # ---------------------------------------------------------------- whole attempts through the wire
