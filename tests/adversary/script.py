@@ -100,6 +100,14 @@ class Naive:
                     real[name].__code__ = code
 
 
+def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
+    """Module and fragment of everything that a naive side is without."""
+    for fragment in (*naive.without, *(old for old, _ in naive.changed)):
+        yield naive.module, fragment
+    for other in naive.also:
+        yield from taken_out(other)
+
+
 def _functions(module: ModuleType) -> dict[str, FunctionType]:
     """Functions and methods that a module defines, by their qualified names."""
     found: dict[str, FunctionType] = {}

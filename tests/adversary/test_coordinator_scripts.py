@@ -7,13 +7,12 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-from collections.abc import Iterator
 
 import pytest
 
 from client import participant
 from secagg import client_phases
-from tests.adversary.script import COORDINATOR, Naive, Places, Script, scripts
+from tests.adversary.script import COORDINATOR, Naive, Places, Script, scripts, taken_out
 from tests.secagg.naive_variants import refusals
 
 SCRIPTS = scripts(COORDINATOR)
@@ -48,14 +47,6 @@ def test_the_real_client_keeps_every_promise(script: Script, places: Places) -> 
 def test_a_naive_client_does_not(script: Script, naive: Naive, places: Places) -> None:
     seen = asyncio.run(script.perform(places, naive))
     assert script.undetected(naive, seen) is None
-
-
-def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
-    """Module and fragment of everything that a naive side is without."""
-    for fragment in (*naive.without, *(old for old, _ in naive.changed)):
-        yield naive.module, fragment
-    for other in naive.also:
-        yield from taken_out(other)
 
 
 @pytest.mark.parametrize("module", [client_phases, participant], ids=["core", "shell"])

@@ -7,14 +7,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 from secagg import server_phases, unmasking
 from server import rounds, service, sessions, uploads
-from tests.adversary.script import PARTICIPANT, Naive, Places, Script, scripts
+from tests.adversary.script import PARTICIPANT, Naive, Places, Script, scripts, taken_out
 from tests.secagg.naive_variants import refusals
 
 SCRIPTS = scripts(PARTICIPANT)
@@ -67,14 +66,6 @@ def test_the_real_coordinator_keeps_every_promise(script: Script, places: Places
 def test_a_naive_coordinator_does_not(script: Script, naive: Naive, places: Places) -> None:
     seen = asyncio.run(script.perform(places, naive))
     assert script.undetected(naive, seen) is None
-
-
-def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
-    """Module and fragment of everything that a naive side is without."""
-    for fragment in (*naive.without, *(old for old, _ in naive.changed)):
-        yield naive.module, fragment
-    for other in naive.also:
-        yield from taken_out(other)
 
 
 @pytest.mark.parametrize(
