@@ -192,7 +192,7 @@ class ShareKeys(_Phase):
             else:
                 ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(plaintext))
 
-        root = MerkleTree(pair_nodes(leaves)).root
+        root = MerkleTree(pair_nodes(b"".join(leaves))).root
         signature = keys.identity.sign(
             dealing_statement(cohort.context, keys.identity.public, root, commitment)
         )
@@ -504,7 +504,7 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
 def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: Subset, statement: bytes) -> None:
     """Whether enough members of u3 have signed a statement over u2 and u3."""
     signers = tuple(signer for signer, _ in request.signatures)
-    if any(a >= b for a, b in pairwise(signers)) or not all(signer in u3 for signer in signers):
+    if any(a >= b for a, b in pairwise(signers)) or not frozenset(u3).issuperset(signers):
         raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
     # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
     # and it holds whatever graph the shares travel on.
@@ -549,7 +549,7 @@ class Unmasking(_Phase):
         # so: one that was told another u2 would not sign, but its mask may open with the seed alone (docs/graph.md).
         # On the complete graph nobody can be told so: u2 must have the quorum, and all of it are neighbours.
         signers = {signer for signer, _ in message.signatures}
-        others = [one for one in cohort.graph.neighbours(cohort.me) if one in self._u3 and one not in signers]
+        others = [one for one in cohort.graph.dealers(cohort.me, self.survivors - signers) if one != cohort.me]
         if len(message.uploads) != (0 if cohort.graph.complete else len(others)):
             raise CoordinatorMisbehaved(UNMASKING, "there must be one upload for each neighbour that isn't a signer")
         u2 = set_of(cohort.config, cohort.context, "u2", self._u2)
@@ -566,12 +566,13 @@ def _reveal(
 ) -> UnmaskingReply:
     """One kind of share of each dealer of u2 it holds from; what was held is gone afterwards."""
     shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
-    for dealer in cohort.graph.dealers(cohort.me, u2):
+    survivors = frozenset(u3)
+    for dealer in cohort.graph.dealers(cohort.me, frozenset(u2)):
         pair = held.get(dealer)
         if pair is None:
             shares.append(None)
         else:
-            shares.append(pair.self_mask_seed if dealer in u3 else pair.mask_key)
+            shares.append(pair.self_mask_seed if dealer in survivors else pair.mask_key)
     held.clear()
     return UnmaskingReply(tuple(shares))
 

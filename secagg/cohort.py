@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from secagg.context import RoundConfig
 from secagg.graph import Graph
 from secagg.keys import ShareChannel, consistency_statement, set_digest
@@ -39,13 +37,13 @@ class HeldShare:
     def mask_key(self) -> MaskKeyShare:
         """To be revealed for a dealer that is not in u3."""
         salt, share = self.salt_and_share(MASK_KEY)
-        return MaskKeyShare(np.frombuffer(share, dtype="<u2").astype(np.uint16), salt)
+        return MaskKeyShare(share, salt)
 
     @property
     def self_mask_seed(self) -> SelfMaskSeedShare:
         """To be revealed for a dealer in u3."""
         salt, share = self.salt_and_share(SELF_MASK_SEED)
-        return SelfMaskSeedShare(np.frombuffer(share, dtype="<u2").astype(np.uint16), salt)
+        return SelfMaskSeedShare(share, salt)
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,8 @@ class Cohort:
 
 def set_of(config: RoundConfig, context: bytes, name: str, members: Iterable[int]) -> bytes:
     """SHA-256 of a set of participants under its name (u2 or u3): 32 bytes."""
-    return set_digest(name, context, [config.roster.identity(member) for member in sorted(members)])
+    identities = config.roster.identities
+    return set_digest(name, context, [identities[member] for member in sorted(members)])
 
 
 def survivor_statement(config: RoundConfig, context: bytes, u2: Iterable[int], u3: Iterable[int]) -> bytes:

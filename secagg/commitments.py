@@ -20,12 +20,19 @@ and the same list with its last entry repeated one root. The number of leaves is
 of the tree and the length of every path.
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 HASH_BYTES: Final = 32
 SALT_BYTES: Final = 16
@@ -39,12 +46,28 @@ def _label(text: str) -> bytes:
 
 
 _SHARE: Final = _label("sordino/v1/share-commitment")
-_PAIR: Final = _label("sordino/v1/share-pair")
-_LEAF: Final = _label("sordino/v1/merkle-leaf")
-_NODE: Final = _label("sordino/v1/merkle-node")
-_ROOT: Final = _label("sordino/v1/merkle-root")
+# Hashes that have taken their label in, to be copied: that takes half as long as to make one.
+_PAIR: Final = sha256(_label("sordino/v1/share-pair"))
+_LEAF: Final = sha256(_label("sordino/v1/merkle-leaf"))
+_NODE: Final = sha256(_label("sordino/v1/merkle-node"))
+_ROOT: Final = sha256(_label("sordino/v1/merkle-root"))
 _OF_A_HASH: Final = HASH_BYTES.to_bytes(2, "big")
-_ONE_LENGTH: Final = frozenset({HASH_BYTES})
+
+
+def _hash(label: _Hash, fields: bytes) -> bytes:
+    one = label.copy()
+    one.update(fields)
+    return one.digest()
+
+
+def _hash_each(label: _Hash, rows: bytes, width: int) -> list[bytes]:
+    """Of each whole row of so many bytes."""
+    start, hashes = label.copy, []
+    for at in range(0, len(rows) - width + 1, width):
+        one = start()
+        one.update(rows[at : at + width])
+        hashes.append(one.digest())
+    return hashes
 
 
 def share_leaf(
@@ -85,6 +108,12 @@ def share_leaf(
     return sha256(_SHARE + fields + x.to_bytes(4, "big") + salt + share.astype("<u2", copy=False).tobytes()).digest()
 
 
+@lru_cache(maxsize=8)  # both kinds, of the attempts that are under way
+def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
+    """Of a leaf, up to the dealer."""
+    return sha256(_SHARE + _prefixed(kind) + _prefixed(cohort_context) + _OF_A_HASH)
+
+
 class LeavesOfHolder:
     """`share_leaf` for the shares that one holder has from many dealers: what is the same in all is joined once.
 
@@ -95,7 +124,7 @@ class LeavesOfHolder:
     def __init__(self, kinds: Sequence[bytes], cohort_context: bytes, holder: bytes, x: int) -> None:
         if not 1 <= x < 2**32:
             raise ValueError(f"a holder's point cannot be {x}")
-        self._heads = [_SHARE + _prefixed(kind) + _prefixed(cohort_context) for kind in kinds]
+        self._heads = [_share_head(kind, cohort_context) for kind in kinds]
         self._tail = _prefixed(holder) + x.to_bytes(4, "big")
 
     def leaf(self, kind: int, dealer: bytes, salt: bytes, share: bytes) -> bytes:
@@ -110,21 +139,31 @@ class LeavesOfHolder:
         Raises:
             ValueError: a field has another length.
         """
-        if len(dealer) != HASH_BYTES or len(salt) != SALT_BYTES or len(share) != 2 * SHARE_SYMBOLS:
-            raise ValueError("a leaf is made of an identity of 32 bytes, a salt of 16 and a share of 32")
-        return sha256(b"".join((self._heads[kind], _OF_A_HASH, dealer, self._tail, salt, share))).digest()
+        return self.leaves([kind], [dealer], [salt], [share])[0]
+
+    def leaves(
+        self, kinds: Iterable[int], dealers: Iterable[bytes], salts: Iterable[bytes], shares: Iterable[bytes]
+    ) -> list[bytes]:
+        """Commit to one share of each of many dealers; arguments and errors as of `leaf`."""
+        heads, tail, hashes = [head.copy for head in self._heads], self._tail, []
+        for kind, dealer, salt, share in zip(kinds, dealers, salts, shares, strict=True):
+            if len(dealer) != HASH_BYTES or len(salt) != SALT_BYTES or len(share) != 2 * SHARE_SYMBOLS:
+                raise ValueError("a leaf is made of an identity of 32 bytes, a salt of 16 and a share of 32")
+            one = heads[kind]()
+            one.update(b"".join((dealer, tail, salt, share)))
+            hashes.append(one.digest())
+        return hashes
 
 
-def pair_nodes(leaves: Sequence[bytes]) -> list[bytes]:
-    """Of the leaves of many holders, two for each: a node for each holder.
+def pair_nodes(leaves: bytes) -> list[bytes]:
+    """Of the leaves of many holders, two of 32 bytes for each, one after the other: a node for each holder.
 
     Raises:
-        ValueError: a leaf does not have 32 bytes, or one has no partner.
+        ValueError: there is a part of a leaf, or one without its partner.
     """
-    if not _ONE_LENGTH.issuperset(map(len, leaves)):
-        raise ValueError(f"a hash has {HASH_BYTES} bytes")
-    pairs = zip(leaves[::2], leaves[1::2], strict=True)
-    return [sha256(_PAIR + mask_leaf + seed_leaf).digest() for mask_leaf, seed_leaf in pairs]
+    if len(leaves) % (2 * HASH_BYTES):
+        raise ValueError(f"a holder has two hashes of {HASH_BYTES} bytes")
+    return _hash_each(_PAIR, leaves, 2 * HASH_BYTES)
 
 
 def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
@@ -135,7 +174,7 @@ def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
     """
     _check_hash(mask_leaf)
     _check_hash(seed_leaf)
-    return sha256(_PAIR + mask_leaf + seed_leaf).digest()
+    return _hash(_PAIR, mask_leaf + seed_leaf)
 
 
 class MerkleTree:
@@ -151,26 +190,32 @@ class MerkleTree:
     def __init__(self, leaves: Sequence[bytes]) -> None:
         if not 1 <= len(leaves) <= MAX_LEAVES:
             raise ValueError(f"a tree cannot have {len(leaves)} leaves")
-        if not _ONE_LENGTH.issuperset(map(len, leaves)):
+        if any(len(leaf) != HASH_BYTES for leaf in leaves):
             raise ValueError(f"a hash has {HASH_BYTES} bytes")
-        level = [sha256(_LEAF + leaf).digest() for leaf in leaves]
-        self._levels = [level]
-        while len(level) > 1:
-            pairs = zip(level[::2], level[1::2], strict=False)  # an odd last node has no partner here
-            parents = [sha256(_NODE + left + right).digest() for left, right in pairs]
-            if len(level) % 2:
-                parents.append(level[-1])
-            level = parents
-            self._levels.append(level)
-        self._root = _root(len(leaves), level[0])
+        self._count = len(leaves)
+        level = b"".join(_hash_each(_LEAF, b"".join(leaves), HASH_BYTES))
+        levels = [level]
+        while len(level) > HASH_BYTES:
+            parents = _hash_each(_NODE, level, 2 * HASH_BYTES)
+            if len(level) % (2 * HASH_BYTES):  # an odd last node
+                parents.append(level[-HASH_BYTES:])
+            level = b"".join(parents)
+            levels.append(level)
+        self._nodes = b"".join(levels)
+        self._root = _root(self._count, level)
 
     @property
     def root(self) -> bytes:
         """The 32 bytes that bind every leaf, its position and the number of leaves."""
         return self._root
 
+    @property
+    def nodes(self) -> bytes:
+        """All of them, level by level from the leaves, 32 bytes each."""
+        return self._nodes
+
     def __len__(self) -> int:
-        return len(self._levels[0])
+        return self._count
 
     def path(self, index: int) -> tuple[bytes, ...]:
         """Return the siblings from leaf ``index`` up, for `verify_path`.
@@ -180,23 +225,72 @@ class MerkleTree:
         """
         if not 0 <= index < len(self):
             raise IndexError(f"leaf {index} of {len(self)}")
-        siblings = []
-        for level in self._levels[:-1]:
-            if index ^ 1 < len(level):
-                siblings.append(level[index ^ 1])
-            index //= 2
-        return tuple(siblings)
+        places, lengths = _siblings(self._count)
+        starts = [HASH_BYTES * place for place in places[index, : lengths[index]].tolist()]
+        return tuple(self._nodes[at : at + HASH_BYTES] for at in starts)
 
-    def paths(self) -> list[tuple[bytes, ...]]:
-        """Return the path of every leaf, in order; equal to ``[path(i) for i in range(len(tree))]``."""
-        above: list[tuple[bytes, ...]] = [()]
-        for level in reversed(self._levels[:-1]):
-            last = len(level) - 1
-            above = [
-                above[index // 2] if index == last and index % 2 == 0 else (level[index ^ 1], *above[index // 2])
-                for index in range(len(level))
-            ]
-        return above
+
+class MerkleForest:
+    """Trees of one size, one for each dealer, and the paths of one holder in many of them.
+
+    Args:
+        trees: how many, at most.
+        leaves: of each tree, at least one.
+    """
+
+    def __init__(self, trees: int, leaves: int) -> None:
+        self._siblings, self._lengths = _siblings(leaves)
+        self._size = _nodes(leaves)
+        self._nodes = np.zeros((trees * self._size, HASH_BYTES), dtype=np.uint8)
+
+    def plant(self, row: int, tree: MerkleTree) -> None:
+        """Keep the nodes of a tree.
+
+        Raises:
+            ValueError: the tree is of another size.
+        """
+        nodes = np.frombuffer(tree.nodes, dtype=np.uint8).reshape(self._size, HASH_BYTES)
+        self._nodes[row * self._size : (row + 1) * self._size] = nodes
+
+    def fell(self, row: int) -> None:
+        """Forget a tree."""
+        self._nodes[row * self._size : (row + 1) * self._size] = 0
+
+    def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[tuple[bytes, ...]]:
+        """Of one leaf in each of these trees: what `MerkleTree.path` returns.
+
+        Args:
+            rows, leaves: shape (m,), integers from 0.
+        """
+        longest = self._siblings.shape[1]
+        if longest == 0:
+            return [()] * len(rows)
+        at = (rows * self._size)[:, None] + self._siblings[leaves]
+        whole = struct.iter_unpack(f"{HASH_BYTES}s" * longest, np.take(self._nodes, at, axis=0).tobytes())
+        return [path[:length] for path, length in zip(whole, self._lengths[leaves].tolist(), strict=True)]
+
+
+def _nodes(leaves: int) -> int:
+    """Of a tree, on all levels."""
+    return leaves if leaves == 1 else leaves + _nodes((leaves + 1) // 2)
+
+
+@lru_cache(maxsize=2)  # on a graph all trees are of one size
+def _siblings(leaves: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the siblings of each leaf lie among the nodes, shape (leaves, longest path), and how many there are."""
+    places: list[list[int]] = [[] for _ in range(leaves)]
+    size, start, height = leaves, 0, 0
+    while size > 1:
+        for leaf, path in enumerate(places):
+            sibling = leaf >> height ^ 1
+            if sibling < size:
+                path.append(start + sibling)
+        size, start, height = (size + 1) // 2, start + size, height + 1
+    lengths = np.array([len(path) for path in places], dtype=np.intp)
+    table = np.zeros((leaves, lengths.max()), dtype=np.intp)
+    for row, path in zip(table, places, strict=True):
+        row[: len(path)] = path
+    return table, lengths
 
 
 def verify_path(root: bytes, leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bool:
@@ -216,9 +310,9 @@ def verify_path(root: bytes, leaf: bytes, index: int, count: int, path: Sequence
     sides = list(_sides(index, count))
     if len(path) != len(sides) or any(len(sibling) != HASH_BYTES for sibling in path):
         return False
-    node = sha256(_LEAF + leaf).digest()
+    node = _hash(_LEAF, leaf)
     for sibling, sibling_is_left in zip(path, sides, strict=True):
-        node = sha256(_NODE + (sibling + node if sibling_is_left else node + sibling)).digest()
+        node = _hash(_NODE, sibling + node if sibling_is_left else node + sibling)
     return _root(count, node) == root
 
 
@@ -231,7 +325,7 @@ def _sides(index: int, count: int) -> Iterator[bool]:
 
 
 def _root(count: int, top: bytes) -> bytes:
-    return sha256(_ROOT + count.to_bytes(4, "big") + top).digest()
+    return _hash(_ROOT, count.to_bytes(4, "big") + top)
 
 
 def _prefixed(field: bytes) -> bytes:

@@ -136,6 +136,6 @@ def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]])
         members: (identity, SHA-256 of its signed advertisement) of every member of u1 in ascending order.
     """
     listed = [part for pair in members for part in pair]
-    if any(len(part) != 32 for part in listed):
+    if not {32}.issuperset(map(len, listed)):
         raise ValueError("identities and digests have 32 bytes")
     return digest_of_rows("sordino/v1/cohort-context", round_context, rows=b"".join(listed))

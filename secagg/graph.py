@@ -68,6 +68,10 @@ class Graph(ABC):
         """Those who hold a share of the dealer's secrets, ascending."""
 
     @abstractmethod
+    def xs(self, dealer: int) -> NDArray[np.uint16]:
+        """`x` of each of its holders, in their order."""
+
+    @abstractmethod
     def places(self, holder: int) -> dict[int, int]:
         """Of whom the member holds a share: dealer -> the member's place among that dealer's holders."""
 
@@ -92,6 +96,10 @@ class CompleteGraph(Graph):
     def holders(self, dealer: int) -> tuple[int, ...]:
         """All of u1."""
         return self.u1
+
+    def xs(self, dealer: int) -> NDArray[np.uint16]:
+        """From 1 to the number of members."""
+        return np.arange(1, len(self.u1) + 1, dtype=np.uint16)
 
     def places(self, holder: int) -> dict[int, int]:
         """The same with every dealer."""
@@ -124,6 +132,7 @@ class HararyGraph(Graph):
         on_ring[ring] = np.arange(len(ring))
         # A cohort has fewer than 65521 members, and a bench holds the graphs of all of them.
         self._ring, self._on_ring = ring.astype(np.uint16), on_ring.astype(np.uint16)
+        self._own: tuple[int, tuple[int, ...]] = (-1, ())  # whoever was asked about last, and its neighbours
         self._rows: list[tuple[int, ...]] = []
         self._places: list[list[int]] = []
         half = sharing.degree // 2
@@ -132,7 +141,11 @@ class HararyGraph(Graph):
     def neighbours(self, member: int) -> tuple[int, ...]:
         """The degree / 2 next on either side of the ring."""
         at = self.position(member)
-        return self._rows[at] if self._rows else self._members(self._around(at))
+        if self._rows:
+            return self._rows[at]
+        if self._own[0] != at:  # a participant asks for its own, again and again
+            self._own = (at, self._members(self._around(at)))
+        return self._own[1]
 
     def tabulate(self) -> None:
         """Look everybody's neighbours up at once: for a coordinator, who will ask for all of them."""
@@ -146,6 +159,10 @@ class HararyGraph(Graph):
     def holders(self, dealer: int) -> tuple[int, ...]:
         """Its neighbours; no share stays with the dealer."""
         return self.neighbours(dealer)
+
+    def xs(self, dealer: int) -> NDArray[np.uint16]:
+        """Of its neighbours."""
+        return self._around(self.position(dealer)) + np.uint16(1)
 
     def places(self, holder: int) -> dict[int, int]:
         """One row for each neighbour: how many of its neighbours come before the member."""

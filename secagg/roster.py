@@ -56,8 +56,7 @@ class Roster:
             raise InvalidRoster(f"a roster has at most {LARGEST_ROSTER} participants")
         if any(len(entry.identity) != 32 for entry in self.entries):
             raise InvalidRoster("an identity is an Ed25519 public key of 32 bytes")
-        identities = [entry.identity for entry in self.entries]
-        if any(a >= b for a, b in pairwise(identities)):
+        if any(a >= b for a, b in pairwise(self.identities)):
             raise InvalidRoster("participants must be sorted by identity, each listed once")
 
     def __len__(self) -> int:
@@ -78,9 +77,14 @@ class Roster:
         """All positions."""
         return frozenset(range(len(self.entries)))
 
+    @cached_property
+    def identities(self) -> tuple[bytes, ...]:
+        """Ed25519 public keys, ascending."""
+        return tuple(entry.identity for entry in self.entries)
+
     def identity(self, participant: int) -> bytes:
         """The Ed25519 public key at a position."""
-        return self.entries[participant].identity
+        return self.identities[participant]
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
         """Whether `signature` (64 bytes) is that of the participant's identity over `message`."""

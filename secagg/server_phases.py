@@ -15,16 +15,18 @@ Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comme
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secagg.cohort import set_of, survivor_statement
-from secagg.commitments import MerkleTree, pair_nodes
+from secagg.commitments import MerkleForest, MerkleTree, pair_nodes
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
 from secagg.graph import Graph, graph_of
@@ -172,6 +174,11 @@ class ServerCohort:
             members[self._positions[who]] = (who, self.advertisements[who])
         return CohortKeys(tuple(members))
 
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Of the members in u1."""
+        return self._positions
+
     @cached_property
     def _positions(self) -> dict[int, int]:
         return {member: at for at, member in enumerate(self.u1)}
@@ -189,8 +196,11 @@ class ShareKeys(ServerPhase):
     def __init__(self, cohort: ServerCohort) -> None:
         self.cohort = cohort
         self._dealings: dict[int, Dealing] = {}
-        self._ciphertexts: dict[int, dict[int, bytes]] = {}  # dealer -> receiver -> ciphertext
-        self._trees: dict[int, MerkleTree] = {}
+        # Tables and not an object for each share, which took three times the memory: of ciphertexts a row for each
+        # neighbour, ascending, of each member of u1.
+        u1, graph, self._positions = cohort.u1, cohort.graph, cohort.positions
+        self._ciphertexts: NDArray[np.uint8] = np.zeros((len(u1) * graph.degree, CIPHERTEXT_BYTES), dtype=np.uint8)
+        self._trees = MerkleForest(len(u1), len(graph.holders(u1[0])))
 
     @property
     def received(self) -> frozenset[int]:
@@ -211,26 +221,26 @@ class ShareKeys(ServerPhase):
             raise InvalidMessage(SHARE_KEYS, sender, "there must be two commitments of 32 bytes for each holder")
         if len(message.seed_commitment) != 32:
             raise InvalidMessage(SHARE_KEYS, sender, "the seed commitment is not 32 bytes long")
-        tree = MerkleTree(pair_nodes(message.leaves))
+        leaves = b"".join(message.leaves)
+        tree = MerkleTree(pair_nodes(leaves))
         statement = dealing_statement(
             cohort.context, cohort.identity(sender), tree.root, message.seed_commitment
         )
         if not cohort.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(SHARE_KEYS, sender, "the commitments are not signed by the participant's identity")
-        pairs = zip(message.leaves[::2], message.leaves[1::2], strict=True)
-        self._dealings[sender] = Dealing(
-            dict(zip(holders, pairs, strict=True)), tree.root, message.seed_commitment, message.signature
-        )
-        self._ciphertexts[sender] = dict(zip(neighbours, message.ciphertexts, strict=True))
-        self._trees[sender] = tree
+        row, degree = self._positions[sender], cohort.graph.degree
+        ciphertexts = np.frombuffer(b"".join(message.ciphertexts), dtype=np.uint8)
+        self._ciphertexts[row * degree : (row + 1) * degree] = ciphertexts.reshape(degree, CIPHERTEXT_BYTES)
+        self._trees.plant(row, tree)
+        self._dealings[sender] = Dealing(leaves, tree.root, message.seed_commitment, message.signature)
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: before u2 is fixed that costs nothing, afterwards a recovery."""
-        if self._closed:
+        if self._closed or self._dealings.pop(participant, None) is None:
             return
-        self._dealings.pop(participant, None)
-        self._ciphertexts.pop(participant, None)
-        self._trees.pop(participant, None)
+        row, degree = self._positions[participant], self.cohort.graph.degree
+        self._ciphertexts[row * degree : (row + 1) * degree] = 0
+        self._trees.fell(row)
 
     def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
         """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share.
@@ -246,24 +256,29 @@ class ShareKeys(ServerPhase):
             if fewest < graph.threshold:
                 raise TooFewClients(SHARE_KEYS, fewest, graph.threshold)
         self._close(len(members), quorum)
-        dealings, ciphertexts = dict(sorted(self._dealings.items())), self._ciphertexts
-        paths = {dealer: self._trees[dealer].paths() for dealer in dealings}
-        self._ciphertexts, self._trees = {}, {}
+        dealings = dict(sorted(self._dealings.items()))
+        ciphertexts, trees, positions = self._ciphertexts, self._trees, self._positions
+        del self._ciphertexts, self._trees
         u2 = to_bitmap(members, self.cohort.u1)
 
         def shares_for(receiver: int) -> NeighbourShares:
-            shares: list[DealtShare] = []
-            for dealer, place in graph.places(receiver).items():
-                if dealer not in dealings or dealer == receiver:
-                    continue
-                dealing = dealings[dealer]
-                path = paths[dealer][place]
-                ciphertext = ciphertexts[dealer][receiver]
-                shares.append(
-                    DealtShare(
-                        dealer, ciphertext, dealing.root, path, dealing.seed_commitment, dealing.signature
-                    )
-                )
+            places = graph.places(receiver)
+            dealers = [dealer for dealer in places if dealer in dealings and dealer != receiver]
+            rows = np.array([positions[dealer] for dealer in dealers], dtype=np.intp)
+            among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
+            # On the complete graph a dealer is among its holders, and not among its neighbours.
+            columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
+            sealed = np.take(ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
+            stand_for = [dealings[dealer] for dealer in dealers]
+            shares = map(
+                DealtShare,
+                dealers,
+                struct.unpack(f"{CIPHERTEXT_BYTES}s" * len(dealers), sealed),
+                [dealing.root for dealing in stand_for],
+                trees.paths(rows, among_holders),
+                [dealing.seed_commitment for dealing in stand_for],
+                [dealing.signature for dealing in stand_for],
+            )
             return NeighbourShares(tuple(shares), u2)
 
         return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares_for)
@@ -359,6 +374,14 @@ class ConsistencyCheck(ServerPhase):
         """Signatures each participant wants to see."""
         return self.cohort.config.parameters.signatures_needed(len(self.cohort.u1))
 
+    @property
+    def proof(self) -> tuple[tuple[int, bytes], ...]:
+        """As many signatures as prove the sets to anybody, those of the first participants, ascending.
+
+        No more than the rule asks for: a participant verifies every one that it is shown.
+        """
+        return tuple(sorted(self._signatures.items())[: self.needed])
+
     def receive(self, sender: int, message: ConsistencySignature) -> None:
         """Check one signature."""
         known = isinstance(message, ConsistencySignature) and sender in self.u3
@@ -368,20 +391,24 @@ class ConsistencyCheck(ServerPhase):
         self._signatures[sender] = message.signature
 
     def close(self) -> tuple[Unmasking, Messages[UnmaskingRequest]]:
-        """Fix u4. Durable before the request is sent: the charge for u3, and the signatures that it shows."""
+        """Fix u4. Durable before a request is sent: the charge for u3, and `proof`."""
         self._close(len(self._signatures), self.needed)
         u4 = frozenset(self._signatures)
-        # As many signatures as the rule asks for: a participant verifies every one it is shown.
-        shown = tuple(sorted(self._signatures.items())[: self.needed])
-        signers = {signer for signer, _ in shown}
-        graph, u3, uploads = self.cohort.graph, self.u3, self._uploads
-        to_everybody = UnmaskingRequest(shown)
+        graph, needed = self.cohort.graph, self.needed
+        u3, uploads, signatures = self.u3, self._uploads, self._signatures
+        to_everybody, ascending = UnmaskingRequest(self.proof), sorted(u4)
 
         def request_for(receiver: int) -> UnmaskingRequest:
             if graph.complete:
                 return to_everybody
-            others = (one for one in graph.neighbours(receiver) if one in u3 and one not in signers)
-            return UnmaskingRequest(shown, tuple(uploads[one] for one in others))
+            # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
+            neighbours = [one for one in graph.neighbours(receiver) if one in u3]
+            signers = set([one for one in neighbours if one in u4][:needed])
+            signers.update(islice((one for one in ascending if one not in signers), needed - len(signers)))
+            return UnmaskingRequest(
+                tuple((one, signatures[one]) for one in sorted(signers)),
+                tuple(uploads[one] for one in neighbours if one not in signers),
+            )
 
         following = Unmasking(self.cohort, self._dealings, self.u3, u4, self._accumulator)
         return following, Messages(tuple(sorted(u4)), request_for)

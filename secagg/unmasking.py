@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     from secagg.server_phases import ServerCohort
 
 _DEALERS_AT_ONCE: Final = 64
-_SHAPE: Final = (shamir.SYMBOLS,)
-_DTYPE: Final = np.dtype(np.uint16)
+_HASH_BYTES: Final = 32
 _TYPES: Final = {MASK_KEY: MaskKeyShare, SELF_MASK_SEED: SelfMaskSeedShare}
 
 
@@ -68,7 +67,7 @@ class _WrongSecret(Exception):
 class Dealing:
     """What a dealer stands for: commitments to both shares of each holder, ascending, and to its self-mask seed."""
 
-    leaves: Mapping[int, tuple[bytes, bytes]] = field(repr=False)
+    leaves: bytes = field(repr=False)  # 32 bytes for the mask key, then for the seed, of one holder after the other
     root: bytes
     seed_commitment: bytes
     signature: bytes
@@ -84,11 +83,6 @@ class Completed:
     u5: frozenset[int]
     total: NDArray[Any] = field(repr=False)  # shape (dim,), smallest unsigned word, entries below 2^B
     cheats: Mapping[int, str] = field(default_factory=dict)  # who dealt rotten shares, though it cost nothing, and how
-
-
-def _symbols(shares: list[bytes]) -> NDArray[np.uint16]:
-    """Shares as they are kept, to shape (len(shares), 16)."""
-    return np.frombuffer(b"".join(shares), dtype="<u2").astype(np.uint16, copy=False).reshape(-1, shamir.SYMBOLS)
 
 
 class ServerPhase:
@@ -124,10 +118,13 @@ class Unmasking(ServerPhase):
     ) -> None:
         self.cohort, self._dealings, self.u3, self.u4, self._accumulator = cohort, dealings, u3, u4, accumulator
         self.u2 = frozenset(dealings)
-        # Dealer -> holder -> the share as bytes, two a symbol, little-endian.
-        self._shares: dict[int, dict[int, bytes]] = {dealer: {} for dealer in self.u2}
+        # A row for each dealer, ascending, and a column for each of its holders, ascending.
+        self._rows = {dealer: row for row, dealer in enumerate(sorted(self.u2))}
+        table = (len(self.u2), len(cohort.graph.xs(min(self.u2))))  # all have as many
+        self._symbols = np.zeros((*table, shamir.SYMBOLS), dtype=np.uint16)
+        self._revealed = np.zeros(table, dtype=bool)
+        self._numbers = np.zeros(len(self._rows), dtype=np.int64)  # of shares
         self._without: dict[int, set[int]] = {}  # dealer -> holders that say they have no share of it
-        self._short = len(self.u2)  # dealers with fewer shares than the threshold
         self._u5: set[int] = set()
 
     @property
@@ -143,7 +140,7 @@ class Unmasking(ServerPhase):
     @property
     def enough(self) -> bool:
         """Whether every secret can be rebuilt, so that waiting longer gains nothing."""
-        return self._short == 0
+        return bool((self._numbers >= self.needed).all())
 
     @property
     def conflicts(self) -> Mapping[int, frozenset[int]]:
@@ -155,9 +152,14 @@ class Unmasking(ServerPhase):
         """Dealers whose secret can't be rebuilt, and could be if those who say that they have no share had one."""
         return frozenset(
             dealer
-            for dealer, shares in self._shares.items()  # nobody, once the sum is open
-            if len(shares) < self.needed <= len(shares) + len(self._without.get(dealer, ()))
+            for dealer, number in self._short().items()  # nobody, once the sum is open
+            if self.needed <= number + len(self._without.get(dealer, ()))
         )
+
+    def _short(self) -> dict[int, int]:
+        """Dealers with fewer shares than the threshold, and how many."""
+        numbers = zip(self._rows, self._numbers.tolist(), strict=True)
+        return {dealer: number for dealer, number in numbers if number < self.needed}
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
@@ -166,7 +168,9 @@ class Unmasking(ServerPhase):
         dealers = self.cohort.graph.dealers(sender, self.u2)
         if len(message.shares) != len(dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
-        held: list[tuple[int, int, SelfMaskSeedShare | MaskKeyShare]] = []
+        held: list[int] = []
+        kinds: list[int] = []
+        shares: list[SelfMaskSeedShare | MaskKeyShare] = []
         without: list[int] = []
         u3 = self.u3
         for dealer, share in zip(dealers, message.shares, strict=True):
@@ -176,32 +180,36 @@ class Unmasking(ServerPhase):
             kind = SELF_MASK_SEED if dealer in u3 else MASK_KEY
             if not isinstance(share, _TYPES[kind]):
                 raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
-            if share.share.shape != _SHAPE or share.share.dtype != _DTYPE or len(share.salt) != SALT_BYTES:
+            if len(share.share) != SHARE_BYTES or len(share.salt) != SALT_BYTES:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
-            held.append((dealer, kind, share))
-        symbols_of_all = np.array([share.share for _, _, share in held], dtype=np.uint16).reshape(-1, shamir.SYMBOLS)
-        written = symbols_of_all.astype("<u2", copy=False).tobytes()
-        rows = [written[at : at + SHARE_BYTES] for at in range(0, len(written), SHARE_BYTES)]
-        identity, dealings = self.cohort.config.roster.identity, self._dealings
-        leaf_of = LeavesOfHolder(
-            KIND_LABELS, self.cohort.context, self.cohort.identity(sender), self.cohort.graph.x(sender)
-        ).leaf
-        for (dealer, kind, share), row in zip(held, rows, strict=True):
-            if leaf_of(kind, identity(dealer), share.salt, row) != dealings[dealer].leaves[sender][kind]:
+            held.append(dealer)
+            kinds.append(kind)
+            shares.append(share)
+        places, written = self.cohort.graph.places(sender), [share.share for share in shares]
+        columns = [places[dealer] for dealer in held]
+        leaves = self._leaves_of(sender).leaves(
+            kinds, map(self.cohort.config.roster.identity, held), [share.salt for share in shares], written
+        )
+        for dealer, kind, place, leaf in zip(held, kinds, columns, leaves, strict=True):
+            at = _HASH_BYTES * (2 * place + kind)
+            if self._dealings[dealer].leaves[at : at + _HASH_BYTES] != leaf:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
+        symbols = np.frombuffer(b"".join(written), dtype="<u2").reshape(-1, shamir.SYMBOLS)
         # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only be found
         # when the secret is rebuilt, with nobody left to drop.
-        if (symbols_of_all >= shamir.PRIME).any():
+        if (symbols >= shamir.PRIME).any():
             raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
-        needed, all_shares = self.needed, self._shares
-        for (dealer, _, _), row in zip(held, rows, strict=True):
-            shares = all_shares[dealer]
-            shares[sender] = row
-            if len(shares) == needed:
-                self._short -= 1
+        rows = [self._rows[dealer] for dealer in held]
+        self._symbols[rows, columns] = symbols
+        self._revealed[rows, columns] = True
+        self._numbers[rows] += 1
         for dealer in without:
             self._without.setdefault(dealer, set()).add(sender)
         self._u5.add(sender)
+
+    def _leaves_of(self, holder: int) -> LeavesOfHolder:
+        cohort = self.cohort
+        return LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), cohort.graph.x(holder))
 
     def close(self, parallel: Parallel | None = None) -> Completed:
         """Rebuild, check, subtract. What fails leaves the phase open: with more replies it may succeed.
@@ -231,12 +239,12 @@ class Unmasking(ServerPhase):
             raise ReconstructionFailed(culprits | self._cheats)
         total = self._accumulator.copy()
         apply_masks(total, masks, parameters.bits, parallel)
-        self._shares.clear()
+        self._symbols = np.empty((0, 0, shamir.SYMBOLS), dtype=np.uint16)
         self._closed = True
         return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats)
 
     def _check_numbers(self) -> None:
-        short = [dealer for dealer, shares in self._shares.items() if len(shares) < self.needed]
+        short = self._short()
         if not short:
             return
         # A holder may say falsely that it has no share; more than there are colluders can't all be lying.
@@ -248,31 +256,31 @@ class Unmasking(ServerPhase):
         }
         if named:
             raise ReconstructionFailed(named)
-        raise TooFewClients(UNMASKING, min(len(self._shares[dealer]) for dealer in short), self.needed)
+        raise TooFewClients(UNMASKING, min(short.values()), self.needed)
 
     def _rebuilt_secrets(self) -> dict[int, NDArray[np.uint16]]:
         """Each from the first holders that are enough: of all dealers with the same holders in one matrix product."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for dealer, shares in self._shares.items():
-            groups.setdefault(tuple(sorted(shares)[: self.needed]), []).append(dealer)
+        first = np.argsort(~self._revealed, axis=1, kind="stable")[:, : self.needed]
+        groups: dict[bytes, list[int]] = {}
+        xs: dict[int, NDArray[np.uint16]] = {}
+        for dealer, row in self._rows.items():
+            xs[dealer] = self.cohort.graph.xs(dealer)[first[row]]
+            groups.setdefault(xs[dealer].tobytes(), []).append(dealer)
         secrets: dict[int, NDArray[np.uint16]] = {}
-        positions = {member: at for at, member in enumerate(self.cohort.u1, 1)}
-        alone: list[tuple[int, tuple[int, ...]]] = []  # as nearly all are on a ring
-        for holders, dealers in groups.items():
+        alone: list[int] = []  # as nearly all are on a ring
+        for dealers in groups.values():
             if len(dealers) == 1:
-                alone.append((dealers[0], holders))
+                alone += dealers
                 continue
-            stacked = _symbols([self._shares[dealer][holder] for holder in holders for dealer in dealers])
-            flat = stacked.reshape(len(holders), -1)  # (threshold, dealers x 16)
-            rebuilt = shamir.combine([positions[holder] for holder in holders], flat, self.needed)
-            secrets.update(zip(dealers, rebuilt.reshape(len(dealers), shamir.SYMBOLS), strict=True))
+            rows = [self._rows[dealer] for dealer in dealers]
+            stacked = self._symbols[rows, first[rows].T]  # (threshold, dealers, 16)
+            rebuilt = shamir.combine(xs[dealers[0]].tolist(), stacked, self.needed)
+            secrets.update(zip(dealers, rebuilt, strict=True))
         for start in range(0, len(alone), _DEALERS_AT_ONCE):
             part = alone[start : start + _DEALERS_AT_ONCE]
-            some = [dealer for dealer, _ in part]
-            xs = [[positions[holder] for holder in holders] for _, holders in part]
-            rows = _symbols([self._shares[dealer][holder] for dealer, holders in part for holder in holders])
-            rows = rows.reshape(len(some), self.needed, shamir.SYMBOLS)
-            secrets.update(zip(some, shamir.combine_each(xs, rows), strict=True))
+            rows = [self._rows[dealer] for dealer in part]
+            shares = np.take_along_axis(self._symbols[rows], first[rows][:, :, None], axis=1)
+            secrets.update(zip(part, shamir.combine_each([xs[dealer] for dealer in part], shares), strict=True))
         return secrets
 
     def _masks_of(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
@@ -283,14 +291,14 @@ class Unmasking(ServerPhase):
         except _WrongSecret as error:
             if error.culprit != dealer:
                 raise
-            shares = self._shares[dealer]
-            holders = sorted(shares)
-            xs = [self.cohort.graph.x(holder) for holder in holders]
-            wrong = rotten(xs, _symbols([shares[holder] for holder in holders]), self.needed)
+            revealed = self._revealed[self._rows[dealer]]
+            shares = self._symbols[self._rows[dealer]][revealed]
+            xs = self.cohort.graph.xs(dealer)[revealed].tolist()
+            wrong = rotten(xs, shares, self.needed)
             if not wrong:
                 raise
-            good = [(x, shares[holder]) for x, holder in zip(xs, holders, strict=True) if x not in wrong]
-            again = shamir.combine([x for x, _ in good], _symbols([one for _, one in good]), self.needed)
+            good = [at for at, x in enumerate(xs) if x not in wrong]
+            again = shamir.combine([xs[at] for at in good], shares[good], self.needed)
             masks = open_(dealer, again)
             self._cheats[dealer] = f"{len(wrong)} of the shares it committed to don't fit the others"
             return masks

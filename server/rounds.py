@@ -286,14 +286,14 @@ class Attempt:
         )
         unmasking, requests = await self._compute(check.close)
 
-        # Written once: the signatures that are charged, journaled and sent are the same bytes.
-        shown = UnmaskingRequest(next(iter(requests.values())).signatures)
+        # The signatures that are journaled with the charge; on the complete graph these are all that is asked with.
+        shown = UnmaskingRequest(check.proof)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)
         if unmasking.cohort.graph.complete:
             await self._outgoing.broadcast(requests, assembled.enveloped("unmasking_request", request))
         else:
-            await self._outgoing.each(requests, lambda one: assembled.unmasking_request(request, one.uploads))
+            await self._outgoing.each(requests, assembled.UnmaskingRequestWriter(round_, attempt).write)
         # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
         proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
         for who in sorted(unmasking.u2 - unmasking.u3):

@@ -27,15 +27,30 @@ def enveloped(field: str, content: bytes) -> bytes:
     return b"".join((bytes([number << 3 | _LENGTH_DELIMITED]), varint(len(content)), content))
 
 
-def unmasking_request(shown: bytes, uploads: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """What one participant is asked: the signatures that all are shown, serialised already, and its own uploads."""
-    own = codec.write_unmasking_request(0, 0, UnmaskingRequest((), uploads)).SerializeToString()
-    return enveloped("unmasking_request", shown + own)
-
-
 def neighbour_shares(round_: int, attempt: int, shares: NeighbourShares) -> bytes:
     """What one participant's neighbours dealt to it."""
     return enveloped("neighbour_shares", codec.write_neighbour_shares(round_, attempt, shares).SerializeToString())
+
+
+class UnmaskingRequestWriter:
+    """Writes what each participant is asked, and every signature once."""
+
+    def __init__(self, round_: int, attempt: int) -> None:
+        self._head = codec.write_unmasking_request(round_, attempt, UnmaskingRequest(())).SerializeToString()
+        self._signatures: dict[int, bytes] = {}
+
+    def write(self, request: UnmaskingRequest) -> bytes:
+        """The message for one receiver."""
+        parts = [self._signature(who, signature) for who, signature in request.signatures]
+        uploads = codec.write_unmasking_request(0, 0, UnmaskingRequest((), request.uploads)).SerializeToString()
+        return enveloped("unmasking_request", b"".join((self._head, *parts, uploads)))
+
+    def _signature(self, who: int, signature: bytes) -> bytes:
+        written = self._signatures.get(who)
+        if written is None:
+            one = codec.write_unmasking_request(0, 0, UnmaskingRequest(((who, signature),)))
+            written = self._signatures[who] = one.SerializeToString()
+        return written
 
 
 class CohortKeysWriter:

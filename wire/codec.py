@@ -6,8 +6,6 @@ the core sees it and raises `MalformedMessage` otherwise. ``write_...`` are the 
 
 from __future__ import annotations
 
-import numpy as np
-
 from secagg.lottery import SEED_BYTES, Ticket
 from secagg.messages import (
     CIPHERTEXT_BYTES,
@@ -203,7 +201,7 @@ def read_unmasking_request(message: pb.UnmaskingRequest) -> UnmaskingRequest:
 
 
 def _write_revealed(share: RevealedShare) -> pb.RevealedShare:
-    return pb.RevealedShare(share=share.share.astype("<u2").tobytes(), salt=share.salt)
+    return pb.RevealedShare(share=share.share, salt=share.salt)
 
 
 def write_unmasking_reply(message: UnmaskingReply) -> pb.UnmaskingReply:
@@ -233,6 +231,5 @@ def read_unmasking_reply(message: pb.UnmaskingReply) -> UnmaskingReply:
     return UnmaskingReply(tuple(shares))
 
 
-def _read_revealed(message: pb.RevealedShare) -> tuple[np.ndarray, bytes]:
-    share = np.frombuffer(_sized(message.share, SHARE_BYTES, "share"), dtype="<u2").astype(np.uint16)
-    return share, _sized(message.salt, SALT_BYTES, "salt")
+def _read_revealed(message: pb.RevealedShare) -> tuple[bytes, bytes]:
+    return _sized(message.share, SHARE_BYTES, "share"), _sized(message.salt, SALT_BYTES, "salt")

@@ -412,7 +412,7 @@ def other_share(cheater: Cheater, honest: pb.UnmaskingReply) -> pb.UnmaskingRepl
     """The mask key's share of a dealer who is in the sum: both secrets of one participant, were it taken."""
     message = altered(honest)
     held = cheater.before["held"][3]
-    message.shares[3].mask_key.share = held.mask_key.share.astype("<u2").tobytes()
+    message.shares[3].mask_key.share = held.mask_key.share
     message.shares[3].mask_key.salt = held.mask_key.salt
     return message
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 import server.service
-from secagg.messages import CohortKeys, NeighbourShares
+from secagg.messages import SALT_BYTES, SHARE_BYTES, CohortKeys, NeighbourShares, UnmaskingReply
 from server.open_calls import Caller, CallRefused
 from server.peer_certificate import HOST_URI, IDENTITY_URI, CertificateHolders, check_certificate
 from server.sessions import SessionRefused, Sessions
@@ -77,6 +77,9 @@ def _there_and_back(read: Callable[[Any], Any], write: Callable[[Any], Message |
     written = write(found)
     again = read(type(message).FromString(written.SerializeToString()))
     must(plain(again) == plain(found), "what was read is written otherwise")
+    if isinstance(found, UnmaskingReply):
+        lengths = {(len(one.share), len(one.salt)) for one in found.shares if one is not None}
+        must(lengths <= {(SHARE_BYTES, SALT_BYTES)}, "a share of another length was read")
     return found
 
 

@@ -176,16 +176,22 @@ class Coordinator:
         needed = self.numbers.majority(len(self.u1))
         self._enough(len(senders), needed)
         self.u4, self.invited = senders, set(senders)
-        shown = senders[:needed]
-        signatures = [{"participant": who, **self.received[who]} for who in shown]
-        return {who: {"signatures": signatures, "uploads": self._uploads_for(who, shown)} for who in senders}
-
-    def _uploads_for(self, receiver: int, shown: list[int]) -> list[Message]:
-        """What each of its neighbours in u3 has signed with its upload, unless it has signed the sets."""
-        if self.graph.complete:
-            return []
-        others = [one for one in self.graph.neighbours(receiver) if one in self.u3 and one not in shown]
-        return [{name: self.uploads[one][name] for name in ("sha256", "signature")} for one in others]
+        asked: dict[int, Message] = {}
+        for receiver in senders:
+            around = [] if self.graph.complete else self.graph.neighbours(receiver)
+            neighbours = [one for one in around if one in self.u3]
+            # Signatures of its neighbours come before those of others, the lowest first.
+            preferred = sorted(senders, key=lambda one: (one not in neighbours, one))
+            shown = sorted(preferred[:needed])
+            asked[receiver] = {
+                "signatures": [{"participant": who, **self.received[who]} for who in shown],
+                "uploads": [
+                    {name: self.uploads[one][name] for name in ("sha256", "signature")}
+                    for one in neighbours
+                    if one not in shown
+                ],
+            }
+        return asked
 
     def _open_sum(self, senders: list[int]) -> list[int]:
         held: dict[int, dict[int, list[int]]] = {dealer: {} for dealer in self.u2}

@@ -45,7 +45,7 @@ def ring_refusals() -> Case:
             case: Case = {"round": round_, "name": name, "participant": who, "instead": {phase: message}}
             participants.append({**case, "refused": must_refuse(base, case, phase)})
     name, other_sets = "a second, different request", unsigned_sets(range(5), range(4))
-    for (round_, base), who, again in ((signed, VICTIM, fewer_uploads()), (unsigned, 0, other_sets)):
+    for (round_, base), who, again in ((signed, VICTIM, others_shown()), (unsigned, 0, other_sets)):
         case = {"round": round_, "name": name, "participant": who, "instead": {}, "then": again}
         participants.append({**case, "refused": must_refuse(base, case, "Unmasking")})
 
@@ -236,20 +236,19 @@ def false_sets() -> Iterator[tuple[str, Message]]:
         yield name, {"u2": bits(u2), "u3": bits(u3)}
 
 
-def fewer_uploads() -> Message:
-    """All eight signatures, so that one upload less is to be shown: another request that would do."""
-    base = ring_round()
-    signatures = [{"participant": who, **one} for who, one in base.record.to_coordinator["ConsistencyCheck"].items()]
-    return {"signatures": signatures, "uploads": told("Unmasking")["uploads"][:1]}
+def others_shown() -> Message:
+    """The lowest seven signatures, without that of 11, whose upload is shown instead: another request that would do."""
+    said = ring_round().record.to_coordinator["ConsistencyCheck"]
+    signatures = [{"participant": who, **one} for who, one in said.items() if who != 11]
+    return {"signatures": signatures, "uploads": [signed_upload(who, without(8)) for who in (2, 11)]}
 
 
 def false_requests() -> Iterator[tuple[str, Message]]:
     base = ring_round()
-    request = told("Unmasking")
+    request, asked, u2 = others_shown(), told("Unmasking"), without(8)
     signatures, (of_2, of_11) = request["signatures"], request["uploads"]
-    u2 = without(8)
-    assert of_2 == signed_upload(2, u2)
-    assert of_11 == signed_upload(11, u2)
+    assert asked["uploads"] == [of_2]
+    assert [entry["participant"] for entry in asked["signatures"]][-1] == 11
     assert [entry["participant"] for entry in signatures] == [1, 4, 5, 6, 7, 9, 10]
     other_context = flip(base.coordinator.context)
     of_shown = signed_upload(LIAR, u2)
@@ -283,7 +282,7 @@ def false_requests() -> Iterator[tuple[str, Message]]:
     )
     yield "fewer signatures than needed", {"signatures": signatures[:-1], "uploads": request["uploads"]}
     yield "a signer that is not in u3", {**request, "signatures": [signatures[0], by_3, *signatures[1:]]}
-    yield "all signatures with the uploads of fewer", {**fewer_uploads(), "uploads": request["uploads"]}
+    yield "the upload of a signer that is a neighbour as well", {**asked, "uploads": request["uploads"]}
     yield "the survivor sets alone", told("ConsistencyCheck")
 
 
@@ -311,7 +310,7 @@ def taken() -> Iterator[tuple[str, Message, bool]]:
     keys = base.record.to_coordinator["AdvertiseKeys"]
     in_full = [{"participant": one["participant"], "advertisement": keys[one["participant"]]} for one in members]
     yield "the keys of those who are no neighbours come in full", {"ShareKeys": {"members": in_full}}, False
-    yield "all signatures are shown, and fewer uploads", {"Unmasking": fewer_uploads()}, False
+    yield "the signature of a neighbour isn't shown, and its upload is", {"Unmasking": others_shown()}, False
 
     dealt = told("MaskedInputCollection")
     at = [one["dealer"] for one in dealt["shares"]].index(LIAR)

@@ -134,8 +134,8 @@ def ring_rounds() -> Case:
             RING,
             "Each has six neighbours, four shares rebuild a secret. Of twelve 0 never advertises, 8 advertises and "
             "doesn't deal, 3 deals and sends no input, 2 sends its input and doesn't sign. Seven signatures are shown "
-            "of eight; whoever stands next to 2 or to 11, the eighth signer, is shown what these signed with their "
-            "uploads.",
+            "of eight, those of neighbours before others; whoever stands next to 2 is shown what 2 signed with its "
+            "upload.",
         ),
         unsigned_round().vector(
             UNSIGNED,

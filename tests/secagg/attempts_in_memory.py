@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from small_rings import Rings, SmallRings
 
 from secagg import client_phases, server_phases, shamir, unmasking
-from secagg.commitments import MerkleTree, pair_node, share_leaf
+from secagg.commitments import MerkleForest, MerkleTree, pair_node, share_leaf
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
@@ -51,6 +51,7 @@ from secagg.messages import (
     MaskedInput,
     MaskKeyShare,
     NeighbourShares,
+    RevealedShare,
     SealedShares,
     SurvivorSets,
     UnmaskingReply,
@@ -171,6 +172,9 @@ def freeze(value: Any) -> Any:
     return value
 
 
+PHASE_MODULES = (client_phases.__name__, server_phases.__name__, unmasking.__name__)
+
+
 def twin(value: Any) -> Any:
     """A phase that can be used up without the original noticing: containers are copied, what can't change is not."""
     if isinstance(value, set | Counter | np.ndarray):
@@ -179,7 +183,7 @@ def twin(value: Any) -> Any:
         return {key: twin(one) for key, one in value.items()}
     if isinstance(value, list):
         return [twin(one) for one in value]
-    if type(value).__module__ in (client_phases.__name__, server_phases.__name__, unmasking.__name__):
+    if type(value) is MerkleForest or type(value).__module__ in PHASE_MODULES:
         again = copy.copy(value)
         if not hasattr(value, "__dataclass_fields__"):
             vars(again).update({name: twin(one) for name, one in vars(value).items()})
@@ -300,7 +304,7 @@ class Cohort:
         for dealer, share in zip(self.graph.dealers(sender, u2), reply.shares, strict=True):
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
-                self.shares.setdefault((dealer, kind), {})[self.graph.x(sender)] = share.share
+                self.shares.setdefault((dealer, kind), {})[self.graph.x(sender)] = symbols_of(share)
 
     # -------------------------------------------------------- what can be opened with it
 
@@ -310,7 +314,7 @@ class Cohort:
         for colluder in self.colluders:
             pair = self.held.get(colluder, {}).get(dealer)
             if pair is not None:
-                known[self.graph.x(colluder)] = (pair.mask_key, pair.self_mask_seed)[kind].share
+                known[self.graph.x(colluder)] = symbols_of((pair.mask_key, pair.self_mask_seed)[kind])
         if len(known) < self.graph.threshold:
             return None
         xs = sorted(known)
@@ -603,6 +607,11 @@ def refuses(call: Callable[[], Any], error: type[Exception]) -> None:
     except error:
         return
     raise AssertionError(f"not refused with {error.__name__}")
+
+
+def symbols_of(share: RevealedShare) -> NDArray[np.uint16]:
+    """The 16 symbols of a share."""
+    return np.frombuffer(share.share, dtype="<u2").astype(np.uint16)
 
 
 def flip(data: bytes, at: int = 0) -> bytes:

@@ -86,11 +86,9 @@ def forge(message: Any, where: int, bit: int) -> Any:
             if at is None or where % 6 == 0:
                 return UnmaskingReply(shares[:-1])
             one = shares[at]
-            symbols = one.share.copy()
-            symbols[bit % 16] ^= 1
             other = MaskKeyShare if isinstance(one, SelfMaskSeedShare) else SelfMaskSeedShare
             changed = [
-                replace(one, share=symbols),
+                replace(one, share=flipped(one.share, 16 * (bit % 16))),
                 replace(one, salt=flipped(one.salt, bit)),
                 replace(one, share=one.share[:-1]),
                 replace(one, salt=one.salt[:-1]),

@@ -90,9 +90,6 @@ def refusals() -> Iterator[None]:
 # ---------------------------------------------------------------- messages
 
 
-def _symbols(data: bytes) -> Any:
-    return np.frombuffer(data, dtype="<u2").astype(np.uint16)
-
 
 def read_advertisement(message: Message) -> Advertisement:
     return Advertisement(message["mask_key"], message["channel_key"], message["signature"])
@@ -137,7 +134,7 @@ def read_reply(message: Message) -> UnmaskingReply:
     def read(entry: Message) -> SelfMaskSeedShare | MaskKeyShare | None:
         for name, kind in (("self_mask_seed", SelfMaskSeedShare), ("mask_key", MaskKeyShare)):
             if name in entry:
-                return kind(_symbols(entry[name]["share"]), entry[name]["salt"])
+                return kind(entry[name]["share"], entry[name]["salt"])
         return None
 
     return UnmaskingReply(tuple(read(entry) for entry in message["shares"]))
@@ -157,7 +154,8 @@ def written(message: Any) -> Message:
             lists = {"ciphertexts": list(message.ciphertexts), "leaves": list(message.leaves)}
             return {**vars(message), **lists}
         case NeighbourShares():
-            return {"shares": [{**vars(entry), "path": list(entry.path)} for entry in message.shares], "u2": message.u2}
+            shares = [{**entry._asdict(), "path": list(entry.path)} for entry in message.shares]
+            return {"shares": shares, "u2": message.u2}
         case UnmaskingRequest():
             return {
                 "signatures": [{"participant": who, "signature": one} for who, one in message.signatures],
@@ -174,7 +172,7 @@ def _written_share(share: SelfMaskSeedShare | MaskKeyShare | None) -> Message:
     if share is None:
         return {"none": {}}
     name = "self_mask_seed" if isinstance(share, SelfMaskSeedShare) else "mask_key"
-    return {name: {"share": share.share.astype("<u2").tobytes(), "salt": share.salt}}
+    return {name: {"share": share.share, "salt": share.salt}}
 
 
 # ---------------------------------------------------------------- the two sides

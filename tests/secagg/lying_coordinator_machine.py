@@ -420,7 +420,7 @@ class LyingCoordinator(RuleBasedStateMachine):
                     fields = {name: flipped(getattr(shares[at], name), bit)}
                     if name != "root":  # what opens, and leads to its root, needs no signature
                         fields["ciphertext"] = flipped(shares[at].ciphertext, bit)
-                    changed = replace(shares[at], **fields)
+                    changed = shares[at]._replace(**fields)
                     message = replace(message, shares=(*shares[:at], changed, *shares[at + 1 :]))
                 case UnmaskingRequest(signatures=signatures) if signatures:
                     at = where % len(signatures)

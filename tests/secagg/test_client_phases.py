@@ -217,7 +217,7 @@ def test_low_order_keys_of_a_colluder(key: bytes, monkeypatch: pytest.MonkeyPatc
         dealt = cohort.dealt(11, 1)
         statement = client_phases.dealing_statement(cohort.context, colluder.public, dealt.root, dealt.seed_commitment)
         shares = list(cohort.neighbour_shares(1, ALL - {10, 11}).shares)
-        shares.append(replace(dealt, dealer=10, signature=colluder.sign(statement)))
+        shares.append(dealt._replace(dealer=10, signature=colluder.sign(statement)))
         u2 = to_bitmap(ALL - {11}, cohort.u1)
         cohort.mask(1, ALL - {11}, NeighbourShares(tuple(shares), u2))
         return 1 in cohort.uploads
@@ -303,31 +303,31 @@ def damaged(cohort: Cohort, how: str) -> NeighbourShares:
     one = message.shares[at]
     match how:
         case "tampered":
-            one = replace(one, ciphertext=flip(one.ciphertext, 50))
+            one = one._replace(ciphertext=flip(one.ciphertext, 50))
         case "swapped with another receiver's":
-            one = replace(one, ciphertext=cohort.dealt(3, 1).ciphertext)
+            one = one._replace(ciphertext=cohort.dealt(3, 1).ciphertext)
         case "swapped with another dealer's":
-            one = replace(one, ciphertext=cohort.dealt(4, 0).ciphertext)
+            one = one._replace(ciphertext=cohort.dealt(4, 0).ciphertext)
         case "reflected":
-            one = replace(one, ciphertext=cohort.dealt(0, 3).ciphertext)
+            one = one._replace(ciphertext=cohort.dealt(0, 3).ciphertext)
         case "of another attempt":
             other = start_cohort(make_config(12, attempt=2))
             other.deal([3])
-            one = replace(one, ciphertext=other.dealt(3, 0).ciphertext)
+            one = one._replace(ciphertext=other.dealt(3, 0).ciphertext)
         case "cut short":
-            one = replace(one, ciphertext=one.ciphertext[:-1])
+            one = one._replace(ciphertext=one.ciphertext[:-1])
         case "with half a symbol too few":
-            one = replace(one, ciphertext=_sealed(cohort, bytes(95)))
+            one = one._replace(ciphertext=_sealed(cohort, bytes(95)))
         case "with another path":
-            one = replace(one, path=cohort.dealt(3, 1).path)
+            one = one._replace(path=cohort.dealt(3, 1).path)
         case "with a path that is too long":
-            one = replace(one, path=(*one.path, bytes(32)))
+            one = one._replace(path=(*one.path, bytes(32)))
         case "with a path of odd hashes":
-            one = replace(one, path=(b"short", *one.path[1:]))
+            one = one._replace(path=(b"short", *one.path[1:]))
         case "with symbols outside the field":
-            one = replace(one, ciphertext=_sealed(cohort, b"\xff" * 96))
+            one = one._replace(ciphertext=_sealed(cohort, b"\xff" * 96))
         case "with other shares than committed":
-            one = replace(one, ciphertext=_sealed(cohort, bytes(96)))
+            one = one._replace(ciphertext=_sealed(cohort, bytes(96)))
     return replace(message, shares=(*message.shares[:at], one, *message.shares[at + 1 :]))
 
 
@@ -420,7 +420,7 @@ def test_a_dealing_that_was_changed_on_the_way_ends_the_attempt(changed: str) ->
     cohort = brought_to("MaskedInputCollection", client_phases)
     message = cohort.neighbour_shares(0, ALL)
     honest = message.shares[2]
-    wrong = replace(honest, ciphertext=flip(honest.ciphertext), **{changed: flip(getattr(honest, changed))})
+    wrong = honest._replace(ciphertext=flip(honest.ciphertext), **{changed: flip(getattr(honest, changed))})
     with pytest.raises(CoordinatorMisbehaved, match="not signed by it"):
         cohort.mask(0, ALL, replace(message, shares=(*message.shares[:2], wrong, *message.shares[3:])))
 
@@ -430,7 +430,7 @@ def test_what_opens_for_this_cohort_needs_no_other_proof(changed: str) -> None:
     """Nobody but the dealer could have sealed it: its channel key is signed, and the key names the cohort."""
     cohort = brought_to("MaskedInputCollection", client_phases)
     message = cohort.neighbour_shares(0, ALL)
-    wrong = replace(message.shares[2], **{changed: flip(getattr(message.shares[2], changed))})
+    wrong = message.shares[2]._replace(**{changed: flip(getattr(message.shares[2], changed))})
     cohort.mask(0, ALL, replace(message, shares=(*message.shares[:2], wrong, *message.shares[3:])))
     assert 0 in cohort.uploads
     assert cohort.held[0][wrong.dealer] is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.commitments import MerkleTree, pair_node, share_leaf, verify_path
+from secagg.commitments import MerkleForest, MerkleTree, pair_node, pair_nodes, share_leaf, verify_path
 
 steady = settings(derandomize=True, deadline=None)
 
@@ -159,12 +159,35 @@ def test_trees_agree_with_the_reference(count: int) -> None:
     tree = MerkleTree(leaves)
     assert len(tree) == count
     assert tree.root == reference_root(leaves)
-    paths = tree.paths()
-    assert len(paths) == count
     for index in range(count) if count < 35 else {0, 1, 31, count // 2, count - 2, count - 1}:
-        assert paths[index] == tree.path(index) == reference_path(leaves, index)
-        assert verify_path(tree.root, leaves[index], index, count, paths[index])
-        assert verify_path(tree.root, leaves[index], index, count, list(paths[index]))
+        path = tree.path(index)
+        assert path == reference_path(leaves, index)
+        assert verify_path(tree.root, leaves[index], index, count, path)
+        assert verify_path(tree.root, leaves[index], index, count, list(path))
+
+
+@pytest.mark.parametrize("count", [*range(1, 18), 100, 149])
+def test_a_forest_gives_the_paths_of_its_trees(count: int) -> None:
+    trees = [MerkleTree(some_leaves(count, seed)) for seed in range(5)]
+    forest = MerkleForest(5, count)
+    for row in (3, 0, 4, 1):
+        forest.plant(row, trees[row])
+    rows = np.array([1, 0, 3, 3, 4] * 7)
+    leaves = np.arange(len(rows)) % count
+    wanted = [trees[row].path(leaf) for row, leaf in zip(rows.tolist(), leaves.tolist(), strict=True)]
+    assert forest.paths(rows, leaves) == wanted
+    assert forest.paths(rows[:0], leaves[:0]) == []
+    with pytest.raises(ValueError, match="reshape"):
+        forest.plant(2, MerkleTree(some_leaves(count + 1)))
+
+
+def test_pairs_of_many_holders_are_those_of_one_after_the_other() -> None:
+    leaves = some_leaves(14)
+    pairs = [pair_node(*leaves[at : at + 2]) for at in range(0, 14, 2)]
+    assert pair_nodes(b"".join(leaves)) == pairs
+    for wrong in (b"".join(leaves[:13]), b"".join(leaves)[:-1]):
+        with pytest.raises(ValueError, match="two hashes of 32 bytes"):
+            pair_nodes(wrong)
 
 
 @given(count=st.integers(1, 20), data=st.data())

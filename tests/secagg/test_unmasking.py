@@ -315,7 +315,7 @@ def test_on_a_ring_a_neighbourhood_that_is_gone_can_only_abort() -> None:
 
 
 def test_shares_of_a_kind_are_told_apart_by_type_and_not_by_content() -> None:
-    share, salt = np.zeros(16, np.uint16), bytes(16)
+    share, salt = bytes(32), bytes(16)
     assert MaskKeyShare(share, salt) != SelfMaskSeedShare(share, salt)
 
 

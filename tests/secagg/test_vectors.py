@@ -343,7 +343,7 @@ def test_commitments() -> None:
         tree = commitments.MerkleTree(case["entries"])
         assert tree.root == case["root"]
         for one in case["paths"]:
-            assert list(tree.path(one["index"])) == one["path"] == list(tree.paths()[one["index"]])
+            assert list(tree.path(one["index"])) == one["path"]
             entry = case["entries"][one["index"]]
             assert commitments.verify_path(tree.root, entry, one["index"], len(case["entries"]), one["path"])
     for case in found["invalid_paths"]:

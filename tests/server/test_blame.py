@@ -132,7 +132,7 @@ def test_where_the_sum_opens_nobody_starved_it_and_conflicts_stay() -> None:
 
 
 def test_dropouts_alone_would_set_everybody_aside_by_a_naive_rule() -> None:
-    naive = server_changed(" <= len(shares) + len(self._without.get(dealer, ()))", "")
+    naive = server_changed("self.needed <= number + len(self._without.get(dealer, ()))", "True")
     phase, _ = ended(5, server=naive)
     assert phase.starved == set(range(9))
     assert ended(5)[0].starved == set()

@@ -63,14 +63,15 @@ def test_neighbour_shares() -> None:
 
 @pytest.mark.parametrize("others", [0, 1, 40])
 def test_an_unmasking_request_with_uploads_of_its_own(others: int) -> None:
-    """The signatures are serialised once for everybody, the uploads for each receiver."""
-    signatures = tuple((who, bytes([who]) * 64) for who in range(60))
+    """Signatures and uploads are the receiver's own; each signature is serialised once."""
     uploads = tuple((bytes([who + 1]) * 32, bytes([who]) * 64) for who in range(others))
-    whole = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures, uploads))
-    shown = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures)).SerializeToString()
-    written = assembled.unmasking_request(shown, uploads)
-    assert written == pb.CoordinatorMessage(unmasking_request=whole).SerializeToString()
-    assert codec.read_unmasking_request(whole) == UnmaskingRequest(signatures, uploads)
+    writer = assembled.UnmaskingRequestWriter(3, 1)
+    for signers in (range(60), range(30, 90), range(3, 4)):
+        signatures = tuple((who, bytes([who]) * 64) for who in signers)
+        whole = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures, uploads))
+        written = writer.write(UnmaskingRequest(signatures, uploads))
+        assert written == pb.CoordinatorMessage(unmasking_request=whole).SerializeToString()
+        assert codec.read_unmasking_request(whole) == UnmaskingRequest(signatures, uploads)
 
 
 def test_messages_of_one_field() -> None:
