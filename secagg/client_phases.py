@@ -17,6 +17,7 @@ Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comme
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -55,6 +56,7 @@ from secagg.messages import (
     MASKED_INPUT,
     SALT_BYTES,
     SELF_MASK_SEED,
+    SHARE_BYTES,
     SHARE_KEYS,
     UNMASKING,
     Advertisement,
@@ -170,27 +172,27 @@ class ShareKeys(_Phase):
         seed = self_mask_seed(seed_symbols, cohort.context, keys.identity.public)
         commitment = seed_commitment(seed, cohort.context, keys.identity.public)
         holders = graph.holders(me)
-        xs = [graph.x(holder) for holder in holders]
+        xs = graph.xs(me).tolist()
         secrets = np.stack([keys.mask_key_symbols, seed_symbols])
         shares = shamir.split(secrets, graph.threshold, xs, keys.random_bytes)  # (holders, 2, 16)
-        salts = keys.random_bytes(2 * SALT_BYTES * len(holders))
+        pairs = zip(
+            struct.iter_unpack(f"{SALT_BYTES}s" * 2, keys.random_bytes(2 * SALT_BYTES * len(holders))),
+            struct.iter_unpack(f"{SHARE_BYTES}s" * 2, secret_bytes(shares)),
+            strict=True,
+        )
 
         leaves: list[bytes] = []
         ciphertexts: list[bytes] = []
         held: dict[int, HeldShare | None] = {}
-        for row, (holder, x) in enumerate(zip(holders, xs, strict=True)):
-            parts: list[bytes] = []
+        dealer = (keys.identity.public,) * 2
+        for holder, x, (salts, both) in zip(holders, xs, pairs, strict=True):
             committed = LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), x)
-            for kind in (MASK_KEY, SELF_MASK_SEED):
-                at = SALT_BYTES * (2 * row + kind)
-                salt, share = salts[at : at + SALT_BYTES], secret_bytes(shares[row, kind])
-                leaves.append(committed.leaf(kind, keys.identity.public, salt, share))
-                parts += (salt, share)
-            plaintext = b"".join(parts)
+            leaves += committed.leaves((MASK_KEY, SELF_MASK_SEED), dealer, salts, both)
+            pair = HeldShare.of(salts, both)
             if holder == me:
-                held[me] = HeldShare(plaintext)
+                held[me] = pair
             else:
-                ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(plaintext))
+                ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(pair.sealed))
 
         root = MerkleTree(pair_nodes(b"".join(leaves))).root
         signature = keys.identity.sign(
@@ -350,12 +352,11 @@ class MaskedInputCollection(_Phase):
         if plaintext is None:
             return None
         pair = HeldShare(plaintext)
-        salts_and_shares = [pair.salt_and_share(kind) for kind in (MASK_KEY, SELF_MASK_SEED)]
-        shares = np.frombuffer(b"".join(share for _, share in salts_and_shares), dtype="<u2")
-        if (shares >= shamir.PRIME).any():
+        salts, shares = zip(*(pair.salt_and_share(kind) for kind in (MASK_KEY, SELF_MASK_SEED)), strict=True)
+        if (np.frombuffer(b"".join(shares), dtype="<u2") >= shamir.PRIME).any():
             return None
-        dealer = cohort.identity(dealt.dealer)
-        leaves = [mine.leaf(kind, dealer, *one) for kind, one in enumerate(salts_and_shares)]
+        dealer = (cohort.identity(dealt.dealer),) * 2
+        leaves = mine.leaves((MASK_KEY, SELF_MASK_SEED), dealer, salts, shares)
         holders = len(graph.u1) if graph.complete else graph.degree
         if not verify_path(dealt.root, pair_node(*leaves), place, holders, dealt.path):
             return None

@@ -28,6 +28,11 @@ class HeldShare:
 
     sealed: bytes = field(repr=False)  # what was in the ciphertext: salt and share of the mask key, then of the seed
 
+    @classmethod
+    def of(cls, salts: tuple[bytes, ...], shares: tuple[bytes, ...]) -> HeldShare:
+        """From 16 and 32 bytes of each kind."""
+        return cls(b"".join((salts[MASK_KEY], shares[MASK_KEY], salts[SELF_MASK_SEED], shares[SELF_MASK_SEED])))
+
     def salt_and_share(self, kind: int) -> tuple[bytes, bytes]:
         """Of one kind: 16 bytes, and 16 symbols of two bytes, little-endian."""
         at = kind * _PART_BYTES

@@ -19,7 +19,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -395,20 +394,20 @@ class ConsistencyCheck(ServerPhase):
         self._close(len(self._signatures), self.needed)
         u4 = frozenset(self._signatures)
         graph, needed = self.cohort.graph, self.needed
-        u3, uploads, signatures = self.u3, self._uploads, self._signatures
-        to_everybody, ascending = UnmaskingRequest(self.proof), sorted(u4)
+        u3, uploads = self.u3, self._uploads
+        to_everybody, signatures = UnmaskingRequest(self.proof), sorted(self._signatures.items())
 
         def request_for(receiver: int) -> UnmaskingRequest:
             if graph.complete:
                 return to_everybody
             # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
             neighbours = [one for one in graph.neighbours(receiver) if one in u3]
-            signers = set([one for one in neighbours if one in u4][:needed])
-            signers.update(islice((one for one in ascending if one not in signers), needed - len(signers)))
-            return UnmaskingRequest(
-                tuple((one, signatures[one]) for one in sorted(signers)),
-                tuple(uploads[one] for one in neighbours if one not in signers),
-            )
+            nearest = frozenset([one for one in neighbours if one in u4][:needed])
+            others = [pair for pair in signatures if pair[0] not in nearest][: needed - len(nearest)]
+            furthest = others[-1][0] if others else -1
+            shown = [pair for pair in signatures if pair[0] <= furthest or pair[0] in nearest]
+            signers = {signer for signer, _ in shown}
+            return UnmaskingRequest(tuple(shown), tuple(uploads[one] for one in neighbours if one not in signers))
 
         following = Unmasking(self.cohort, self._dealings, self.u3, u4, self._accumulator)
         return following, Messages(tuple(sorted(u4)), request_for)
