@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from secagg.context import RoundConfig
@@ -29,6 +30,7 @@ from secagg.messages import (
 )
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
+from secagg.parameters import RoundParameters
 from secagg.server_phases import (
     AdvertiseKeys,
     ConsistencyCheck,
@@ -60,6 +62,16 @@ PROGRESS_INTERVAL_S = 0.5
 MOST_MESSAGES = 2 * len(PHASE_FIELDS)
 
 Emit = Callable[..., None]
+
+
+@lru_cache(maxsize=4)
+def most_control_bytes(parameters: RoundParameters) -> int:
+    """The most that a participant sends in one attempt, its vector aside.
+
+    Of each neighbour a sealed share, two commitments and a revealed share, which take 240 bytes with their headers.
+    """
+    sizes = range(parameters.quorum, parameters.cohort + 1)
+    return 256 * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + 1024
 
 
 class AttemptAborted(Exception):
@@ -123,7 +135,10 @@ class Attempt:
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._alive = set(cohort)
         self._messages: Counter[int] = Counter()
-        self._received_bytes: Counter[int] = Counter()
+        self._control_bytes: Counter[int] = Counter()  # of messages
+        self._most_control_bytes = most_control_bytes(config.parameters)
+        self._overran: set[int] = set()
+        self._vector_bytes: Counter[int] = Counter()  # of uploads
         self._outgoing = Outgoing(sessions, self._alive, self._compute)
         self._over = False
         self._phase_name = ADVERTISE_KEYS
@@ -142,7 +157,8 @@ class Attempt:
 
     def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """A phase message of this attempt arrived, in so many bytes."""
-        self._take(session.participant, message, size)
+        said = _Said(message.WhichOneof("message"), message.SerializeToString())
+        self._take(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on."""
@@ -150,12 +166,16 @@ class Attempt:
 
     def _take(self, participant: int, item: Any, size: int) -> None:
         """Into the inbox, which holds no more of one participant than an attempt can need."""
-        if participant not in self._alive or self._messages[participant] > MOST_MESSAGES:
+        if participant not in self._alive or participant in self._overran:
             return
         self._messages[participant] += 1
-        self._received_bytes[participant] += size
+        self._control_bytes[participant] += size
         if self._messages[participant] > MOST_MESSAGES:
+            self._overran.add(participant)
             item = _Left("sent more messages than an attempt has")
+        if self._control_bytes[participant] > self._most_control_bytes:
+            self._overran.add(participant)
+            item = _Left("sent more bytes than an attempt has")
         self._inbox.put_nowait((participant, item))
 
     def lost(self, participant: int, reason: str) -> None:
@@ -175,7 +195,7 @@ class Attempt:
         self._inbox.put_nowait((participant, _Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
         if not await done:
             raise UploadRefused("the vector was not taken")
-        self._received_bytes[participant] += len(packed)
+        self._vector_bytes[participant] += len(packed)
         return offer.sha256
 
     # ------------------------------------------------------------ the phases
@@ -394,16 +414,15 @@ class Attempt:
             if isinstance(item, _Staged):
                 await self._add_staged(step, who, item)
                 return
-            kind = item.WhichOneof("message")
-            if PHASE_FIELDS.get(kind) != step.name:
-                if PHASE_FIELDS.get(kind) is None:
+            if PHASE_FIELDS.get(item.kind) != step.name:
+                if PHASE_FIELDS.get(item.kind) is None:
                     raise MalformedMessage("an empty phase message")
                 return  # late: its phase is over, and it was dropped there or didn't count
-            if kind == "advertise_keys" and self.figures.first_key_at is None:
+            if item.kind == "advertise_keys" and self.figures.first_key_at is None:
                 self.figures.first_key_at = time.monotonic()
-            step.enough = bool(await self._compute(step.handle, who, item))
+            step.enough = bool(await self._compute(lambda: step.handle(who, item.read())))
             if step.then is not None:
-                step.then(who, item)
+                step.then(who, item.read())
             else:
                 self._counts(who)
         except (InvalidMessage, MalformedMessage) as error:
@@ -457,9 +476,9 @@ class Attempt:
 
         Protobuf framing included, TLS not. A model fetched once for several participants of a process counts once.
         """
-        sent = sum(self._received_bytes[who] for who in participants) / max(len(participants), 1)
+        sent = sum(self._control_bytes[who] + self._vector_bytes[who] for who in participants)
         received = sum(self._outgoing.bytes.values()) / max(len(self.cohort), 1)
-        return round(sent), round(received)
+        return round(sent / max(len(participants), 1)), round(received)
 
     # ------------------------------------------------------------ helpers
 
@@ -519,6 +538,17 @@ class _Step:
 @dataclass(frozen=True)
 class _Left:
     reason: str
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A message until its turn comes: as bytes, since one of many small parts takes twenty times as much when read."""
+
+    kind: str | None
+    written: bytes = field(repr=False)
+
+    def read(self) -> pb.PhaseMessage:
+        return pb.PhaseMessage.FromString(self.written)
 
 
 @dataclass(frozen=True)

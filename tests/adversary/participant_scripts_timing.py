@@ -155,9 +155,9 @@ in_each_phase(
     Off(
         ROUNDS,
         changed=(
-            ("if participant not in self._alive or self._messages", "if self._messages"),
+            ("if participant not in self._alive or participant in", "if participant in"),
             ("        if who not in self._alive:\n            if isin", "        if False:\n            if isin"),
-            ("if PHASE_FIELDS.get(kind) != step.name:", "if False:"),
+            ("if PHASE_FIELDS.get(item.kind) != step.name:", "if False:"),
         ),
     ),
     but=frozenset({UNMASK}),
@@ -208,8 +208,38 @@ in_each_phase(
     Off(
         ROUNDS,
         changed=(
-            ("or self._messages[participant] > MOST_MESSAGES:\n            return", "and False:\n            return"),
+            ("or participant in self._overran:", "and False:"),
             ("        if self._messages[participant] > MOST_MESSAGES:\n", "        if False:\n"),
+        ),
+    ),
+    silent=True,
+)
+
+
+async def three_of_200_kb(cheater: Cheater, honest: Any, kind: str) -> None:
+    """As large as the port lets through, since it lets chunks of vectors through; and of another phase."""
+    large = bytes(200_000)
+    if kind == CHECK:
+        message = cheater.wrap(masked_input=pb.MaskedInputOffer(sha256=large))
+    else:
+        message = cheater.wrap(consistency=pb.ConsistencySignature(signature=large))
+    for _ in range(3):
+        await cheater.tell(message)
+    stage, owed = cheater.stage, cheater.owed
+    assert stage is not None
+    await cheater.until(lambda: stage.arrived[0] >= owed)
+
+
+in_each_phase(
+    "flood-of-bytes",
+    "sends three messages of 200 kB where one of a few kilobytes is due, in each phase once",
+    three_of_200_kb,
+    "more bytes than an attempt has",
+    Off(
+        ROUNDS,
+        changed=(
+            ("or participant in self._overran:", "and False:"),
+            ("        if self._control_bytes[participant] > self._most_control_bytes:\n", "        if False:\n"),
         ),
     ),
     silent=True,
@@ -234,7 +264,7 @@ async def everything_at_once(cheater: Cheater, honest: Any) -> Any:
     must="they are not kept for later: the round ends in the exact sum with it",
     outcome=SUM_OF_ALL,
     check=(
-        Off(ROUNDS, changed=(("if PHASE_FIELDS.get(kind) != step.name:", "if PHASE_FIELDS.get(kind) is None:"),)),
+        Off(ROUNDS, changed=(("if PHASE_FIELDS.get(item.kind) != step.name:", "if PHASE_FIELDS.get(item.kind) is None:"),)),
     ),
 )
 async def out_of_order(places: Places) -> Seen:
