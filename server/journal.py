@@ -57,6 +57,9 @@ CREATE TABLE IF NOT EXISTS attempts (
     PRIMARY KEY (round, attempt)
 );
 CREATE TABLE IF NOT EXISTS excluded (participant INTEGER PRIMARY KEY, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS conflicts (
+    dealer INTEGER NOT NULL, holder INTEGER NOT NULL, PRIMARY KEY (dealer, holder)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rounds (
     round INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, figures TEXT NOT NULL, checkpoint TEXT NOT NULL
 );
@@ -174,7 +177,7 @@ class Journal:
         )
 
     async def charge(self, entry: LedgerEntry, unmasking_request: bytes) -> Row:
-        """Before the first unmasking request is sent: the cost, and then the request that alone may be sent.
+        """Before the first unmasking request is sent: the cost, and then the signatures over the sets it is sent for.
 
         A crash between the two leaves a charge for a request that was never sent; it stays.
         """
@@ -205,6 +208,15 @@ class Journal:
     async def exclude(self, participant: int, reason: str) -> None:
         """A participant that provably broke an attempt is not invited again."""
         await self._store.write(("INSERT OR IGNORE INTO excluded VALUES (?, ?)", (participant, reason)))
+
+    async def note_conflicts(self, conflicts: list[tuple[int, int]]) -> None:
+        """Dealer and holder, of whom one has cheated: over several attempts they may show which."""
+        if conflicts:
+            await self._store.write(*(("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", pair) for pair in conflicts))
+
+    def conflicts(self) -> list[tuple[int, int]]:
+        """All that were noted."""
+        return self._store.read("SELECT dealer, holder FROM conflicts")
 
     def excluded(self) -> dict[int, str]:
         """Who is not invited any more, and why."""

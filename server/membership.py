@@ -112,12 +112,9 @@ class Membership:
         return {entry.identity: self.excluded[number] for entry, number in known if number in self.excluded}
 
     def conflict(self, one: int, other: int) -> None:
-        """Note by position that one of two participants has cheated: a holder says that a dealer sealed rubbish."""
-        if one == other:
-            return
-        first, second = self.numbers[one], self.numbers[other]
-        self._conflicts.setdefault(first, set()).add(second)
-        self._conflicts.setdefault(second, set()).add(first)
+        """Note by number that one of two participants has cheated: a holder says that a dealer sealed rubbish."""
+        self._conflicts.setdefault(one, set()).add(other)
+        self._conflicts.setdefault(other, set()).add(one)
 
     @property
     def most_cheats(self) -> int:

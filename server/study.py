@@ -31,15 +31,16 @@ from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
 from server.configuration import StudyConfiguration
+from server.exclusions import Exclusions
 from server.gathering import Gathering
 from server.journal import Journal
 from server.loop_lag import LoopLag
-from server.membership import Membership, SignedRoster, as_few_as_explain
+from server.membership import Membership, SignedRoster
 from server.outgoing import Outgoing
 from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
-from server.rounds import Attempt, AttemptAborted
+from server.rounds import Attempt, AttemptAborted, most_control_bytes
 from server.sessions import Session, Sessions, check_proof
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
@@ -103,6 +104,7 @@ class Study:
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
+        self._exclusions = Exclusions(self._membership, journal, self._emit)
         optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
         folder = configuration.coordinator.state.parent / "checkpoints"
         self._model = TrainedModel(document.study, task, test_data, self._plan, optimizer, folder)
@@ -159,9 +161,9 @@ class Study:
     def limits(self) -> list[tuple[str, int]]:
         """gRPC options that bound what peers can make this process hold, before any of them has proved who it is.
 
-        The largest honest control message grows with the roster (sealed shares: 112 + 64 bytes a participant).
+        The largest honest control message grows with the number of neighbours; chunks of vectors have one size.
         """
-        largest = max(LARGEST_FRAME, 256 * self.most_participants()) + 1024
+        largest = max(LARGEST_FRAME, most_control_bytes(self._parameters)) + 1024
         streams = 3 * self._membership.roster.largest_host() + 8  # session, upload and download of each participant
         return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
 
@@ -256,7 +258,7 @@ class Study:
             self._count(row)
         for round_, attempt in await self._journal.close_open_attempts():
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
-        membership.excluded = self._journal.excluded()
+        self._exclusions.restore()
         last = self._journal.last_round()
         if last is not None:
             self._completed_rounds, checkpoint, self._figures = last
@@ -421,48 +423,15 @@ class Study:
                 needed=error.needed,
                 loop_lag_ms=self._loop_lag.figures(),
             )
-            await self._exclude(attempt)
+            await self._exclusions.after(attempt)
             await self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
             return False
         finally:
             self._attempt = None
-        await self._exclude(attempt)
+        await self._exclusions.after(attempt)
         await self._finish(round_, number, attempt, completed, began)
         await self._round_end(cohort, round_, number, True, "")
         return True
-
-    async def _exclude(self, attempt: Attempt) -> None:
-        """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again.
-
-        Of a dealer and a holder that accuses it of rubbish one has cheated. Who is in more such conflicts than there
-        are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
-        """
-        for dealer, holders in attempt.conflicts.items():
-            for holder in holders:
-                self._membership.conflict(dealer, holder)
-        if len(attempt.cheats) > self._membership.most_cheats:
-            log.error(
-                "more participants sent what nobody honest sends than can be cheats: nobody is excluded; look for what "
-                "is wrong with this coordinator, its roster or its version",
-                participants=len(attempt.cheats),
-                round=attempt.config.round,
-            )
-            attempt.cheats = {}
-        attempt.cheats = self._membership.in_too_many_conflicts() | attempt.cheats
-        conflicts = {dealer: attempt.conflicts[dealer] - attempt.cheats.keys() for dealer in attempt.starved}
-        aside = as_few_as_explain({dealer: conflicts[dealer] for dealer in conflicts.keys() - attempt.cheats.keys()})
-        for participant in sorted(aside):
-            number, host = self._membership.number(participant), self._membership.host(participant)
-            self._membership.set_aside.add(number)
-            reason = "either it sealed rubbish for somebody, or says so falsely, and so the attempt failed"
-            self._emit("participant_set_aside", participant=number, host=host, reason=reason)
-            log.warning("a participant is set aside", participant=number, host=host, reason=reason)
-        for participant, reason in sorted(attempt.cheats.items()):
-            number, host = self._membership.number(participant), self._membership.host(participant)
-            await self._journal.exclude(number, reason)
-            self._membership.excluded[number] = reason
-            self._emit("participant_excluded", participant=number, host=host, reason=reason)
-            log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
     async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen

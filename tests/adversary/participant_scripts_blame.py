@@ -126,10 +126,10 @@ HURRIES = Off(
     shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off(
-    "server.study", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED
+    "server.exclusions", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED
 )
 NOBODY_COUNTS = Off(
-    "server.study", changed=(("self._membership.in_too_many_conflicts() | ", ""),), shows="is not named"
+    "server.exclusions", changed=(("membership.in_too_many_conflicts() | ", ""),), shows="is not named"
 )
 WRONG_SEED = Off(OPENING, without=("another self-mask seed than it committed to",), shows="opens a wrong sum")
 blame_script(

@@ -264,7 +264,10 @@ async def everything_at_once(cheater: Cheater, honest: Any) -> Any:
     must="they are not kept for later: the round ends in the exact sum with it",
     outcome=SUM_OF_ALL,
     check=(
-        Off(ROUNDS, changed=(("if PHASE_FIELDS.get(item.kind) != step.name:", "if PHASE_FIELDS.get(item.kind) is None:"),)),
+        Off(
+            ROUNDS,
+            changed=(("if PHASE_FIELDS.get(item.kind) != step.name:", "if PHASE_FIELDS.get(item.kind) is None:"),),
+        ),
     ),
 )
 async def out_of_order(places: Places) -> Seen:
@@ -356,7 +359,7 @@ in_each_phase(
     "connection closed",
     Off(
         "server.study",
-        changed=(("largest = max(LARGEST_FRAME, 256 * self.most_participants()) + 1024", "largest = 1 << 24"),),
+        changed=(("largest = max(LARGEST_FRAME, most_control_bytes(self._parameters)) + 1024", "largest = 1 << 24"),),
     ),
     must=UNREAD,
 )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
 import pytest
 
 from mechanisms.plan import Plan
 from secagg.parameters import assumed_colluders
 from secagg.roster import Roster, RosterEntry
+from server.exclusions import Exclusions
+from server.journal import Journal
 from server.membership import Membership, SignedRoster, as_few_as_explain
 from wire.study import plan_study
 
@@ -27,10 +33,10 @@ def planned(clients: int, **others: object) -> Plan:
 def test_more_than_can_collude(clients: int, adversarial: float, most: int) -> None:
     found = membership(planned(clients, adversarial=adversarial), clients)
     for other in range(1, most + 1):
-        found.conflict(0, other)
-        found.conflict(other, 0)  # the two of them once, however often they accuse each other
+        found.conflict(100, 100 + other)
+        found.conflict(100 + other, 100)  # the two of them once, however often they accuse each other
     assert found.in_too_many_conflicts() == {}
-    found.conflict(most + 1, 0)
+    found.conflict(100 + most + 1, 100)
     [(who, reason)] = found.in_too_many_conflicts().items()
     assert who == 0
     assert reason == f"{most + 1} others say that it sealed rubbish, or are accused of that by it"
@@ -46,10 +52,10 @@ def test_over_many_draws_somebody_honest_may_meet_all_colluders_of_the_roster() 
     assert plan.colluders < everywhere == 40
     found = membership(plan, 400)
     for colluder in range(1, everywhere + 1):
-        found.conflict(colluder, 0)
+        found.conflict(100 + colluder, 100)
     assert len(found._conflicts[found.numbers[0]]) > plan.colluders
     assert found.in_too_many_conflicts() == {}
-    found.conflict(everywhere + 1, 0)
+    found.conflict(100 + everywhere + 1, 100)
     assert found.in_too_many_conflicts().keys() == {0}
 
 
@@ -57,7 +63,7 @@ def test_whoever_left_is_not_counted() -> None:
     """Others may collude in the place of those who were revoked."""
     found = membership(planned(7, adversarial=0.1), 7)
     for other in (1, 2, 3):
-        found.conflict(0, other)
+        found.conflict(100, 100 + other)
     assert found.in_too_many_conflicts().keys() == {0}
     found.numbers[3] = 999  # somebody else stands there now
     assert found.in_too_many_conflicts() == {}
@@ -96,3 +102,49 @@ def test_who_is_excluded_is_missing_where_everybody_is_invited() -> None:
 def test_as_few_are_set_aside_as_explain_the_conflicts(conflicts: dict[int, set[int]], aside: set[int]) -> None:
     """All starved dealers, the naive rule, are four honest ones where two liars have two victims each."""
     assert as_few_as_explain({dealer: frozenset(holders) for dealer, holders in conflicts.items()}) == aside
+
+
+# ---------------------------------------------------------------- over restarts of the coordinator
+
+
+@dataclass
+class Found:
+    """What an attempt has shown."""
+
+    conflicts: dict[int, frozenset[int]]
+    starved: frozenset[int] = frozenset()
+    cheats: dict[int, str] = field(default_factory=dict)
+
+
+def after(path: Path, *attempts: Found) -> Membership:
+    """A coordinator that starts, sees these attempts and stops."""
+    found, events = membership(planned(7, adversarial=0.1), 7), []
+
+    async def run() -> None:
+        journal = Journal(path)
+        await journal.open_study("s", b"document")
+        exclusions = Exclusions(found, journal, lambda kind, **body: events.append((kind, body)))
+        exclusions.restore()
+        for one in attempts:
+            await exclusions.after(one)  # type: ignore[arg-type]
+        journal.close()
+
+    asyncio.run(run())
+    return found
+
+
+def test_conflicts_of_attempts_before_a_restart_count(tmp_path: Path) -> None:
+    """Else whoever seals rubbish for two others in each attempt would go on for ever where the coordinator restarts."""
+    path = tmp_path / "state.sqlite"
+    assert after(path, Found({0: frozenset({1, 2})}), Found({0: frozenset({0, 2})})).members() == frozenset(range(7))
+    assert after(path, Found({0: frozenset({3})})).excluded.keys() == {100}
+    assert after(path).members() == frozenset(range(1, 7))
+    # A coordinator that remembers nothing sees one conflict.
+    assert after(tmp_path / "new.sqlite", Found({0: frozenset({3})})).members() == frozenset(range(7))
+
+
+def test_who_was_set_aside_gets_another_chance_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    starved = Found({4: frozenset({5})}, starved=frozenset({4}))
+    assert after(path, starved).members() == frozenset(range(7)) - {4}
+    assert after(path).members() == frozenset(range(7))
