@@ -72,7 +72,7 @@ def signs_nothing(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
     return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
 
 
-# After AdvertiseKeys three, as many as a round on this ring bears wherever they stand: with a fourth, one in fifty rings
+# After AdvertiseKeys three, as many as a round on this ring bears wherever they stand: with a fourth, one ring in fifty
 # would have a dealer next to all of them, with fewer shares than the threshold.
 TWISTS: dict[int, dict[str, Any]] = {
     5: {"advertise_keys": leaves},
