@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from secagg import shamir
 from secagg.cohort import Cohort, HeldShare, set_of, survivor_statement
-from secagg.commitments import LeavesOfHolder, MerkleTree, pair_node, pair_nodes, verify_path
+from secagg.commitments import LeavesOfHolder, MerkleTree, pair_node, pair_nodes, siblings, verify_path
 from secagg.context import RoundConfig, cohort_context, digest, number
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.graph import graph_of
@@ -358,7 +358,7 @@ class MaskedInputCollection(_Phase):
         dealer = (cohort.identity(dealt.dealer),) * 2
         leaves = mine.leaves((MASK_KEY, SELF_MASK_SEED), dealer, salts, shares)
         holders = len(graph.u1) if graph.complete else graph.degree
-        if not verify_path(dealt.root, pair_node(*leaves), place, holders, dealt.path):
+        if not verify_path(dealt.root, pair_node(*leaves), place, holders, siblings(dealt.path)):
             return None
         return pair
 

@@ -10,7 +10,6 @@ never an inner node. With H(label; ...) for such a hash:
 
     share leaf = H("sordino/v1/share-commitment"; kind, cohort context, dealer, holder, x (4), salt (16), share (32))
     pair node  = H("sordino/v1/share-pair"; mask leaf (32), seed leaf (32))       one per holder, in the order of x
-    leaf node  = H("sordino/v1/merkle-leaf"; pair node (32))
     inner node = H("sordino/v1/merkle-node"; left (32), right (32))
     root       = H("sordino/v1/merkle-root"; number of leaves (4), top node (32))
 
@@ -22,7 +21,6 @@ of the tree and the length of every path.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -48,7 +46,6 @@ def _label(text: str) -> bytes:
 _SHARE: Final = _label("sordino/v1/share-commitment")
 # Hashes that have taken their label in, to be copied: that takes half as long as to make one.
 _PAIR: Final = sha256(_label("sordino/v1/share-pair"))
-_LEAF: Final = sha256(_label("sordino/v1/merkle-leaf"))
 _NODE: Final = sha256(_label("sordino/v1/merkle-node"))
 _ROOT: Final = sha256(_label("sordino/v1/merkle-root"))
 _OF_A_HASH: Final = HASH_BYTES.to_bytes(2, "big")
@@ -181,7 +178,8 @@ class MerkleTree:
     """A Merkle tree over 32-byte leaves, in the order given.
 
     Args:
-        leaves: at least one; for share commitments the pair nodes of the holders, in the order of x.
+        leaves: at least one, each a hash with a label of its own; for share commitments the pair nodes of the holders,
+            in the order of x.
 
     Raises:
         ValueError: there is no leaf, or one does not have 32 bytes.
@@ -193,7 +191,7 @@ class MerkleTree:
         if any(len(leaf) != HASH_BYTES for leaf in leaves):
             raise ValueError(f"a hash has {HASH_BYTES} bytes")
         self._count = len(leaves)
-        level = b"".join(_hash_each(_LEAF, b"".join(leaves), HASH_BYTES))
+        level = b"".join(leaves)
         levels = [level]
         while len(level) > HASH_BYTES:
             parents = _hash_each(_NODE, level, 2 * HASH_BYTES)
@@ -256,18 +254,18 @@ class MerkleForest:
         """Forget a tree."""
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 
-    def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[tuple[bytes, ...]]:
-        """Of one leaf in each of these trees: what `MerkleTree.path` returns.
+    def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[bytes]:
+        """Of one leaf in each of these trees: what `MerkleTree.path` returns, joined.
 
         Args:
             rows, leaves: shape (m,), integers from 0.
         """
-        longest = self._siblings.shape[1]
-        if longest == 0:
-            return [()] * len(rows)
+        longest = HASH_BYTES * self._siblings.shape[1]
         at = (rows * self._size)[:, None] + self._siblings[leaves]
-        whole = struct.iter_unpack(f"{HASH_BYTES}s" * longest, np.take(self._nodes, at, axis=0).tobytes())
-        return [path[:length] for path, length in zip(whole, self._lengths[leaves].tolist(), strict=True)]
+        paths = np.take(self._nodes, at, axis=0).tobytes()
+        starts = range(0, longest * len(rows), longest) if longest else [0] * len(rows)
+        ends = (HASH_BYTES * self._lengths[leaves]).tolist()
+        return [paths[start : start + end] for start, end in zip(starts, ends, strict=True)]
 
 
 def _nodes(leaves: int) -> int:
@@ -310,10 +308,15 @@ def verify_path(root: bytes, leaf: bytes, index: int, count: int, path: Sequence
     sides = list(_sides(index, count))
     if len(path) != len(sides) or any(len(sibling) != HASH_BYTES for sibling in path):
         return False
-    node = _hash(_LEAF, leaf)
+    node = leaf
     for sibling, sibling_is_left in zip(path, sides, strict=True):
         node = _hash(_NODE, sibling + node if sibling_is_left else node + sibling)
     return _root(count, node) == root
+
+
+def siblings(path: bytes) -> list[bytes]:
+    """A joined path as `verify_path` takes it; what is left over becomes a sibling that fits no path."""
+    return [path[at : at + HASH_BYTES] for at in range(0, len(path), HASH_BYTES)]
 
 
 def _sides(index: int, count: int) -> Iterator[bool]:

@@ -70,7 +70,7 @@ class DealtShare(NamedTuple):  # a hundred thousand for a thousand participants:
     dealer: int
     ciphertext: bytes
     root: bytes
-    path: tuple[bytes, ...]
+    path: bytes  # siblings from the receiver's pair of leaves up, 32 bytes each
     seed_commitment: bytes
     signature: bytes
 

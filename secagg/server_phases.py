@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,8 @@ from secagg.packing import add_packed, packed_size
 from secagg.unmasking import Dealing, ServerPhase, Unmasking
 
 Message = TypeVar("Message")
+
+_STANDS_FOR: Final = "32s32s64s"  # what a dealer is bound to: root, seed commitment, signature
 
 
 class Messages(Mapping[int, Message], Generic[Message]):
@@ -257,6 +259,10 @@ class ShareKeys(ServerPhase):
         self._close(len(members), quorum)
         dealings = dict(sorted(self._dealings.items()))
         ciphertexts, trees, positions = self._ciphertexts, self._trees, self._positions
+        stand_for: NDArray[np.uint8] = np.zeros((len(self.cohort.u1), struct.calcsize(_STANDS_FOR)), dtype=np.uint8)
+        for dealer, dealing in dealings.items():
+            row = dealing.root + dealing.seed_commitment + dealing.signature
+            stand_for[positions[dealer]] = np.frombuffer(row, dtype=np.uint8)
         del self._ciphertexts, self._trees
         u2 = to_bitmap(members, self.cohort.u1)
 
@@ -268,15 +274,17 @@ class ShareKeys(ServerPhase):
             # On the complete graph a dealer is among its holders, and not among its neighbours.
             columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
             sealed = np.take(ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
-            stand_for = [dealings[dealer] for dealer in dealers]
+            roots, commitments, signatures = zip(
+                *struct.iter_unpack(_STANDS_FOR, np.take(stand_for, rows, axis=0).tobytes()), strict=True
+            )
             shares = map(
                 DealtShare,
                 dealers,
                 struct.unpack(f"{CIPHERTEXT_BYTES}s" * len(dealers), sealed),
-                [dealing.root for dealing in stand_for],
+                roots,
                 trees.paths(rows, among_holders),
-                [dealing.seed_commitment for dealing in stand_for],
-                [dealing.signature for dealing in stand_for],
+                commitments,
+                signatures,
             )
             return NeighbourShares(tuple(shares), u2)
 

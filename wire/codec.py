@@ -138,7 +138,7 @@ def read_neighbour_shares(message: pb.NeighbourShares) -> NeighbourShares:
                 dealt.dealer,
                 dealt.ciphertext,
                 dealt.root,
-                tuple(dealt.path),
+                dealt.path,
                 dealt.seed_commitment,
                 dealt.signature,
             )

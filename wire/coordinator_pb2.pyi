@@ -358,10 +358,10 @@ class DealtShare(_message.Message):
     dealer: int
     ciphertext: bytes
     root: bytes
-    path: _containers.RepeatedScalarFieldContainer[bytes]
+    path: bytes
     seed_commitment: bytes
     signature: bytes
-    def __init__(self, dealer: _Optional[int] = ..., ciphertext: _Optional[bytes] = ..., root: _Optional[bytes] = ..., path: _Optional[_Iterable[bytes]] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dealer: _Optional[int] = ..., ciphertext: _Optional[bytes] = ..., root: _Optional[bytes] = ..., path: _Optional[bytes] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class UploadCredit(_message.Message):
     __slots__ = ("round", "attempt")

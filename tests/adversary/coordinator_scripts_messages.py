@@ -127,7 +127,7 @@ async def damaged_shares(places: Places) -> Seen:
         def damage(who: int, message: pb.NeighbourShares) -> None:
             one = message.shares[who % len(message.shares)]
             if who % 2:
-                one.path[0] = flip(one.path[0])
+                one.path = flip(one.path)
             else:
                 one.ciphertext = flip(one.ciphertext) if who % 4 else one.ciphertext[:-1]
 

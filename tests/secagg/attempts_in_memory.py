@@ -240,7 +240,7 @@ class Cohort:
             dealer,
             sealed.ciphertexts[self.graph.neighbours(dealer).index(receiver)],
             tree.root,
-            tree.path(self.graph.places(receiver)[dealer]),
+            b"".join(tree.path(self.graph.places(receiver)[dealer])),
             sealed.seed_commitment,
             sealed.signature,
         )

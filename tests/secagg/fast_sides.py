@@ -14,6 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg import client_phases, server_phases
+from secagg.commitments import siblings
 from secagg.context import RoundConfig
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import IdentityKey
@@ -116,7 +117,7 @@ def read_sealed_shares(message: Message) -> SealedShares:
 
 
 def read_neighbour_shares(message: Message) -> NeighbourShares:
-    shares = (DealtShare(**{**entry, "path": tuple(entry["path"])}) for entry in message["shares"])
+    shares = (DealtShare(**{**entry, "path": b"".join(entry["path"])}) for entry in message["shares"])
     return NeighbourShares(tuple(shares), message["u2"])
 
 
@@ -154,7 +155,7 @@ def written(message: Any) -> Message:
             lists = {"ciphertexts": list(message.ciphertexts), "leaves": list(message.leaves)}
             return {**vars(message), **lists}
         case NeighbourShares():
-            shares = [{**entry._asdict(), "path": list(entry.path)} for entry in message.shares]
+            shares = [{**entry._asdict(), "path": siblings(entry.path)} for entry in message.shares]
             return {"shares": shares, "u2": message.u2}
         case UnmaskingRequest():
             return {

@@ -321,9 +321,9 @@ def damaged(cohort: Cohort, how: str) -> NeighbourShares:
         case "with another path":
             one = one._replace(path=cohort.dealt(3, 1).path)
         case "with a path that is too long":
-            one = one._replace(path=(*one.path, bytes(32)))
+            one = one._replace(path=one.path + bytes(32))
         case "with a path of odd hashes":
-            one = one._replace(path=(b"short", *one.path[1:]))
+            one = one._replace(path=b"short" + one.path[32:])
         case "with symbols outside the field":
             one = one._replace(ciphertext=_sealed(cohort, b"\xff" * 96))
         case "with other shares than committed":

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.commitments import MerkleForest, MerkleTree, pair_node, pair_nodes, share_leaf, verify_path
+from secagg.commitments import MerkleForest, MerkleTree, pair_node, pair_nodes, share_leaf, siblings, verify_path
 
 steady = settings(derandomize=True, deadline=None)
 
@@ -39,7 +39,7 @@ def tagged(label: bytes, *fields: bytes) -> bytes:
 def reference_node(leaves: list[bytes]) -> bytes:
     """Split below the largest power of two: what handing up odd nodes amounts to."""
     if len(leaves) == 1:
-        return tagged(b"sordino/v1/merkle-leaf", leaves[0])
+        return leaves[0]
     half = 1 << (len(leaves) - 1).bit_length() - 1
     return tagged(b"sordino/v1/merkle-node", reference_node(leaves[:half]), reference_node(leaves[half:]))
 
@@ -79,7 +79,7 @@ def test_the_bytes_stay_as_they_are() -> None:
     leaf = share_leaf(**ARGUMENTS)
     tree = MerkleTree([pair_node(leaf, bytes([i]) * 32) for i in range(5)])
     assert leaf.hex() == "3325e223e1a13691d743d33e9e5eec8de60a3365adf164971236bd8590292757"
-    assert tree.root.hex() == "38b60009249966939f724a660acbd857ebb4d8fbe4ecb1dbfd8f972aadee1a67"
+    assert tree.root.hex() == "645e21c4b7b519912ec32f8fab11bda8079be8c99e45221dc2c5890c4095c112"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,10 @@ def test_a_forest_gives_the_paths_of_its_trees(count: int) -> None:
         forest.plant(row, trees[row])
     rows = np.array([1, 0, 3, 3, 4] * 7)
     leaves = np.arange(len(rows)) % count
-    wanted = [trees[row].path(leaf) for row, leaf in zip(rows.tolist(), leaves.tolist(), strict=True)]
+    wanted = [b"".join(trees[row].path(leaf)) for row, leaf in zip(rows.tolist(), leaves.tolist(), strict=True)]
     assert forest.paths(rows, leaves) == wanted
+    assert [tuple(siblings(one)) for one in wanted[:2]] == [trees[1].path(0), trees[0].path(1 % count)]
+    assert [len(one) for one in siblings(bytes(70))] == [32, 32, 6]
     assert forest.paths(rows[:0], leaves[:0]) == []
     with pytest.raises(ValueError, match="reshape"):
         forest.plant(2, MerkleTree(some_leaves(count + 1)))

@@ -136,7 +136,7 @@ def a_long_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
     return replace(honest, leaves=(honest.leaves[0] + b"x", *honest.leaves[1:]))
 
 
-@cheat(SHARE, "the seed commitment is not 32 bytes long")
+@cheat(SHARE, "the seed commitment is not 32 bytes long", CRASHES)
 def a_short_seed_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
     cohort = attempt.server_phase.cohort
     leaves = honest.leaves

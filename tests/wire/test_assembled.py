@@ -54,7 +54,7 @@ def test_nobody_is_taken_for_somebody_else() -> None:
 
 def test_neighbour_shares() -> None:
     shares = NeighbourShares(
-        tuple(DealtShare(who, bytes(112), bytes(32), (bytes(32),) * 8, bytes(32), bytes(64)) for who in range(200)),
+        tuple(DealtShare(who, bytes(112), bytes(32), bytes(32 * 8), bytes(32), bytes(64)) for who in range(200)),
         bytes(range(25)),
     )
     whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, shares))
