@@ -120,12 +120,16 @@ class Gathering:
                 await self.sessions.changed.wait()
 
     def _too_few(self, round_: int, attempt: int, received: int, needed: int) -> None:
+        reason, left = f"{received} participants are connected, {needed} needed", self.sessions.left_early
+        if left:  # by their policies, for instance: those who refuse say why in their own logs
+            who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"
+            reason += f"; {left} came and left before {who}"
         self.emit(
             "attempt_aborted",
             round=round_,
             attempt=attempt,
             phase="Connecting",
-            reason=f"{received} participants are connected, {needed} needed",
+            reason=reason,
             received=received,
             needed=needed,
             loop_lag_ms=self.loop_lag.figures(),

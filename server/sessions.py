@@ -72,6 +72,7 @@ class Sessions:
         self._study, self._roster, self._on_lost = study, roster, on_lost
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
+        self._left_early: set[bytes] = set()
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -89,6 +90,11 @@ class Sessions:
         """Participants that can take part in a round."""
         return frozenset(who for who, session in self._by_participant.items() if session.ready)
 
+    @property
+    def left_early(self) -> int:
+        """How many on the roster were here, but whose last session ended before they were ready, and are not back."""
+        return len(self._left_early)
+
     def adopt(self, roster: Roster) -> list[Session]:
         """Use a later roster. Sessions of those who are not on it any more end.
 
@@ -96,6 +102,7 @@ class Sessions:
             The sessions that ended.
         """
         self._roster = roster
+        self._left_early &= roster.positions.keys()
         staying, leaving = {}, []
         for session in self._by_participant.values():
             participant = roster.positions.get(session.identity)
@@ -156,6 +163,7 @@ class Sessions:
         old = self._by_participant.get(participant)
         if old is not None:
             self.lost(old, "replaced by a newer connection")
+        self._left_early.discard(identity)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
@@ -173,6 +181,8 @@ class Sessions:
         session.close()
         if self._by_token.pop(session.token, None) is None:
             return
+        if not session.ready:
+            self._left_early.add(session.identity)
         if self._by_participant.get(session.participant) is session:
             del self._by_participant[session.participant]
         self.changed.set()

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from sordino.guarantee import guarantee
 
+TELL_WAITING_S: Final = 10.0
+"""Between two plain lines that say how many are connected while a round waits for participants."""
 PHASES: Final = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 
 
@@ -129,6 +131,8 @@ class StudyView:
     gathering: tuple[int, int, int, float] | None = None
     """(connected, needed, expected, seconds left) while a round waits for participants to connect."""
     gathering_at: float = 0.0
+    gathering_told_at: float = 0.0
+    """When a plain line told of it last: at once, then every `TELL_WAITING_S`."""
     roster: set[int] = field(default_factory=set)
     """Numbers of those on the roster in use."""
     enrolment: tuple[int, int] | None = None
@@ -309,6 +313,8 @@ class StudyView:
 
     def _on_waiting_for_participants(self, event: Mapping[str, Any]) -> None:
         self.enrolment = None
+        if self.gathering is None or self.last_at - self.gathering_told_at >= TELL_WAITING_S:
+            self.gathering_told_at = self.last_at
         self.gathering_at, self.begun = self.last_at, True
         self.gathering = (
             int(event.get("received", 0)),
@@ -449,6 +455,11 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
         return [f"version {event['version']} of the roster: {view.participants} participants, {', '.join(changes)}"]
     if kind == "waiting_for_enrolment":
         return [view.waiting] if event.get("first") else []
+    if kind == "waiting_for_participants" and view.gathering is not None:
+        connected, needed, _, _ = view.gathering
+        # With as many as are needed it only waits a moment for the others.
+        silent = connected >= needed or view.gathering_told_at < view.gathering_at
+        return [] if silent else [f"waiting for participants: {connected} connected, {needed} needed"]
     if kind == "attempt_started":
         again = f", attempt {view.attempt}" if view.attempt > 1 else ""
         return [f"round {view.round} of {view.planned_rounds}{again}: {len(view.connected)} participants connected"]

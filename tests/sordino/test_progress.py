@@ -46,6 +46,23 @@ def test_gathering_before_a_round(events: Events) -> None:
     assert view.waiting == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
 
 
+def test_plain_lines_say_whom_it_waits_for_at_once_and_every_ten_seconds() -> None:
+    view, told = StudyView(), []
+    for tenth in range(0, 250, 5):
+        event = {"kind": "waiting_for_participants", "at": 100 + tenth / 10, "received": 5, "needed": 7, "expected": 9}
+        view.apply(event)
+        told += [(tenth / 10, line) for line in log_lines(event, view)]
+    line = "waiting for participants: 5 connected, 7 needed"
+    assert told == [(0.0, line), (10.0, line), (20.0, line)]
+    view.apply({"kind": "attempt_aborted", "at": 125.0, "round": 1, "attempt": 1, "phase": "Connecting"})
+    event |= {"at": 125.5}
+    view.apply(event)
+    assert log_lines(event, view) == [line]  # the next attempt begins with a line of its own
+    enough = event | {"at": 140.0, "received": 7}
+    view.apply(enough)
+    assert log_lines(enough, view) == []
+
+
 def test_states_of_participants(stream: Callable[..., Events]) -> None:
     view = StudyView().apply_all(stream(until=5))
     assert len(view.connected) == 80

@@ -1,0 +1,53 @@
+"""What is said of an attempt that too few were there for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from secagg.roster import Roster, RosterEntry
+from server.gathering import Gathering
+from server.sessions import Sessions
+
+ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{number}") for number in range(1, 8)))
+
+
+def reason(sessions: Sessions) -> str:
+    """The one that an aborted attempt is told with."""
+    events: list[dict[str, Any]] = []
+    stub: Any = SimpleNamespace(
+        sessions=sessions,
+        emit=lambda kind, **fields: events.append(fields),
+        loop_lag=SimpleNamespace(figures=lambda: {}),
+    )
+    Gathering._too_few(stub, 1, 1, len(sessions.ready()), 7)
+    return str(events[0]["reason"])
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return Sessions("ward", ROSTER, lambda *_: None)
+
+
+def test_absence_is_absence(sessions: Sessions) -> None:
+    session = sessions.open(ROSTER.entries[0].identity)
+    sessions.set_ready(session)
+    sessions.lost(session, "connection closed")
+    assert reason(sessions) == "0 participants are connected, 7 needed"
+
+
+def test_who_came_and_left_at_once_is_counted(sessions: Sessions) -> None:
+    """Whoever refuses the terms says why where it runs, and nobody looks there while absence is blamed."""
+    for _ in range(3):  # one that comes back is one
+        for entry in ROSTER.entries:
+            sessions.lost(sessions.open(entry.identity), "connection closed")
+    said = "0 participants are connected, 7 needed; "
+    assert reason(sessions) == said + "7 came and left before they were ready: look at what they print"
+    for entry in ROSTER.entries[2:]:
+        sessions.open(entry.identity)  # back, and perhaps ready in a moment
+    sessions.open(ROSTER.entries[3].identity)  # in place of a connection that was lost
+    assert reason(sessions) == said + "2 came and left before they were ready: look at what they print"
+    sessions.adopt(Roster("ward", 2, ROSTER.entries[1:]))
+    assert reason(sessions) == said + "1 came and left before it was ready: look at what it prints"
