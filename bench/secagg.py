@@ -244,6 +244,7 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
         "sum_ok": bool(np.array_equal(completed.total, expected)),
         "degree": graph.degree,
         "threshold": graph.threshold,
+        "min_survivors": setting.parameters.min_survivors,
         "survivors": len(survivors),
         "client_cpu_s": client_cpu_s,
         "server_cpu_s": clock.total("server"),

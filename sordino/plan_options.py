@@ -15,6 +15,8 @@ DEFAULT_SKETCH_RATIO: Final = 10.0
 DEFAULT_QUANTILE: Final = 0.5
 DEFAULT_CLIP_RATE: Final = 0.3
 DEFAULT_BIT_WEIGHT: Final = 0.3
+RING: Final = "ring"
+HARARY: Final = "harary"
 MECHANISMS: Final = ("ddgauss", "skellam", "gaussian", "local-gaussian", "binomial")
 TARGETS: Final = ("coordinator", "released", "conditional")
 SAMPLINGS: Final = ("none", "lottery", "poisson", "fixed")
@@ -29,6 +31,16 @@ def one_of(option: str, given: str | None, allowed: Sequence[str]) -> None:
     """Raises Failure: ``given`` is no name that the option knows."""
     if given is not None and given not in allowed:
         raise Failure(ExitCode.INPUT, f"{option} {given} is unknown. Use one of: {', '.join(allowed)}.")
+
+
+def graph_name(given: str, allowed: Sequence[str]) -> str:
+    """The protocol's word for what ``--graph`` names: what is printed as a ring may be given as one.
+
+    Raises:
+        Failure: it names no graph.
+    """
+    one_of("--graph", given, (*allowed, RING))
+    return HARARY if given == RING else given
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number], what: str) -> tuple[Number, ...]:

@@ -202,6 +202,8 @@ def _refused_value(error: Any) -> str | None:
     if kind in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
         return f"{option} {given} is no whole number."
     if kind in ("float_parsing", "float_type"):
+        if share := re.fullmatch(r"(\d+(?:\.\d+)?) *%", str(given)):
+            return f"{option} {given} is no number: for {share[1]} % write {float(share[1]) / 100:g}."
         return f"{option} {given} is no number."
     names = re.findall(r"'([^']*)'", str(detail["msg"]).partition("is not one of")[2])
     return f"{option} {given} is unknown. Use one of: {', '.join(names)}." if names else None

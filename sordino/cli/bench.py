@@ -41,6 +41,7 @@ BoundFile = Annotated[
 class _Graph(StrEnum):
     COMPLETE = "complete"
     HARARY = "harary"
+    RING = "ring"
     AUTO = "auto"
 
 
@@ -80,7 +81,8 @@ def secagg(
         typer.Option(
             metavar="NAME",
             help="complete: everybody shares with everybody. harary: on the ring (k-regular), with as many neighbours "
-            "as the rules ask for. auto: the ring where it halves the work.",
+            "as the rules ask for; ring is the same. auto: the ring where it halves the work. By it min_survivors "
+            "differs, and so does the degree: see --dropout.",
         ),
     ] = _Graph.AUTO,
     degree: Annotated[
@@ -107,18 +109,26 @@ def secagg(
         ),
     ] = _At.MASKED_INPUT,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
-    dropout: Annotated[float, typer.Option(help="Share that is planned to leave.")] = 0.3,
+    dropout: Annotated[
+        float,
+        typer.Option(
+            help="Share that is planned to leave. With auto and complete min_survivors is a study's, which independent "
+            "dropouts rarely miss; with harary, or a coordinator that isn't malicious, it is what this share leaves, "
+            "as in [bold]sordino graph[/bold].",
+        ),
+    ] = 0.3,
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
     as_json: Json = False,
 ) -> int:
     from bench.secagg import Setting, run
+    from sordino.plan_options import graph_name
 
     try:
         setting = Setting(
             clients=clients,
             dim=dim,
             bits=bits,
-            graph=graph.value,
+            graph=graph_name(graph.value, tuple(_Graph)),
             degree=degree,
             threshold=threshold,
             adversary=adversary.value,
@@ -384,7 +394,8 @@ def _print_secagg(figures: dict[str, Any]) -> None:
     graph = "complete graph" if figures["graph"] == "complete" else f"ring (k-regular) of degree {figures['degree']}"
     paragraphs = (
         f"The sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
-        f"values of {figures['bits']} bits, {graph}, threshold {figures['threshold']}.",
+        f"values of {figures['bits']} bits, {graph}, threshold {figures['threshold']}, min_survivors "
+        f"{figures['min_survivors']}.",
         *(f"Note: {warning}." for warning in figures["warnings"]),
         f"CPU: {figures['cpu_s']:.3f} s in all, one client {1e3 * figures['client_cpu_s']:.1f} ms, coordinator "
         f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.",

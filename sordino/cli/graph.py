@@ -23,15 +23,17 @@ HELP = (
     "A window is half as many places of the ring, one after the other, as a participant has neighbours: where two "
     "windows hold nobody honest any more, the ring falls in two, and so does the sum. docs/graph.md derives the "
     "numbers.\n\n"
-    "The degree grows with how many may drop out: clients - min_survivors. A study's plan may let more drop out than "
-    "the share here does: give --min-survivors as [bold]sordino plan[/bold] prints it.\n\n"
+    "The degree grows with how many may drop out: clients - min_survivors. Here the share leaves and nobody else; a "
+    "study's plan has fewer min_survivors, which independent dropouts rarely miss, hence more neighbours. The last "
+    "lines say how many; --min-survivors takes either.\n\n"
     f"curious: {CURIOUS_TRUST}. semi-malicious: it may ask different participants for "
     "different shares, as published systems assume; no study runs under it. malicious: it may also re-pick the ring, "
     "2^grinding times, and chooses who drops out once it has seen it.\n\n"
     "JSON: degree, threshold and min_survivors; graph is harary (the ring) or complete; colluders and drops are "
     "counts; set_by says what the degree is due to (connectivity, answers, small or infeasible); published_degree and "
     "published_threshold are those of \\[BBG+20]'s rule, null where it gives none; adversaries compares the three; "
-    "warnings are sentences. On the complete graph the figures of neighbours on a ring are null."
+    "plan is what a study's plan has for this dropout, null where none can be; warnings are sentences. On the complete "
+    "graph the figures of neighbours on a ring are null."
 )
 EPILOG = (
     "Example: [bold]sordino graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000[/bold]\n\n"
@@ -152,6 +154,7 @@ def graph_figures(
         "published_degree": published[0],
         "published_threshold": published[1],
         "adversaries": all_three,
+        "plan": _study_plan(clients, colluders, dropout, adversary),
         "warnings": _warnings(clients),
     }
 
@@ -159,6 +162,21 @@ def graph_figures(
 def _planned(clients: int, dropout: float) -> int:
     """How many that share leaves, of the decimal that was written: in binary 0.9 x 1000 may be a hair more."""
     return math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
+
+
+def _study_plan(clients: int, colluders: int, dropout: float, adversary: str) -> dict[str, Any] | None:
+    """What `sordino plan` takes, whose min_survivors independent dropouts rarely miss; None for too many clients."""
+    from secagg.parameters import HARARY, choose_graph, complete_graph_threshold, default_min_survivors, sparse_sharing
+    from secagg.shamir import PRIME
+
+    if clients >= PRIME:
+        return None
+    survivors = default_min_survivors(clients, colluders, dropout)
+    chosen = choose_graph(clients, colluders, survivors, adversary)
+    degree, threshold = clients - 1, complete_graph_threshold(clients, colluders)
+    if chosen == HARARY and (ring := sparse_sharing(clients, colluders, survivors, adversary)):
+        degree, threshold = ring.degree, ring.threshold
+    return {"min_survivors": survivors, "graph": chosen, "degree": degree, "threshold": threshold}
 
 
 def _warnings(clients: int) -> list[str]:
@@ -282,8 +300,15 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
             + _DUE[one["set_by"]]
             + ("" if one["threshold"] <= figures["min_survivors"] else " (no answer)")
         )
-    if figures["min_survivors"] == _planned(clients, figures["dropout"]):
-        more = "A study's plan may let more drop out: give --min-survivors as `sordino plan` prints it."
+    plan = figures["plan"]
+    if plan is not None and figures["min_survivors"] == _planned(clients, figures["dropout"]):
+        shared = f"{plan['degree']:,} neighbours"
+        if plan["graph"] == "complete":
+            shared = "the complete graph" + ("" if complete else ", since no ring there halves the work")
+        more = (
+            f"A study's plan for this dropout: min_survivors {plan['min_survivors']:,}, which independent dropouts "
+            f"rarely miss, {shared}, threshold {plan['threshold']:,}."
+        )
         lines += ["", *textwrap.wrap(more, width, break_on_hyphens=False)]
     for warning in figures["warnings"]:
         lines += ["", *textwrap.wrap(f"Note: {warning}.", width, break_on_hyphens=False)]

@@ -123,7 +123,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="On which secrets are shared: complete, harary (the ring), or auto: the ring where it halves the "
+            help="On which secrets are shared: complete, harary (or ring), or auto: the ring where it halves the "
             "work.",
             rich_help_panel=_PRIVACY,
         ),
@@ -232,7 +232,7 @@ def run(
     from sordino.carried_authority import CarriedAuthority
     from sordino.local_study import check_places, make_local_study, plan_for
     from sordino.plan_checks import notes
-    from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, one_of
+    from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, graph_name, one_of
     from sordino.plan_refusals import check_aborts, check_counts, in_options
     from sordino.plan_text import figures_of, plan_lines, terminal_width
 
@@ -265,7 +265,7 @@ def run(
             "malicious or curious.",
         )
     one_of("--adversary", adversary, (MALICIOUS, CURIOUS))
-    one_of("--graph", graph, ("auto", *GRAPHS))
+    graph = graph_name(graph, ("auto", *GRAPHS))
     one_of("--clip-scaling", clip_scaling, SCALINGS)
     check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
     check_sketch(sketch_rows, sketch_ratio)

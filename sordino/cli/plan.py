@@ -114,7 +114,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="On which secrets are shared: complete, harary (the ring), or auto: the ring where it halves the "
+            help="On which secrets are shared: complete, harary (or ring), or auto: the ring where it halves the "
             "work.",
             rich_help_panel=_PROTOCOL,
         ),
@@ -207,6 +207,7 @@ def run(
         check_ranges,
         clip_rule,
         default_target,
+        graph_name,
         one_of,
         shape,
     )
@@ -214,7 +215,7 @@ def run(
 
     check_names(mechanism=mechanism, target=target, sampling=sampling, rotation=rotation)
     one_of("--adversary", adversary, ADVERSARIES)
-    one_of("--graph", graph, ("auto", *GRAPHS))
+    graph = graph_name(graph, ("auto", *GRAPHS))
     check_ranges(
         epsilon=epsilon,
         delta=delta,

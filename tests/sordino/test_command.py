@@ -70,6 +70,29 @@ def test_version_agrees_with_the_project(run: Run) -> None:
     assert project["version"] == sordino.__version__
 
 
+def test_a_ring_may_be_asked_for_by_the_word_that_is_printed(run: Run, tmp_path: Path) -> None:
+    asked = ("--clients", "100", "--max-dropout", "0.1", "--bits", "20", "--graph", "ring", "--no-alternatives")
+    code, out, _ = run("plan", *asked, "--json")
+    assert (code, json.loads(out)["graph"]) == (0, "harary")
+    small = ("--clients", "64", "--dim", "1", "--graph", "ring", "--dropout", "0")
+    code, out, _ = run("bench", "secagg", *small, "--json")
+    figures = json.loads(out)
+    assert (code, figures["graph"], figures["min_survivors"]) == (0, "harary", 64)
+    made = ("--participants", "100", "--max-dropout", "0.1", "--bits", "20", "--graph", "ring")
+    assert run("init", str(tmp_path / "study"), *made)[0] == 0
+    assert tomllib.loads((tmp_path / "study" / "study.toml").read_text())["privacy"]["graph"] == "harary"
+    code, _, err = run("plan", "--graph", "star")
+    assert (code, "Use one of: auto, complete, harary, ring." in err) == (2, True)
+
+
+@pytest.mark.parametrize(("given", "share"), [("10%", "0.1"), ("2.5 %", "0.025")])
+def test_a_share_in_percent_is_told_as_a_decimal(run: Run, given: str, share: str) -> None:
+    for verb in (("plan", "--dropout"), ("graph", "--dropout"), ("bench", "secagg", "--drop")):
+        code, _, err = run(*verb, given)
+        assert code == 2
+        assert f"write {share}." in err
+
+
 def test_every_exit_code_has_a_remedy() -> None:
     assert set(REMEDY) == set(ExitCode)
     assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 40, 41, 42, 70, 130]

@@ -12,6 +12,7 @@ from secagg.sharing import ADVERSARIES, Sharing
 from sordino import cli
 from sordino.cli.graph import graph_figures, graph_lines
 from sordino.exit_codes import ExitCode, Failure
+from wire.study import plan_study, round_parameters
 
 
 def graph(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -156,8 +157,27 @@ def test_it_fits_a_terminal_and_says_ring(arguments: tuple[Any, ...], monkeypatc
         assert f"{figure:,}" in text
     assert all(adversary in text for adversary in ADVERSARIES)
     assert "harary" not in text
-    assert "give --min-survivors as `sordino plan` prints it" in text
+    assert ("A study's plan for this dropout: min_survivors" in text) == (arguments[0] <= 65_520)
     assert ("no round has more than 65,520" in text) == (arguments[0] > 65_520)
+
+
+@pytest.mark.parametrize("adversary", ["malicious", "curious"])
+@pytest.mark.parametrize(("clients", "dropout"), [(1_000, 0.1), (100, 0.3), (20, 0.3), (1_000, 0.0)])
+def test_it_ends_with_the_numbers_of_a_plan(clients: int, dropout: float, adversary: str) -> None:
+    """A plan lets independent dropouts leave more than the share: another degree for the same option."""
+    others: dict[str, Any] = {"dim": 50, "bits": 20, "epsilon": 8.0, "delta": 1e-5, "rounds": 5, "clip": 1.0}
+    plan = plan_study(clients=clients, max_dropout=dropout, adversarial=0.05, adversary=adversary, **others)
+    figures = graph_figures(clients, 0.05, dropout, adversary)
+    told = figures["plan"]
+    assert (told["min_survivors"], told["graph"]) == (plan.min_survivors, plan.graph)
+    sharing = round_parameters(plan).sharing(clients)
+    assert (told["degree"], told["threshold"]) == (sharing.degree, sharing.threshold)
+    text = " ".join(" ".join(graph_lines(figures)).split())
+    shared = "the complete graph" if plan.graph == "complete" else f"{sharing.degree:,} neighbours"
+    assert f"for this dropout: min_survivors {plan.min_survivors:,}, which independent" in text
+    assert f"rarely miss, {shared}" in text
+    if (clients, dropout, adversary) == (1_000, 0.1, "malicious"):
+        assert "min_survivors 871, which independent dropouts rarely miss, 180 neighbours, threshold 115." in text
 
 
 def test_the_attack_is_played(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
