@@ -33,11 +33,11 @@ from learning.datasets import DatasetError, load_labels, load_partition
 from learning.options import OptionError
 from learning.partitions import partition
 from learning.task import TaskUnavailable, make_task
-from mechanisms.mechanism import DESCRIPTIONS
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.durable import StorageError
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
+from wire.trust import trust_of
 
 log = structlog.get_logger()
 
@@ -290,14 +290,15 @@ class ParticipantHost:
                 raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
             except (InvalidRoster, InvalidStudy, ValueError) as error:
                 raise JoinError(f"{self._configuration.coordinator.address}: {error}", BAD_INPUT) from error
-            plan, described = document.plan, DESCRIPTIONS[document.plan.mechanism]
+            plan = document.plan
             log.info(
                 "study accepted",
                 study=document.study,
                 roster_version=roster.version,
                 participants=len(roster),
                 mechanism=plan.mechanism,
-                trusts=described.trusts.partition(":")[0],
+                trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
+                adversary=plan.adversary,
                 epsilon=plan.budget_coordinator,  # what policy.max_epsilon is held against
                 delta=plan.delta,
                 adjacency=plan.adjacency.partition(":")[0],

@@ -75,12 +75,14 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
 def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's numbers under their stable JSON names, as `sordino.plan_text.figures_of` gives them."""
-    from mechanisms.binomial import THEOREM, TRUSTS
+    from mechanisms.binomial import NAME, THEOREM
     from mechanisms.rotation import rotation_layout
     from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
     from secagg.sharing import MALICIOUS
     from wire.study import upload_bytes
+    from wire.trust import trust_of
 
+    adversary = chosen.get("adversary", MALICIOUS)
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
     achieved = plan.planned_epsilon
@@ -117,7 +119,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
         "min_survivors": plan.min_survivors,
         "quorum": plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
         "graph": COMPLETE,
-        "adversary": chosen.get("adversary", MALICIOUS),
+        "adversary": adversary,
         "threshold": complete_graph_threshold(plan.clients, plan.colluders),
         "degree": plan.clients - 1,
         "abort_probability": probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),
@@ -129,7 +131,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
         "budget_released": plan.epsilon,
         "layer_noise_stddev": [plan.central_stddev],
         "quantile_stderr": None,
-        "trusts": TRUSTS,
+        "trusts": trust_of(NAME, adversary).words,
         "theorem": THEOREM,
         "warnings": [],
         "accountant": plan.composition,

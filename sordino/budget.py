@@ -280,6 +280,7 @@ def _study(
         "adjacency": first.adjacency,
         "mechanism": first.mechanism,
         "A": first.colluders,
+        "adversary": _adversary(contents, study),
         "sampling": first.sampling,
         "q": first.rate,
         "epsilon_coordinator": study.epsilon_coordinator(),
@@ -302,6 +303,12 @@ def _study(
             and (participant is None or participant in (row.entry.participants or (row.entry.identity,)))
         ],
     }
+
+
+def _adversary(contents: Contents, study: StudyTotals) -> str | None:
+    """What the coordinator may do, by the study document; None where that isn't at hand: no row says it."""
+    plan = _plan(contents)
+    return plan.adversary if plan is not None and plan.identity == study.first.plan else None
 
 
 def _data(study: StudyTotals, chosen: Sequence[int | str]) -> list[dict[str, Any]]:
@@ -415,16 +422,20 @@ def _shared_data_lines(study: dict[str, Any]) -> list[str]:
     return said
 
 
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
+
+
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     whose = "participants" if coordinator else "data here, all its identities together"
-    holds = condition(study["mechanism"], study["A"])
+    holds = condition(study["mechanism"], study["A"], adversary=study["adversary"])
     with_names = any("identity" in one for one in study["participants"])
     renyi = f"Renyi({study['order']:.4g})"  # the order stands where its figures stand
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
         f"{study['delta']:g}, the largest of all {whose}",
-        f"  {study['mechanism']}, {holds}; Renyi filter at order {study['order']:.4g}",
-        *textwrap.wrap(f"adjacency {study['adjacency']}", 98, initial_indent="  ", subsequent_indent="    "),
+        *_wrapped(f"{study['mechanism']}, {holds}; Renyi filter at order {study['order']:.4g}"),
+        *_wrapped(f"adjacency {study['adjacency']}"),
         "",
         f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),
     ]

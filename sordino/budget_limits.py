@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,7 +49,9 @@ def _study(study: StudyTotals, policy: Policy | None, who: int | str | None) -> 
         "delta": first.delta,
         "allowed": None if policy is None else policy.max_epsilon,
         "planned": first.epsilon,
-        "holds": f"{adjacency_word(first.adjacency)}, {condition(first.mechanism, first.colluders)}",
+        # A participant keeps no study document, only its digest: what the coordinator may do isn't in it.
+        "holds": f"{adjacency_word(first.adjacency)}, "
+        + condition(first.mechanism, first.colluders, adversary=None),
     }
 
 
@@ -95,7 +98,13 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
         "epsilon bounds what those who see a study's sums can tell about one participant's updates: less is better.",
         "It is that of the data here from which most was spent, by all identities over it together.",
         "A study's figure holds under its condition:",
-        *(f"  {one['study']}: {one['holds']}" for one in found["studies"]),
+        *(
+            line
+            for one in found["studies"]
+            for line in textwrap.wrap(
+                f"{one['study']}: {one['holds']}", 98, initial_indent="  ", subsequent_indent="    "
+            )
+        ),
     ]
     if any(_below_a_part(kind, found["studies"]) for kind in found["together"]):
         said += ["The total is stated at another order than a study's figure and can be a little lower."]

@@ -18,8 +18,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from sordino.guarantee import TRUSTED_COORDINATOR
 from sordino.progress import PHASES, StudyView
+from wire.trust import TRUSTED_COORDINATOR
 
 # Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
 INK, MUTED, GRID, ACCENT, WARN, QUIET = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"

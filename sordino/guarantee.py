@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mechanisms.mechanism import DESCRIPTIONS, Description
-from secagg.sharing import CURIOUS
+from wire.trust import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, trust_of
 
-# The two under which it makes no difference to epsilon how many participants collude.
-TRUSTED_COORDINATOR: Final = "gaussian"
-EACH_FOR_ITSELF: Final = "local-gaussian"
+UNRECORDED: Final = "the ledger does not record whether the coordinator was trusted not to lie"
+"""Beside the condition of a study of which only the charges are at hand."""
 
 
 def description_of(mechanism: str) -> Description | None:
@@ -23,20 +22,21 @@ def adjacency_word(adjacency: str) -> str:
     return adjacency.partition(":")[0]
 
 
-def condition(mechanism: str, colluders: int, among: str = "", adversary: str = "") -> str:
+def condition(mechanism: str, colluders: int, among: str = "", *, adversary: str | None) -> str:
     """Who has to behave how.
 
     Args:
         colluders: A.
         among: whom the A are of, such as "of 12"; may be empty.
-        adversary: of the plan; a curious coordinator is trusted to tell everybody the same.
+        adversary: of the plan; a curious coordinator is trusted to tell everybody the same. None: not known, from a
+            ledger alone.
     """
     if mechanism == TRUSTED_COORDINATOR:
         return "if the coordinator is trusted"
     if mechanism == EACH_FOR_ITSELF:
         return "whoever colludes"
-    lies = " and the coordinator doesn't lie" if adversary == CURIOUS else ""
-    return f"if at most {colluders}{' ' if among else ''}{among} collude{lies}"
+    holds = f"if at most {colluders}{' ' if among else ''}{among} collude"
+    return f"{holds}; {UNRECORDED}" if adversary is None else holds + trust_of(mechanism, adversary).proviso
 
 
 def counts_colluders(mechanism: str) -> bool:
@@ -55,5 +55,5 @@ def guarantee(plan: Mapping[str, Any]) -> str:
         return ""
     sampled = plan.get("sampling", "none") != "none"
     among = f"of {'the ' if sampled else ''}{plan.get('clients', '?')}{' in a round' if sampled else ''}"
-    holds = condition(described.name, int(plan["colluders"]), among, str(plan.get("adversary", "")))
+    holds = condition(described.name, int(plan["colluders"]), among, adversary=str(plan.get("adversary", "")))
     return f"{adjacency_word(described.adjacency)}, {holds}"

@@ -60,15 +60,14 @@ def describe_study(
         host_chosen, part_chosen: by her, and not for her.
         ledger: of earlier studies over this data, where she named one.
     """
-    from mechanisms.mechanism import DESCRIPTIONS
     from sordino.guarantee import condition
+    from wire.trust import trust_of
 
     plan, document = look.document.plan, look.document
-    described = DESCRIPTIONS[plan.mechanism]
     cohort = f"all participants, at most {plan.clients}"
     if plan.sampling != "none":
         cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
-    holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", plan.adversary)
+    holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
     lines = [f"The study {document.study}", ""]
 
     def line(label: str, text: str) -> None:
@@ -84,7 +83,7 @@ def describe_study(
     line("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest")
     line("shares", _shares(plan))
     line("coordinator", _may_do(plan))
-    line("mechanism", f"{plan.mechanism}; trusts {described.trusts}")
+    line("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}")
     line(
         "privacy",
         f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "

@@ -14,8 +14,12 @@ UNSURE: Final = 0.2
 """Standard error of the share below a clip above which clips that adapt mostly follow noise."""
 
 
-def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
-    """Sentences for a plan that is allowed but may surprise."""
+def notes(figures: Mapping[str, Any], max_dropout: float, *, hosts_made: bool = False) -> list[str]:
+    """Sentences for a plan that is allowed but may surprise.
+
+    Args:
+        hosts_made: with this plan, files of hosts were made, which accept it.
+    """
     found = []
     if figures["sampling"] not in ("none", "lottery"):
         found.append(f"Note: {figures['sampling']} sampling is planned, not served: nobody could check who was drawn.")
@@ -24,8 +28,9 @@ def notes(figures: Mapping[str, Any], max_dropout: float) -> list[str]:
     if figures["adversary"] == "semi-malicious":
         found.append("Note: against a semi-malicious coordinator a plan can be made, but no study is served.")
     if figures["adversary"] == "curious":
+        here = " (the hosts' files made here already do: curious_coordinator = true)" if hosts_made else ""
         found.append(
-            f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their own policy accepts that, "
+            f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their own policy accepts that{here}, "
             "nobody who missed a sum takes its charge back, and no transcripts are kept."
         )
     if figures["mechanism"] == "gaussian":

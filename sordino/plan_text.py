@@ -33,9 +33,10 @@ def terminal_width() -> int:
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:
-    """The plan's numbers under their stable JSON names, its warnings, and whom its mechanism trusts."""
+    """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
     from mechanisms.mechanism import DESCRIPTIONS
     from wire.study import plan_figures
+    from wire.trust import trust_of
 
     figures = plan_figures(plan)
     figures["max_dropout"] = plan.max_dropout
@@ -46,7 +47,7 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     figures["budget_released"] = plan.budget_released if spends else None
     figures["layer_noise_stddev"] = [plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)]
     figures["quantile_stderr"] = quantile_stderr(plan)
-    figures["trusts"] = DESCRIPTIONS[plan.mechanism].trusts
+    figures["trusts"] = trust_of(plan.mechanism, plan.adversary).words
     figures["theorem"] = DESCRIPTIONS[plan.mechanism].theorem
     figures["warnings"] = [*plan.warnings, *ring_warnings(plan.graph, figures)]
     return figures

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import sordino
 from sordino.exit_codes import ExitCode, Failure
-from sordino.guarantee import TRUSTED_COORDINATOR, guarantee
+from sordino.guarantee import guarantee
 from sordino.local_study import ONE_MACHINE
 from sordino.panel import size_text
 from sordino.progress import PHASES, StudyView, people
 from sordino.report_style import STYLE
 from sordino.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
+from wire.trust import TRUSTED_COORDINATOR
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from secagg.sharing import CURIOUS
-from sordino.guarantee import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, adjacency_word, description_of, guarantee
+from sordino.guarantee import adjacency_word, description_of, guarantee
 from sordino.progress import StudyView
+from wire.trust import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, trust_of
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
@@ -56,7 +57,7 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         return []
     rows = [
         ("Mechanism", f"{described.name}: {described.title}"),
-        ("Trusts", described.trusts),
+        ("Trusts", trust_of(plan.mechanism, plan.adversary).words),
         ("Adjacency", described.adjacency),
         ("Theorem", described.theorem),
         ("Clip", clip_words(plan.clipping)),

@@ -23,8 +23,8 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
     return _aligned(
         [
             "# A Sordino study. `sordino serve` reads this file; SORDINO_PRIVACY__EPSILON=4 and the like override",
-            "# single keys. What is marked (fixed) is part of what participants sign: change it only before the",
-            "# first round, and make the hosts' files anew.",
+            "# single keys. What is marked (fixed) is part of what participants sign: to change it, make a new folder",
+            "# with `sordino init`.",
             "",
             "[study]",
             _line("name", options.name, "(fixed) letters, digits, . _ -"),

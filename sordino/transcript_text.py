@@ -129,10 +129,11 @@ def _printable(text: str) -> str:
 
 def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
     plan = verified.document.plan
+    holds = condition(plan.mechanism, plan.colluders, f"of the {plan.clients}", adversary=plan.adversary)
     said = [
         f"Alone, at the study's order, this sum is epsilon {body['epsilon']:.4g} for each of the {body['u3']} in it, "
         f"at delta {body['delta']:g}, {adjacency_word(plan.adjacency)}, "
-        f"{condition(plan.mechanism, plan.colluders, f'of the {plan.clients}')}; such figures don't add up: "
+        f"{holds}; such figures don't add up: "
         f"all {plan.rounds} rounds together are at most {plan.epsilon:g}.",
         f"With fewer than {plan.min_survivors} in it the sum stays closed; any {body['threshold']} of "
         + ("u1" if body["graph"] == COMPLETE else f"its {body['degree']} neighbours on the ring")

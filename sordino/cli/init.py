@@ -115,7 +115,8 @@ def run(
         typer.Option(
             metavar="NAME",
             help="What the coordinator may do: malicious, or curious, trusted to follow the protocol: it tells "
-            "everybody the same, and reads what it can.",
+            "everybody the same, and reads what it can. The hosts' files made here then accept that already: "
+            "curious_coordinator = true.",
             rich_help_panel=_PRIVACY,
         ),
     ] = _D.adversary,
@@ -381,7 +382,7 @@ def run(
     if study.options.smallest_roster is not None:
         promise = LOTTERY.format(study.options.in_a_round, study.options.smallest_roster)
         typer.echo("\n" + textwrap.fill(promise, width))
-    for note in notes(figures, max_dropout):
+    for note in notes(figures, max_dropout, hosts_made=bool(study.hosts)):
         typer.echo("\n" + textwrap.fill(note, width))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
     if study.hosts:

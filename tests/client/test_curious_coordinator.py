@@ -43,6 +43,8 @@ def test_a_whole_study(curious_folder: Path, tmp_path: Path, monkeypatch: pytest
     assert [(event["u1"], event["u3"]) for event in done] == [(PARTICIPANTS, PARTICIPANTS)] * 2
     phases = {event["phase"] for event in story.events if event["kind"] == "phase_started"}
     assert phases == {"AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "Unmasking"}
+    [accepted] = [entry for entry in story.logs if entry["event"] == "study accepted"]
+    assert (accepted["trusts"], accepted["adversary"]) == ("the coordinator, to follow the protocol", "curious")
     rows = rows_of(ledger_of(story.journal))
     assert [row.kind for row in rows].count(CHARGE) == 2 * PARTICIPANTS
     assert [row.kind for row in rows].count(EXACT) == 2 * PARTICIPANTS

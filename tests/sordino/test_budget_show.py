@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import json
@@ -16,10 +17,12 @@ import pytest
 
 from client.configuration import load
 from client.journal import ClientJournal
+from server.journal import Journal
 from sordino.budget_limits import limit_lines
+from sordino.guarantee import UNRECORDED
 from sordino.local_study import StudyOptions, make_local_study
 from wire.ledger_rows import make_entry
-from wire.study import plan_study
+from wire.study import StudyDocument, plan_study
 
 Run = Callable[..., tuple[int, str, str]]
 ME, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -27,7 +30,7 @@ MIDNIGHT = "22:00-06:00"
 
 
 @functools.cache
-def plan(mechanism: str = "ddgauss") -> Any:
+def plan(mechanism: str = "ddgauss", adversary: str = "malicious") -> Any:
     return plan_study(
         mechanism=mechanism,
         clients=20,
@@ -39,6 +42,7 @@ def plan(mechanism: str = "ddgauss") -> Any:
         rounds=4,
         max_dropout=0.2,
         adversarial=0.1,
+        adversary=adversary,
     )
 
 
@@ -99,7 +103,9 @@ def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
     assert float(total.split()[3]) > float(rows["clinic"][2]) > float(rows["registry"][2])
     assert "Attempts charged within the last 24 hours: 3 of 5." in out
     assert f"Rounds are taken part in at {MIDNIGHT}, local time." in out
-    assert "clinic: zero-out, if at most 2 collude" in out
+    condition = f"zero-out, if at most 2 collude; {UNRECORDED}"
+    for name in ("clinic", "registry"):  # a row holds no adversary, and no study document is here
+        assert f"{name}: {condition}" in " ".join(out.split())
     assert "4 rows, nothing changed; held against ledger.sqlite.head and journal.sqlite." in out
     assert "round  attempt" not in out  # in short
 
@@ -249,3 +255,41 @@ def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path
     assert "is a coordinator's ledger: --participant without a name asks for a host's own." in err
     host = tmp_path / "study" / "hosts" / "host-01"
     assert f"Run it on a host's folder: `sordino budget show {host} --participant`." in err
+
+
+@pytest.mark.parametrize("adversary", ["malicious", "curious"])
+def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, run: Run, tmp_path: Path) -> None:
+    """No row says what the coordinator may do: the naive line is the same for both."""
+    of = plan(adversary=adversary)
+    document = StudyDocument(study="clinic", task="softmax-regression", task_options={}, plan=of).to_bytes()
+    entry = make_entry(
+        of,
+        study="clinic",
+        study_sha256=hashlib.sha256(document).digest(),
+        round=1,
+        attempt=1,
+        participants=range(20),
+        clock=time.time,
+    )
+
+    async def charged() -> None:
+        journal = Journal(tmp_path / "state.sqlite")
+        await journal.open_study("clinic", document)
+        await journal.begin_attempt(1, 1)
+        await journal.charge(entry, b"")
+        journal.close()
+
+    asyncio.run(charged())
+    code, out, err = run("budget", "show", tmp_path)
+    assert (code, err) == (0, "")
+    trusted = " and the coordinator doesn't lie" if adversary == "curious" else ""
+    assert f"  ddgauss, if at most 2 collude{trusted}; Renyi filter at order" in out
+    assert json.loads(run("budget", "show", tmp_path, "--json")[1])["studies"][0]["adversary"] == adversary
+    # The ledger alone, as it is handed on.
+    (tmp_path / "alone").mkdir()
+    for file in tmp_path.glob("ledger.sqlite*"):
+        shutil.copy(file, tmp_path / "alone")
+    code, out, _ = run("budget", "show", tmp_path / "alone")
+    assert code == 0
+    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; Renyi filter" in " ".join(out.split())
+    assert json.loads(run("budget", "show", tmp_path / "alone", "--json")[1])["studies"][0]["adversary"] is None

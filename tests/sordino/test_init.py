@@ -140,14 +140,16 @@ def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
 
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--epsilon", 20, "--adversary", "curious")
-    assert "Note: the coordinator is trusted to follow the protocol: it tells everybody the same, and" in " ".join(
-        out.split()
-    )
+    said = " ".join(out.split())
+    assert "Note: the coordinator is trusted to follow the protocol: it tells everybody the same, and" in said
+    assert "accepts that (the hosts' files made here already do: curious_coordinator = true)" in said
     configuration = server.configuration.load(tmp_path / "trial")
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")
     host = tmp_path / "trial/hosts/host-01"
     assert "nobody signs who is in a sum" in (host / "host.toml").read_text()
-    assert "# none in a curious study" in (tmp_path / "trial/study.toml").read_text()
+    text = (tmp_path / "trial/study.toml").read_text()
+    assert "# none in a curious study" in text
+    assert "to change it, make a new folder\n# with `sordino init`." in text
     assert client.configuration.load(host).settings().policy.curious_coordinator
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()

@@ -462,9 +462,11 @@ def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authorit
         "nobody signs whose updates are in a sum",
         "If your update misses a sum you stay charged for it; there are no transcripts",
         "if at most 2 of 70 collude and the coordinator doesn't lie",
+        "ddgauss; trusts the coordinator, to follow the protocol: it tells everybody the same",
     ):
         assert (told in text) == trusted, told
-    assert ("may lie (malicious)" in text) != trusted
+    for told in ("may lie (malicious)", "ddgauss; trusts nobody alone"):
+        assert (told in text) != trusted, told
     policy = accepted_plan(seen)
     assert policy.get("curious_coordinator", False) == trusted
     check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")

@@ -240,12 +240,18 @@ def test_the_rotation_is_named(run: Run) -> None:
                 "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
                 "coordinator curious trusted to follow the protocol: it tells everybody the same, and reads what it "
                 "can; nobody signs who is in a sum",
-                "Participants join only if their own policy accepts that",
+                "Participants join only if their own policy accepts that, nobody",
+                "Trusts: the coordinator, to follow the protocol: it tells everybody the same; each of h_min honest",
             ),
         ),
         (
             ("--clients", 40, "--adversary", "semi-malicious"),
-            ("graph complete", "for comparison, never served", "but no study is served"),
+            (
+                "graph complete",
+                "for comparison, never served",
+                "but no study is served",
+                "Trusts: the coordinator, to follow the protocol until keys are exchanged:",
+            ),
         ),
     ],
 )
@@ -284,6 +290,7 @@ def test_plan_and_graph_agree(run: Run, clients: int, dropout: float, adversary:
 def test_binomial_noise_is_planned_on_the_complete_graph(run: Run) -> None:
     figures = planned(run, "--mechanism", "binomial", "--bits", 20, "--graph", "harary", "--adversary", "curious")
     assert (figures["graph"], figures["adversary"]) == ("complete", "curious")
+    assert figures["trusts"].startswith("the coordinator, to follow the protocol: ")
     assert figures["degree"] == figures["clients"] - 1
     assert "no other is planned with binomial noise" in figures["warnings"][0]
 

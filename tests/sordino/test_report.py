@@ -195,6 +195,7 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
         "It is trusted to tell everybody the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
+        "the coordinator, to follow the protocol: it tells everybody the same; each of h_min honest",
         "trusted to follow the protocol: it tells everybody the same, and reads what it can; nobody signs who is in a "
         "sum",
     ):
@@ -202,6 +203,8 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     assert "honest participants stop" not in text
     assert "honest participants stop" in page_of("ddgauss")
     assert "doesn't lie" not in page_of("ddgauss")
+    assert "nobody alone" not in text
+    assert "nobody alone: each of h_min honest" in page_of("ddgauss")
 
 
 def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
