@@ -90,7 +90,8 @@ def read_settings(
     try:
         content = tomllib.loads(text)
     except ValueError as error:  # beside the errors of tomllib, what int() says of a number of 5000 digits
-        raise ConfigurationError(f"{path}: not valid TOML: {error}.") from None
+        quotes = " (text needs quotes)" if str(error).startswith("Invalid value") else ""
+        raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
     except RecursionError:
         raise ConfigurationError(f"{path}: not valid TOML: lists or tables within each other too often.") from None
     for key in content:

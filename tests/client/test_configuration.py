@@ -94,6 +94,8 @@ def test_mistakes_are_told(home: Path, old: str, new: str, told: str) -> None:
     [
         ("_env_file = true", "host.toml: _env_file is not a known key."),
         ("_cli_parse_args = true", "host.toml: _cli_parse_args is not a known key."),
+        ("x = auto", "not valid TOML: Invalid value (at line 1, column 5) (text needs quotes)."),
+        ("x = 1 2", "not valid TOML: Expected newline or end of document after a statement (at line 1, column 7)."),
         ("x = " + "9" * 5000, "host.toml: not valid TOML: "),
         ("x = " + "[" * 5000, "host.toml: not valid TOML: lists or tables within each other too often."),
     ],

@@ -105,6 +105,8 @@ def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.Monke
         ("[study]", "[coordinator]\nlisten = 'a:99999'\n[study]", "port between 0 and 65535"),
         ("[study]", "[deadlines]\nunmasking_s = 0\n[study]", "deadlines.unmasking_s = 0 should be greater than 0."),
         ("[study]", "[study", "not valid TOML"),
+        ("[privacy]", "[privacy]\ngraph = auto", "not valid TOML: Invalid value (at line"),
+        ("[privacy]", "[privacy]\ngraph = auto", "column 9) (text needs quotes)."),
     ],
 )
 def test_mistakes_are_told(study: Path, old: str, new: str, told: str) -> None:
