@@ -13,12 +13,16 @@ check taken out. Exit code 1 if one doesn't come out as it states.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+if importlib.util.find_spec("pytest") is None:  # the scripts are tests' too, and import it
+    sys.exit('This needs the environment of the tests: run `make adversary ADVERSARY_ARGS="--only flood"`.')
 
 # Whoever is cut off on purpose is nothing to be told of.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -26,6 +29,19 @@ def test_the_page_has_every_script_and_no_other() -> None:
 def test_the_page_says_what_a_naive_side_loses(script: Script) -> None:
     said = ROWS[script.name][-1]
     assert (said == "—") == (not script.check), REWRITE
+
+
+def test_without_pytest_it_says_how_to_run_it() -> None:
+    code = (
+        "import runpy, sys; sys.modules['pytest'] = None; sys.argv[1:] = ['--list'];"
+        "runpy.run_module('tests.adversary', run_name='__main__')"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert 'run `make adversary ADVERSARY_ARGS="--only flood"`' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_page_says_what_each_end_means() -> None:
