@@ -5,7 +5,7 @@ Decision 0011 says who is excluded and who is set aside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -26,8 +26,8 @@ class Exclusions:
     def restore(self) -> None:
         """After a start: exclusions and conflicts stay; who was set aside gets another chance."""
         self._membership.excluded = self._journal.excluded()
-        for dealer, holder in self._journal.conflicts():
-            self._membership.conflict(dealer, holder)
+        self._membership.note_conflicts(self._journal.conflicts())
+        self._membership.blamed.update(self._journal.blamed())
 
     async def after(self, attempt: Attempt) -> None:
         """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again.
@@ -36,18 +36,24 @@ class Exclusions:
         are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
         """
         membership = self._membership
-        await self._note(attempt)
-        if len(attempt.cheats) > membership.most_cheats:
+        found = self._conflicts(attempt)
+        named = membership.in_too_many_conflicts(found) | attempt.cheats
+        if len(named) > membership.most_cheats:
             log.error(
-                "more participants sent what nobody honest sends than can be cheats: nobody is excluded; look for what "
+                "more participants did what nobody honest does than can be cheats: nobody is excluded; look for what "
                 "is wrong with this coordinator, its roster or its version",
-                participants=len(attempt.cheats),
+                participants=len(named),
                 round=attempt.config.round,
             )
             attempt.cheats = {}
-        attempt.cheats = membership.in_too_many_conflicts() | attempt.cheats
-        conflicts = {dealer: attempt.conflicts[dealer] - attempt.cheats.keys() for dealer in attempt.starved}
-        aside = as_few_as_explain({dealer: conflicts[dealer] for dealer in conflicts.keys() - attempt.cheats.keys()})
+            return
+        await self._journal.note_conflicts(found)
+        membership.note_conflicts(found)
+        attempt.cheats = named
+        conflicts = {dealer: attempt.conflicts[dealer] - named.keys() for dealer in attempt.starved}
+        starving = {dealer: conflicts[dealer] for dealer in conflicts.keys() - named.keys()}
+        aside = as_few_as_explain(starving, membership.blamed_before(starving))
+        await self._blame(starving, aside)
         for participant in sorted(aside):
             number, host = membership.number(participant), membership.host(participant)
             membership.set_aside.add(number)
@@ -61,13 +67,22 @@ class Exclusions:
             self._emit("participant_excluded", participant=number, host=host, reason=reason)
             log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
-    async def _note(self, attempt: Attempt) -> None:
+    def _conflicts(self, attempt: Attempt) -> list[tuple[int, int]]:
         number = self._membership.number
-        found = [
+        return [
             (number(dealer), number(holder))
             for dealer, holders in attempt.conflicts.items()
             for holder in sorted(holders - {dealer})
         ]
-        await self._journal.note_conflicts(found)
-        for dealer, holder in found:
-            self._membership.conflict(dealer, holder)
+
+    async def _blame(self, starving: Mapping[int, frozenset[int]], aside: set[int]) -> None:
+        """Note for which conflicts a dealer is set aside: the next time it is the holder's turn."""
+        number = self._membership.number
+        pairs = [
+            (number(dealer), number(holder))
+            for dealer, holders in starving.items()
+            for holder in sorted(holders - {dealer})
+            if dealer in aside
+        ]
+        await self._journal.note_blamed(pairs)
+        self._membership.blamed.update(pairs)

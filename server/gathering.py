@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
 from secagg.context import RoundConfig
@@ -17,6 +19,8 @@ from server.membership import Membership
 from server.rounds import PROGRESS_INTERVAL_S
 from server.sessions import Sessions
 from wire.study import smallest_roster
+
+log = structlog.get_logger()
 
 ENROLMENT_INTERVAL_S: Final = 2.0
 ARRIVAL_S: Final = 10.0  # longest wait for stragglers when the quorum is there, before the first round
@@ -120,6 +124,9 @@ class Gathering:
                 await self.sessions.changed.wait()
 
     def _too_few(self, round_: int, attempt: int, received: int, needed: int) -> None:
+        # Cheats could have honest ones set aside, and then stay away themselves.
+        if self.membership.readmit():
+            log.warning("whoever was set aside is invited again: there are too few others", round=round_)
         reason, left = f"{received} participants are connected, {needed} needed", self.sessions.left_early
         if left:  # by their policies, for instance: those who refuse say why in their own logs
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"

@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS attempts (
 );
 CREATE TABLE IF NOT EXISTS excluded (participant INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS conflicts (
-    dealer INTEGER NOT NULL, holder INTEGER NOT NULL, PRIMARY KEY (dealer, holder)
+    dealer INTEGER NOT NULL, holder INTEGER NOT NULL, blamed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (dealer, holder)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rounds (
     round INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, figures TEXT NOT NULL, checkpoint TEXT NOT NULL
@@ -212,11 +212,22 @@ class Journal:
     async def note_conflicts(self, conflicts: list[tuple[int, int]]) -> None:
         """Dealer and holder, of whom one has cheated: over several attempts they may show which."""
         if conflicts:
-            await self._store.write(*(("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", pair) for pair in conflicts))
+            sql = "INSERT OR IGNORE INTO conflicts (dealer, holder) VALUES (?, ?)"
+            await self._store.write(*((sql, pair) for pair in conflicts))
+
+    async def note_blamed(self, conflicts: list[tuple[int, int]]) -> None:
+        """The dealer was set aside for these."""
+        if conflicts:
+            sql = "UPDATE conflicts SET blamed = 1 WHERE dealer = ? AND holder = ?"
+            await self._store.write(*((sql, pair) for pair in conflicts))
 
     def conflicts(self) -> list[tuple[int, int]]:
         """All that were noted."""
         return self._store.read("SELECT dealer, holder FROM conflicts")
+
+    def blamed(self) -> list[tuple[int, int]]:
+        """Those for which the dealer was set aside."""
+        return self._store.read("SELECT dealer, holder FROM conflicts WHERE blamed")
 
     def excluded(self) -> dict[int, str]:
         """Who is not invited any more, and why."""

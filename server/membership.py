@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,20 +43,24 @@ class Change:
     left: list[int]
 
 
-def as_few_as_explain(conflicts: Mapping[int, frozenset[int]]) -> set[int]:
+def as_few_as_explain(
+    conflicts: Mapping[int, frozenset[int]], blamed: Collection[tuple[int, int]] = ()
+) -> set[int]:
     """Some of those in conflict, so few as can be found quickly, without whom there would be none.
 
-    The cheats are such a set themselves. Whoever accuses many goes before those it accuses; of a pair the dealer goes.
+    The cheats are such a set themselves. Whoever accuses many goes before those it accuses. Of a pair the dealer goes,
+    and if the same conflict ends another attempt, the holder.
 
     Args:
         conflicts: dealer -> holders that say it sealed rubbish for them.
+        blamed: those of them, (dealer, holder), for which the dealer went before.
     """
     left = {(dealer, holder) for dealer, holders in conflicts.items() for holder in holders if holder != dealer}
     found: set[int] = set()
     while left:
-        dealers = Counter(dealer for dealer, _ in left)
+        turns = Counter(pair[pair in blamed] for pair in left)
         counts = Counter(who for pair in left for who in pair)
-        worst = max(sorted(counts), key=lambda who: (counts[who], dealers[who]))
+        worst = max(sorted(counts), key=lambda who: (counts[who], turns[who]))
         found.add(worst)
         left = {pair for pair in left if worst not in pair}
     return found
@@ -76,7 +80,8 @@ class Membership:
         self.signed = signed
         self.offered: SignedRoster | None = None
         self.excluded: dict[int, str] = {}  # number -> reason
-        self.set_aside: set[int] = set()  # numbers of those who aren't invited as long as this process runs
+        self.set_aside: set[int] = set()  # numbers of those who aren't invited for now
+        self.blamed: set[tuple[int, int]] = set()  # conflicts, (dealer, holder), for which the dealer was set aside
         self._conflicts: dict[int, set[int]] = {}  # number -> numbers, one of each two has cheated
         self.numbers: list[int] = []  # by position
 
@@ -111,10 +116,27 @@ class Membership:
         known = zip(self.roster.entries, self.numbers, strict=True)
         return {entry.identity: self.excluded[number] for entry, number in known if number in self.excluded}
 
-    def conflict(self, one: int, other: int) -> None:
-        """Note by number that one of two participants has cheated: a holder says that a dealer sealed rubbish."""
-        self._conflicts.setdefault(one, set()).add(other)
-        self._conflicts.setdefault(other, set()).add(one)
+    def note_conflicts(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Note by number that one of each two participants has cheated: a holder says that a dealer sealed rubbish."""
+        self._conflicts = self._with(pairs)
+
+    def _with(self, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+        conflicts = {number: set(others) for number, others in self._conflicts.items()}
+        for one, other in pairs:
+            conflicts.setdefault(one, set()).add(other)
+            conflicts.setdefault(other, set()).add(one)
+        return conflicts
+
+    def blamed_before(self, conflicts: Mapping[int, frozenset[int]]) -> set[tuple[int, int]]:
+        """Those of these conflicts, by position, for which the dealer was set aside before."""
+        pairs = [(dealer, holder) for dealer, holders in conflicts.items() for holder in holders]
+        return {pair for pair in pairs if (self.number(pair[0]), self.number(pair[1])) in self.blamed}
+
+    def readmit(self) -> bool:
+        """Invite again who was set aside, where a round can't begin without them; whether there was anybody."""
+        somebody = bool(self.set_aside)
+        self.set_aside.clear()
+        return somebody
 
     @property
     def most_cheats(self) -> int:
@@ -126,13 +148,16 @@ class Membership:
         everywhere = assumed_colluders(len(self.roster), self._plan.adversarial, self._plan.max_dropout)
         return max(self._plan.colluders, everywhere, FEWEST_COLLUDERS)
 
-    def in_too_many_conflicts(self) -> dict[int, str]:
+    def in_too_many_conflicts(self, further: Iterable[tuple[int, int]] = ()) -> dict[int, str]:
         """Position -> reason. Who is honest has conflicts with cheats only, and the roster has no more of these.
 
         Who has left the roster isn't counted, since others may cheat in its place.
+
+        Args:
+            further: conflicts that aren't noted yet, by number.
         """
-        most, here = self.most_cheats, set(self.numbers)
-        counts = {who: len(self._conflicts.get(number, set()) & here) for who, number in enumerate(self.numbers)}
+        most, here, conflicts = self.most_cheats, set(self.numbers), self._with(further)
+        counts = {who: len(conflicts.get(number, set()) & here) for who, number in enumerate(self.numbers)}
         return {
             who: f"{count} others say that it sealed rubbish, or are accused of that by it"
             for who, count in counts.items()

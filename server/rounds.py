@@ -70,7 +70,9 @@ def most_control_bytes(parameters: RoundParameters) -> int:
 
     Of each neighbour a sealed share, two commitments and a revealed share, which take 240 bytes with their headers.
     """
-    sizes = range(parameters.quorum, parameters.cohort + 1)
+    # Of a large cohort not every size: the degree of the next one differs by less than the reserve.
+    step = max(1, (parameters.cohort - parameters.quorum) // 512)
+    sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
     return 256 * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + 1024
 
 
@@ -157,17 +159,26 @@ class Attempt:
 
     def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """A phase message of this attempt arrived, in so many bytes."""
-        said = _Said(message.WhichOneof("message"), message.SerializeToString())
-        self._take(session.participant, said, size)
+        if self._takes(session):
+            said = _Said(message.WhichOneof("message"), message.SerializeToString())
+            self._take(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on."""
-        self._take(session.participant, _Left(REFUSALS.get(message.code, "refused")), size)
+        if self._takes(session):
+            self._take(session.participant, _Left(REFUSALS.get(message.code, "refused")), size)
+
+    def _takes(self, session: Session) -> bool:
+        """Whether its participant is still in the attempt and within its limits; else the message is a stray one."""
+        takes = session.participant in self._alive and session.participant not in self._overran
+        if takes:
+            session.strays = 0
+        else:
+            session.stray()
+        return takes
 
     def _take(self, participant: int, item: Any, size: int) -> None:
         """Into the inbox, which holds no more of one participant than an attempt can need."""
-        if participant not in self._alive or participant in self._overran:
-            return
         self._messages[participant] += 1
         self._control_bytes[participant] += size
         if self._messages[participant] > MOST_MESSAGES:

@@ -24,7 +24,7 @@ from secagg.errors import (
     UnexpectedMessage,
 )
 from server.peer_certificate import check_certificate
-from server.sessions import Session, SessionRefused, Sessions
+from server.sessions import Session, SessionRefused, Sessions, TooManySessions
 from server.uploads import MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
@@ -50,6 +50,7 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     CoordinatorMisbehaved: grpc.StatusCode.ABORTED,
     InvalidKey: grpc.StatusCode.INVALID_ARGUMENT,
     SessionRefused: grpc.StatusCode.PERMISSION_DENIED,
+    TooManySessions: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ProtocolError: grpc.StatusCode.INTERNAL,
 }
 
@@ -127,6 +128,8 @@ async def _session(
     except SessionRefused as error:
         log.info("session refused", peer=context.peer(), reason=str(error))
         await _refuse(study, context, STATUS[SessionRefused], str(error))
+    except TooManySessions as error:
+        await _refuse(study, context, STATUS[TooManySessions], str(error))
     except (TimeoutError, StopAsyncIteration):
         await _refuse(study, context, grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
     except DecodeError:
@@ -182,6 +185,9 @@ async def _read(study: Study, session: Session, iterator: AsyncIterator[bytes]) 
 def _receive(study: Study, session: Session, raw: bytes) -> None:
     if session.closed:  # its position may be somebody else's by now
         raise SessionRefused("the session is over")
+    largest = study.sessions.most_message_bytes
+    if largest is not None and len(raw) > largest:  # before it is parsed
+        raise SessionRefused("a message is larger than all of an attempt")
     try:
         message = pb.ParticipantMessage.FromString(raw)
     except DecodeError as error:

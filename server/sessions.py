@@ -14,15 +14,24 @@ from dataclasses import dataclass, field
 from secagg.keys import session_statement
 from secagg.roster import Roster
 from secagg.signatures import verify_signature
+from server.peer_rates import PeerRates
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
 
 NONCE_BYTES = 32
+MOST_WAITING = 64  # messages to one participant; an attempt has about ten
+MOST_STRAYS = 1000
+SESSIONS_PER_S = 1.0  # of one identity, in the long run
+SESSIONS_AT_ONCE = 120
 TOKEN_BYTES = 32
 
 
 class SessionRefused(Exception):
     """The participant can't open a session; the text is safe to send."""
+
+
+class TooManySessions(Exception):
+    """This identity opens one session after the other; it may try again a little later."""
 
 
 def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
@@ -44,6 +53,7 @@ class Session:
     host: str
     token: bytes = field(repr=False)
     ready: bool = False
+    strays: int = 0
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
     over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
@@ -53,9 +63,21 @@ class Session:
         return self.over.is_set()
 
     def send(self, message: bytes) -> None:
-        """Queue a serialised `CoordinatorMessage`; a session that is gone swallows it."""
+        """Queue a serialised `CoordinatorMessage`; a session that is gone swallows it, one that reads nothing ends."""
+        if self.outbox.qsize() >= MOST_WAITING:
+            self.close()
         if not self.closed:
             self.outbox.put_nowait(message)
+
+    def stray(self) -> None:
+        """Note a message that nobody waits for; a few are of an attempt that has just ended.
+
+        Raises:
+            SessionRefused: there were too many since the last one that counted.
+        """
+        self.strays += 1
+        if self.strays > MOST_STRAYS:
+            raise SessionRefused("more messages than the attempts under way have")
 
     def close(self) -> None:
         """End the stream after what is queued."""
@@ -74,6 +96,8 @@ class Sessions:
         self._by_token: dict[bytes, Session] = {}
         self._left_early: set[bytes] = set()
         self.changed = asyncio.Event()
+        self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
+        self._rates = PeerRates(SESSIONS_PER_S, SESSIONS_AT_ONCE)
 
     def __len__(self) -> int:
         return len(self._by_participant)
@@ -158,8 +182,11 @@ class Sessions:
 
         Raises:
             SessionRefused: it was revoked meanwhile.
+            TooManySessions: it opened many just now.
         """
         participant = self._place(identity)
+        if not self._rates.allow(identity.hex()):
+            raise TooManySessions("too many sessions at once: try again a little later")
         old = self._by_participant.get(participant)
         if old is not None:
             self.lost(old, "replaced by a newer connection")

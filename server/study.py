@@ -163,7 +163,8 @@ class Study:
 
         The largest honest control message grows with the number of neighbours; chunks of vectors have one size.
         """
-        largest = max(LARGEST_FRAME, most_control_bytes(self._parameters)) + 1024
+        self.sessions.most_message_bytes = most_control_bytes(self._parameters)
+        largest = max(LARGEST_FRAME, self.sessions.most_message_bytes) + 1024
         streams = 3 * self._membership.roster.largest_host() + 8  # session, upload and download of each participant
         return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
 
@@ -208,12 +209,16 @@ class Study:
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
             attempt.deliver(session, message, size)
+        else:
+            session.stray()
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on with an attempt."""
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
             attempt.refused(session, message, size)
+        else:
+            session.stray()
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
         """One masked vector."""

@@ -129,7 +129,7 @@ NOBODY_SET_ASIDE = Off(
     "server.exclusions", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED
 )
 NOBODY_COUNTS = Off(
-    "server.exclusions", changed=(("membership.in_too_many_conflicts() | ", ""),), shows="is not named"
+    "server.exclusions", changed=(("membership.in_too_many_conflicts(found) | ", ""),), shows="is not named"
 )
 WRONG_SEED = Off(OPENING, without=("another self-mask seed than it committed to",), shows="opens a wrong sum")
 blame_script(

@@ -54,15 +54,15 @@ def test_conflicts_follow_the_participant_and_not_its_position() -> None:
     """Somebody joins in front of everybody. A naive count by position would name whoever stands there now."""
     membership = Membership(plan(7), roster_of(*range(1, 8)), bytes(32), one_machine=False)
     membership.use(membership.signed, numbers(*range(1, 8)))
-    membership.conflict(103, 105)
-    membership.conflict(106, 103)  # by now as many as can collude
+    membership.note_conflicts([(103, 105)])
+    membership.note_conflicts([(106, 103)])  # by now as many as can collude
     assert membership.in_too_many_conflicts() == {}
     membership.use(roster_of(*range(8), version=2), numbers(*range(8)))
     assert membership.number(3) == 103
     assert membership.in_too_many_conflicts() == {}
-    membership.conflict(105, 103)  # the same two again
+    membership.note_conflicts([(105, 103)])  # the same two again
     assert membership.in_too_many_conflicts() == {}
-    membership.conflict(100, 103)  # who joined
+    membership.note_conflicts([(100, 103)])  # who joined
     assert membership.in_too_many_conflicts() == {3: f"3 {CONFLICTS}"}
 
 

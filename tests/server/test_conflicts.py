@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -33,10 +35,10 @@ def planned(clients: int, **others: object) -> Plan:
 def test_more_than_can_collude(clients: int, adversarial: float, most: int) -> None:
     found = membership(planned(clients, adversarial=adversarial), clients)
     for other in range(1, most + 1):
-        found.conflict(100, 100 + other)
-        found.conflict(100 + other, 100)  # the two of them once, however often they accuse each other
+        found.note_conflicts([(100, 100 + other)])
+        found.note_conflicts([(100 + other, 100)])  # the two of them once, however often they accuse each other
     assert found.in_too_many_conflicts() == {}
-    found.conflict(100 + most + 1, 100)
+    found.note_conflicts([(100 + most + 1, 100)])
     [(who, reason)] = found.in_too_many_conflicts().items()
     assert who == 0
     assert reason == f"{most + 1} others say that it sealed rubbish, or are accused of that by it"
@@ -52,10 +54,10 @@ def test_over_many_draws_somebody_honest_may_meet_all_colluders_of_the_roster() 
     assert plan.colluders < everywhere == 40
     found = membership(plan, 400)
     for colluder in range(1, everywhere + 1):
-        found.conflict(100 + colluder, 100)
+        found.note_conflicts([(100 + colluder, 100)])
     assert len(found._conflicts[found.numbers[0]]) > plan.colluders
     assert found.in_too_many_conflicts() == {}
-    found.conflict(100 + everywhere + 1, 100)
+    found.note_conflicts([(100 + everywhere + 1, 100)])
     assert found.in_too_many_conflicts().keys() == {0}
 
 
@@ -63,7 +65,7 @@ def test_whoever_left_is_not_counted() -> None:
     """Others may collude in the place of those who were revoked."""
     found = membership(planned(7, adversarial=0.1), 7)
     for other in (1, 2, 3):
-        found.conflict(100, 100 + other)
+        found.note_conflicts([(100, 100 + other)])
     assert found.in_too_many_conflicts().keys() == {0}
     found.numbers[3] = 999  # somebody else stands there now
     assert found.in_too_many_conflicts() == {}
@@ -114,6 +116,7 @@ class Found:
     conflicts: dict[int, frozenset[int]]
     starved: frozenset[int] = frozenset()
     cheats: dict[int, str] = field(default_factory=dict)
+    config: Any = field(default_factory=lambda: SimpleNamespace(round=1))
 
 
 def after(path: Path, *attempts: Found) -> Membership:
@@ -148,3 +151,38 @@ def test_who_was_set_aside_gets_another_chance_after_a_restart(tmp_path: Path) -
     starved = Found({4: frozenset({5})}, starved=frozenset({4}))
     assert after(path, starved).members() == frozenset(range(7)) - {4}
     assert after(path).members() == frozenset(range(7))
+
+
+def test_where_more_than_can_be_cheats_are_accused_nobody_is_and_nothing_is_noted(tmp_path: Path) -> None:
+    """A coordinator that damages what it passes on, or a third liar: the naive rule left out all seven for good."""
+    path = tmp_path / "state.sqlite"
+    everybody = {dealer: frozenset(range(7)) - {dealer} for dealer in range(7)}
+    assert after(path, Found(everybody)).members() == frozenset(range(7))
+    assert after(path).in_too_many_conflicts() == {}
+    liars = {dealer: frozenset({0, 1, 2}) - {dealer} for dealer in range(7)}
+    assert after(path, Found(liars, cheats={6: "and this one sent nonsense"})).excluded == {}
+    two = {dealer: frozenset({0, 1}) - {dealer} for dealer in range(7)}  # as many as can be cheats
+    assert after(path, Found(two)).excluded.keys() == {100, 101}
+
+
+def test_the_same_conflict_again_is_the_holders_turn(tmp_path: Path) -> None:
+    """By the naive rule two liars had the same two honest dealers set aside after every restart, for nothing."""
+    path = tmp_path / "state.sqlite"
+    accused = {4: frozenset({0}), 5: frozenset({1})}
+
+    def starved() -> Found:
+        return Found(dict(accused), starved=frozenset(accused))
+
+    assert after(path, starved()).set_aside == {104, 105}
+    assert after(path, starved()).set_aside == {100, 101}
+    assert after(path, starved()).set_aside == {100, 101}
+    assert as_few_as_explain(accused) == {4, 5}
+
+
+def test_who_was_set_aside_is_invited_again_where_too_few_others_are_left() -> None:
+    found = membership(planned(7, adversarial=0.1), 7)
+    found.set_aside |= {104, 105}
+    assert found.members() == frozenset(range(7)) - {4, 5}
+    assert found.readmit()
+    assert found.members() == frozenset(range(7))
+    assert not found.readmit()

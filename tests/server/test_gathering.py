@@ -21,6 +21,7 @@ def reason(sessions: Sessions) -> str:
         sessions=sessions,
         emit=lambda kind, **fields: events.append(fields),
         loop_lag=SimpleNamespace(figures=lambda: {}),
+        membership=SimpleNamespace(readmit=lambda: False),
     )
     Gathering._too_few(stub, 1, 1, len(sessions.ready()), 7)
     return str(events[0]["reason"])

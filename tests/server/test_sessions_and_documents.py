@@ -5,6 +5,7 @@ stranger sends shows as a fault of ours.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities
 import secagg.errors
 from client.connection import SERVICE, TOKEN_METADATA, DocumentUnavailable, open_session
 from secagg.keys import IdentityKey, session_statement
+from secagg.roster import Roster, RosterEntry
 from server.service import STATUS
-from server.sessions import SessionRefused
+from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
 from server.uploads import UnexpectedUpload, UploadRefused
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames, unframe
+from wire.chunks import frames, unframe, varint
 
 Raw = Callable[[grpc.aio.Channel], Any]
 
@@ -35,6 +37,12 @@ def raw_session(channel: grpc.aio.Channel) -> Any:
 def opening(key: IdentityKey, **changes: Any) -> pb.Open:
     fields = {"protocol_version": 1, "identity": key.public, "study": "seven", "nonce": bytes(32)}
     return pb.Open(**(fields | changes))
+
+
+def unknown_field(size: int) -> bytes:
+    """A field of so many bytes in all that no message has."""
+    content = size - 4  # two bytes of tag, two of length
+    return varint(1000 << 3 | 2) + varint(content) + bytes(content)
 
 
 async def ending(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -261,7 +269,7 @@ def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Pat
                 pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1)),
                 pb.ParticipantMessage(ready=pb.Ready()),
             ]
-            for _ in range(1000):
+            for _ in range(MOST_STRAYS // 2):
                 for message in kinds:
                     await session.send(message)
             inside = where.study.sessions.get(0)
@@ -273,6 +281,59 @@ def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Pat
             session.close()
 
     asyncio.run(scenario())
+
+
+def test_a_flood_without_end_ends_its_session(study_folder: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            session = await open_session(channel, identities(study_folder)[0], "seven")
+            inside = where.study.sessions.get(0)
+            assert inside is not None
+            with contextlib.suppress(Exception):  # whatever gRPC says to a stream that is over
+                for _ in range(2 * MOST_STRAYS):
+                    await session.send(pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)))
+            async with asyncio.timeout(20):
+                await inside.over.wait()
+            assert inside.strays == MOST_STRAYS + 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_message_larger_than_an_attempt_is_not_parsed(study_folder: Path, tmp_path: Path, size: int) -> None:
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+            largest = where.study.sessions.most_message_bytes
+            assert largest == 256 * 7 + 1024  # six neighbours
+            session = await open_session(channel, identities(study_folder)[0], "seven")
+            inside = where.study.sessions.get(0)
+            assert inside is not None
+            heartbeat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
+            await session.send(heartbeat.FromString(heartbeat.SerializeToString() + unknown_field(largest - 2 + size)))
+            await session.send(pb.ParticipantMessage(ready=pb.Ready()))
+            async with asyncio.timeout(20):
+                while not (inside.ready or inside.closed):
+                    await asyncio.sleep(0.01)
+            assert (inside.ready, inside.closed) == (size == 0, size == 1)
+            session.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_reads_nothing_ends_and_whoever_comes_too_often_waits() -> None:
+    roster = Roster("s", 1, (RosterEntry(bytes(32), "host"),))
+    sessions = Sessions("s", roster, lambda *_: None)
+    session = sessions.open(bytes(32))
+    for _ in range(MOST_WAITING):
+        session.send(b"message")
+    assert not session.closed
+    session.send(b"one more")
+    assert session.closed
+    assert session.outbox.qsize() == MOST_WAITING + 1  # the end
+    for _ in range(SESSIONS_AT_ONCE - 1):
+        sessions.open(bytes(32))
+    with pytest.raises(TooManySessions):
+        sessions.open(bytes(32))
 
 
 @pytest.mark.parametrize("token", [None, b"", bytes(32), b"x" * 5000])

@@ -18,7 +18,9 @@ REFUSAL = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.R
 
 def study_of(heard: list[Any]) -> Any:
     """Notes what reaches it."""
-    sessions = SimpleNamespace(lost=lambda session, reason: heard.append(("lost", reason)))
+    sessions = SimpleNamespace(
+        lost=lambda session, reason: heard.append(("lost", reason)), most_message_bytes=None
+    )
     return SimpleNamespace(
         sessions=sessions,
         refusal=lambda session, message, size: heard.append(("refusal", session.participant)),
