@@ -234,7 +234,7 @@ class Cohort:
         """What the dealer sealed for the receiver; rubbish if it never dealt in this cohort."""
         sealed = self.sealed.get(dealer)
         if sealed is None:
-            return DealtShare(dealer, bytes(112), bytes(32), (), bytes(32), bytes(64))
+            return DealtShare(dealer, bytes(112), bytes(32), b"", bytes(32), bytes(64))
         tree = MerkleTree([pair_node(*sealed.leaves[at : at + 2]) for at in range(0, len(sealed.leaves), 2)])
         return DealtShare(
             dealer,
