@@ -20,6 +20,9 @@ from typing import Any, Final
 # the largest block ever freed, up to 32 MiB; the staged vectors then leave holes in the heap that stay resident.
 MAPPED_BYTES: Final = 64 * 1024
 _M_MMAP_THRESHOLD: Final = -3
+# Each thread that finds the others' arenas busy opens one of its own, and what is freed there serves no other thread.
+ARENAS: Final = 2
+_M_ARENA_MAX: Final = -8
 # Walks of the middle generation between two of the oldest: out of an attempt's reach, but no licence to grow for ever.
 _SELDOM: Final = 300
 REFUSALS_PER_WALK: Final = 2048  # about 7 KB of cycles each
@@ -42,6 +45,7 @@ def settle() -> None:
     """Once, before the process serves: what is there now stays, and is not looked at again."""
     with contextlib.suppress(AttributeError, OSError):
         _libc().mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        _libc().mallopt(_M_ARENA_MAX, ARENAS)
     gc.collect()
     gc.freeze()
     youngest, middle, _ = gc.get_threshold()
