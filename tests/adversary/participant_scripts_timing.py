@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+
 from client.connection import open_session
+from server.sessions import MOST_STRAYS
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, altered, false_share, flipped
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register, scripted
@@ -333,6 +338,14 @@ async def oversize(cheater: Cheater, honest: Any, kind: str) -> None:
     await _cut_off_by(cheater, cheater.wrap(**{kind: honest}).SerializeToString() + bytes(100_000))
 
 
+async def strays(cheater: Cheater, honest: Any, kind: str) -> None:
+    raw = pb.ParticipantMessage(phase=pb.PhaseMessage(round=99, attempt=1)).SerializeToString()
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the session ends on the way
+        for _ in range(2 * MOST_STRAYS):
+            await cheater.tell(raw)
+    await cheater.is_cut_off()
+
+
 async def another_opening(cheater: Cheater, _: Any, __: str) -> None:
     await _cut_off_by(cheater, pb.ParticipantMessage(open=pb.Open(protocol_version=1)))
 
@@ -359,8 +372,16 @@ in_each_phase(
     "larger than all of an attempt",
     Off(
         "server.service",
-        changed=(("if largest is not None and len(raw) > largest:", "if False:"),),
+        without=("a message is larger than all of an attempt",),
     ),
+    must=UNREAD,
+)
+in_each_phase(
+    "flood-of-another-attempt",
+    "sends two thousand messages of an attempt that doesn't run, in each phase once",
+    strays,
+    "more messages than the attempts under way have",
+    Off("server.sessions", without=("more messages than the attempts under way have",)),
     must=UNREAD,
 )
 in_each_phase(
