@@ -158,12 +158,19 @@ ARRAYS: dict[str, Callable[[Any], str]] = {
 }
 
 
+def held(ran: Ran, kind: str) -> list[Any]:
+    """All vectors of a kind."""
+    return [*ran.secrets.integers.get(kind, []), *ran.secrets.floats.get(kind, [])]
+
+
 @pytest.mark.parametrize("spelling", ARRAYS)
 def test_vectors_of_every_kind_are_found(ran: Ran, spelling: str) -> None:
     for kind in sorted(VECTORS):
-        vectors: list[Any] = [*ran.secrets.integers.get(kind, []), *ran.secrets.floats.get(kind, [])]
-        vector = max(vectors, key=lambda one: np.abs(one[:3]).min())
-        assert kind in ran.search.kinds_in(f"round 3: {ARRAYS[spelling](vector)} of 512"), kind
+        vector = max(held(ran, kind), key=lambda one: np.abs(one[:3]).min())
+        found = ran.search.kinds_in(f"round 3: {ARRAYS[spelling](vector)} of 512")
+        # Noise on nothing is an encoded update as well.
+        same = {one for one in found for other in held(ran, one) if np.array_equal(other[:3], vector[:3])}
+        assert kind in found or same, kind
 
 
 @pytest.mark.parametrize("exponent", SENTINEL_EXPONENTS)
