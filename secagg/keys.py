@@ -99,7 +99,7 @@ def is_low_order(public: bytes) -> bool:
 _BLOCK_BYTES: Final = 64  # of SHA-256
 _INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
-# To copy a hash takes half as long as to make one, and `hmac.digest` makes several: a tenth of a participant's time.
+# An HMAC from copies of this takes 1.2 us where `hmac.digest` takes 2.2, since OpenSSL looks the hash up each time.
 _SHA256: Final = hashlib.sha256()
 
 

@@ -172,16 +172,12 @@ class ServerCohort:
             return self._everything
         members: list[tuple[int, Advertisement | bytes]] = list(self.digests)
         for who in (receiver, *self.graph.neighbours(receiver)):
-            members[self._positions[who]] = (who, self.advertisements[who])
+            members[self.positions[who]] = (who, self.advertisements[who])
         return CohortKeys(tuple(members))
 
-    @property
-    def positions(self) -> Mapping[int, int]:
-        """Of the members in u1."""
-        return self._positions
-
     @cached_property
-    def _positions(self) -> dict[int, int]:
+    def positions(self) -> dict[int, int]:
+        """Of the members in u1."""
         return {member: at for at, member in enumerate(self.u1)}
 
     @cached_property
