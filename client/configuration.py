@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
+from learning.data_names import OWN, check_dataset_name, located
 from wire.settings_file import (
     ConfigurationError,
     Settings,
@@ -99,22 +100,28 @@ class CoordinatorTable(Table):
 
 
 class DataTable(Table):
-    """[data]: the data set, and how it is cut into ``parts``; each participant holds one of them."""
+    """[data]: the data set, and how it is cut into ``parts``; each participant holds one of them.
 
-    dataset: Literal["fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset"] = "fashion-mnist-subset"
-    partition: Literal["iid", "dirichlet"] = "dirichlet"
+    With ``dataset = "own"`` nothing is cut: each participant names a file, and the other keys say nothing."""
+
+    dataset: Annotated[str, AfterValidator(check_dataset_name)] = "fashion-mnist-subset"
+    """A name that `sordino data list` shows, FORMAT:PATH, or ``own``."""
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
     alpha: float = Field(default=1.0, gt=0, le=1e6)
+    shards: int = Field(default=2, ge=1, le=1_000_000)
     seed: int = Field(default=1, ge=0, lt=2**63)
-    parts: int = Field(ge=1, le=65_519)
+    parts: int = Field(default=0, ge=0, le=65_519)
 
 
 class ParticipantTable(Table):
-    """[[participants]]: one identity and its part of the data."""
+    """[[participants]]: one identity and its data: a part of the set, or a file."""
 
     key: Path
     """Ed25519 private key, PKCS8 PEM, readable by its owner alone."""
-    part: int = Field(ge=0)
+    part: int | None = Field(default=None, ge=0)
     """Which part of the data set this participant holds, from 0."""
+    data: Path | None = None
+    """With ``dataset = "own"``: her file, .npz or .csv; see docs/data.md."""
 
 
 class HostConfiguration(Settings):
@@ -140,7 +147,35 @@ class HostConfiguration(Settings):
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             raise ValueError(f"participants: {twice} stands there twice. Give each participant its own key")
-        parts = [entry.part for entry in self.participants]
+        self._check_data()
+        if self.policy.tasks is not None and self.study.task not in self.policy.tasks:
+            raise ValueError(
+                f"policy.tasks doesn't hold study.task = {self.study.task!r}, so this host would refuse its own study: "
+                "add it, or leave the study"
+            )
+        return self
+
+    def _check_data(self) -> None:
+        """Raises ValueError: a participant's data isn't named as the data set needs it, or two name the same."""
+        own = self.data.dataset == OWN
+        needed, other = ("data", "part") if own else ("part", "data")
+        if not own and self.data.parts < 1:
+            raise ValueError("data.parts is missing: into how many parts the data set is cut")
+        for index, entry in enumerate(self.participants):
+            if getattr(entry, needed) is None or getattr(entry, other) is not None:
+                which = "a file of her own, data = \"FILE\"" if own else "a part of the data set, part = NUMBER"
+                raise ValueError(
+                    f"participants[{index}]: with data.dataset = {self.data.dataset!r} each participant has {which}, "
+                    f"and no {other}"
+                )
+        files = [entry.data for entry in self.participants if entry.data is not None]
+        same = next((file for file in files if files.count(file) > 1), None)
+        if same is not None:
+            raise ValueError(
+                f"participants: two of them have data = {str(same)!r}. Each participant holds data of her own: what "
+                "two identities tell of the same data adds up"
+            )
+        parts = [entry.part for entry in self.participants if entry.part is not None]
         shared = next((part for part in parts if parts.count(part) > 1), None)
         if shared is not None:
             raise ValueError(
@@ -148,17 +183,11 @@ class HostConfiguration(Settings):
                 "identities tell of the same data adds up"
             )
         for index, entry in enumerate(self.participants):
-            if entry.part >= self.data.parts:
+            if entry.part is not None and entry.part >= self.data.parts:
                 raise ValueError(
                     f"participants[{index}].part = {entry.part} is outside the {self.data.parts} parts of "
                     f"the data: use 0 to {self.data.parts - 1}"
                 )
-        if self.policy.tasks is not None and self.study.task not in self.policy.tasks:
-            raise ValueError(
-                f"policy.tasks doesn't hold study.task = {self.study.task!r}, so this host would refuse its own study: "
-                "add it, or leave the study"
-            )
-        return self
 
 
 def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
@@ -176,7 +205,10 @@ def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
         HostConfiguration, file, hint=_HINT, prepare=lambda content: policy_values(content, file, policy)
     )
     base = file.resolve().parent
-    participants = tuple(entry.model_copy(update={"key": base / entry.key}) for entry in configuration.participants)
+    participants = tuple(
+        entry.model_copy(update={"key": base / entry.key, "data": None if entry.data is None else base / entry.data})
+        for entry in configuration.participants
+    )
     readable = {f"participants[{index}].key": entry.key for index, entry in enumerate(participants)}
     files = {name: base / getattr(configuration.coordinator, name) for name in ("ca", "certificate", "key")}
     readable |= {f"coordinator.{name}": file for name, file in files.items()}
@@ -187,6 +219,7 @@ def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
                 update={name: base / getattr(configuration.host, name) for name in ("journal", "ledger")}
             ),
             "coordinator": configuration.coordinator.model_copy(update=files),
+            "data": configuration.data.model_copy(update={"dataset": located(configuration.data.dataset, base)}),
             "participants": participants,
         }
     )

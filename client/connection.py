@@ -121,12 +121,27 @@ class Session:
         Raises:
             UploadRejected: it wasn't taken, or came too late. Whether the session goes on its own stream tells: a call
                 that the coordinator ends while it is being written can end in any status.
+            Exception: whatever `chunks` raised.
         """
+        broken: list[Exception] = []
+
+        async def watched() -> AsyncIterator[bytes]:
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            except Exception as error:
+                broken.append(error)
+                raise
+
         call = self._channel.stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
-        )(chunks, metadata=self._metadata(), timeout=TRANSFER_S)
+        )(watched(), metadata=self._metadata(), timeout=TRANSFER_S)
         try:
             receipt: pb.UploadReceipt = await call
+        except asyncio.CancelledError:
+            if broken:  # gRPC cancels the call then, which would read as if this task had been told to end
+                raise broken[0] from None
+            raise
         except grpc.aio.AioRpcError as error:
             raise UploadRejected(error.details() or error.code().name) from error
         return receipt.sha256

@@ -6,7 +6,8 @@ import hashlib
 import json
 
 from client.settings import Data
-from learning.datasets import resolve_dataset
+from learning.data_names import BUILT_IN
+from learning.datasets import dataset_identity, resolve_dataset
 
 
 def data_name(data: Data, part: int) -> str:
@@ -18,6 +19,38 @@ def data_name(data: Data, part: int) -> str:
     Raises:
         learning.datasets.DatasetError: an unknown data set.
     """
-    alpha = float(data.alpha) if data.partition != "iid" else None
-    cut = [resolve_dataset(data.dataset), data.partition, alpha, data.seed, data.parts, part]
-    return hashlib.sha256(b"sordino/v1/data\x00" + json.dumps(cut, separators=(",", ":")).encode()).hexdigest()
+    concrete = resolve_dataset(data.dataset)
+    alpha = float(data.alpha) if data.partition == "dirichlet" else None
+    # A set that was prepared, or lies in files, is known by its content: a name stands for another set elsewhere.
+    known_by = concrete if concrete in BUILT_IN else dataset_identity(concrete)
+    cut = [known_by, data.partition, alpha, data.seed, data.parts, part]
+    return _digest([*cut, data.shards] if data.partition == "shards" else cut)
+
+
+def user_data_name(identity: str, user: int) -> str:
+    """Of all examples of one user, however many others take part and whichever of them were chosen.
+
+    Args:
+        identity: of the set (``learning.datasets.dataset_identity``).
+        user: its number in the set.
+    """
+    return _digest([identity, "user", user])
+
+
+def own_data_name(content_sha256: str) -> str:
+    """Of a file of her own, by its examples, wherever it lies. A file that was changed has another name."""
+    return _digest(["own", content_sha256])
+
+
+def no_data_name(identity: bytes) -> str:
+    """Of a file without rows: hers alone. No example is in two such files, so what they tell doesn't add up; under one
+    name it would, and only whoever has nothing would refuse, once all their charges together reach the budget.
+
+    Args:
+        identity: her public key, 32 bytes.
+    """
+    return _digest(["own", "no rows", identity.hex()])
+
+
+def _digest(told: list[object]) -> str:
+    return hashlib.sha256(b"sordino/v1/data\x00" + json.dumps(told, separators=(",", ":")).encode()).hexdigest()

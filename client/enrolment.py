@@ -48,6 +48,10 @@ class EnrolmentUnavailable(Exception):
     exit_code = 4  # as in sordino.exit_codes
 
 
+class NobodyListens(EnrolmentUnavailable):
+    """The machine is there, and no coordinator on that port: perhaps not yet."""
+
+
 class EnrolmentRefused(Exception):
     """Something isn't as it must be: trying again changes nothing. One sentence that names what to change."""
 
@@ -73,6 +77,7 @@ async def look(address: str, fingerprint: bytes) -> Look:
 
     Raises:
         EnrolmentUnavailable: nobody answers there.
+        NobodyListens: the port is closed.
         EnrolmentRefused: another authority, a card or a document that doesn't hold, or a clock that is wrong.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
@@ -248,6 +253,10 @@ def _fetch_certificate(address: str) -> bytes:
             found = secured.getpeercert(binary_form=True)
     except ssl.SSLError as error:
         raise EnrolmentRefused(f"{address} doesn't speak TLS: is it the coordinator's port for enrolment?") from error
+    except ConnectionRefusedError as error:
+        raise NobodyListens(
+            f"{address} can't be reached: nobody listens there; check the address, and that the coordinator runs"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise EnrolmentUnavailable(f"{address} can't be reached: {reason}; check the address") from error

@@ -21,12 +21,15 @@ from client.connection import DocumentMismatch, DocumentUnavailable, Session, Up
 from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_clips
 from client.policy_rounds import check_round
+from client.round_lines import RoundLines
 from client.settings import HostSettings
 from learning.datasets import Dataset
-from learning.parameters import Parameters, flatten, shapes_of, unflatten
+from learning.own_task import place_of
+from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
 from learning.public_random import PublicRandom
 from learning.task import Task
-from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
+from mechanisms.encoder import Encoder, InvalidUpdate
+from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
 from secagg.client_phases import (
     AdvertiseKeys,
@@ -50,6 +53,7 @@ from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.durable import StorageError
 from wire.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry
+from wire.peer_text import peer_text
 from wire.round_model import RoundModel, model_bytes, read_model
 from wire.study import StudyDocument, round_parameters
 
@@ -84,6 +88,9 @@ class Participant:
     through it) and `_upload`; everything else stays as deployed.
     """
 
+    trained, failed, last_failure = 0, 0, ""
+    """How often training has ended, how often it came to nothing, and how the last time: for her own eyes."""
+
     def __init__(
         self,
         configuration: HostSettings,
@@ -95,19 +102,27 @@ class Participant:
         executor: Executor,
         fetch: Callable[[Session, bytes, int], Any],
         accept_roster: Callable[[Session, bytes], Awaitable[StudyTerms]],
+        trainer: Executor | None = None,
+        lines: RoundLines | None = None,
     ) -> None:
         """
         Args:
             data_name: by which the ledger knows the data; see `client.data_name`.
-            executor: for training and arithmetic, so that streams are answered meanwhile.
+            executor: for the protocol's arithmetic, so that streams are answered meanwhile.
             fetch: async (session, sha256, largest) -> bytes; shared by the host's participants.
             accept_roster: async (session, sha256) -> the terms with a later roster, checked; raises
                 `secagg.roster.InvalidRoster`.
+            trainer: for local training: one that lasts minutes must not keep the others of a process from answering in
+                time. By default the executor.
+            lines: told of what becomes of each attempt; by default nobody is.
         """
+        self._lines = lines
+        self._trainer = executor if trainer is None else trainer
         self._configuration, self.identity, self._task, self._data = configuration, identity, task, data
         self.data_name = data_name
         self._journal, self._executor, self._fetch, self._accept_roster = journal, executor, fetch, accept_roster
         self._shapes = shapes_of(task.initial_parameters())
+        self._broadcast_dim = dimension(self._shapes)
         self._attempt: _Attempt | None = None
         self._charged: tuple[int, int, Cohort] | None = None  # the last charge, while it may be taken back
         self._log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
@@ -128,6 +143,8 @@ class Participant:
             return None
         finally:
             self._drop_attempt()
+            if self._lines is not None:
+                self._lines.gone(self.identity.public)
 
     async def _guarded(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> StudyTerms:
         """Handle a message; returns the terms that hold from here on, with a later roster perhaps."""
@@ -171,6 +188,7 @@ class Participant:
 
     async def _refuse(self, session: Session, number: tuple[int, int], code: pb.RefusalCode) -> None:
         self._drop_attempt()
+        self._over(number, "refused here, see above")
         refusal = pb.Refusal(round=number[0], attempt=number[1], code=code)
         await session.send(pb.ParticipantMessage(refusal=refusal))
 
@@ -209,6 +227,7 @@ class Participant:
                 if not message.completed:
                     self._log.info("left out of the round", round=message.round, reason=message.reason)
                 self._drop_attempt()
+                self._over((message.round, message.attempt), message.reason)
 
     # ------------------------------------------------------------ the phases
 
@@ -251,26 +270,32 @@ class Participant:
         await self._journal.join(study, identity, message.round, message.attempt)
         phase, advertisement = await self._compute(advertise.advertise)
         model = asyncio.create_task(self._model(session, terms, message.model_sha256))
-        update = asyncio.create_task(self._train(model))
+        update = asyncio.create_task(self._train(model, plan))
         for task in (model, update):
             task.add_done_callback(_retrieve)
         self._attempt = _Attempt(message.round, message.attempt, message.model_sha256, phase, model, update)
+        if self._lines is not None:
+            self._lines.begun((message.round, message.attempt), identity)
         await self._send(session, self._attempt, advertise_keys=codec.write_advertisement(advertisement))
 
     async def _model(self, session: Session, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
         """The round's model and clips. What can fail here doesn't depend on the participant's data."""
         rule = terms.document.plan.clipping
-        data = await self._fetch(session, model_sha256, model_bytes(self._task.dim, rule))
+        data = await self._fetch(session, model_sha256, model_bytes(self._broadcast_dim, rule))
         try:
-            return read_model(data, self._task.dim, rule)
+            return read_model(data, self._broadcast_dim, rule)
         except ValueError as error:
             raise DocumentMismatch(str(error)) from error
 
-    async def _train(self, model: asyncio.Task[RoundModel]) -> NDArray[np.float32] | None:
-        return await self._compute(self._local_update, unflatten((await model).vector, self._shapes))
+    async def _train(self, model: asyncio.Task[RoundModel], plan: Plan) -> NDArray[np.float32] | None:
+        begun = await model
+        parameters = unflatten(begun.vector, self._shapes)
+        loop = asyncio.get_running_loop()
+        norm = plan.update_norm(begun.clips)
+        return await loop.run_in_executor(self._trainer, self._local_update, parameters, norm)
 
-    def _local_update(self, parameters: Parameters) -> NDArray[np.float32] | None:
-        """The update, shape (dim,), always finite; None where training failed or diverged.
+    def _local_update(self, parameters: Parameters, l2_clip: float) -> NDArray[np.float32] | None:
+        """The contribution, shape (dim,), always finite; None where training failed or diverged.
 
         Never an error: the coordinator chooses the model, and could choose one that overflows exactly when some example
         has a property. A refusal would then be an answer about one participant, without noise and without a charge.
@@ -278,14 +303,28 @@ class Participant:
         try:
             # Orders examples into batches and nothing else; noise and keys never come from it.
             order = PublicRandom(os.urandom(32))
-            update = flatten(self._task.local_update(parameters, self._data, order))
-        except Exception as error:
-            self._log.error("training failed, zeros are sent", error=type(error).__name__)
+            made = self._task.local_update(parameters, self._data, order, l2_clip)
+            update = flatten_contribution(made, self._task.contribution_shapes)
+            diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
+        # Everything: no signal arrives in a trainer's thread, so the task itself has raised it, perhaps for what an
+        # example says. SystemExit, KeyboardInterrupt or a cancellation from there would end this whole process.
+        except BaseException as error:
+            where = {"where": place} if (place := place_of(error)) else {}  # never what it says: that may tell of data
+            kind = type(error.__cause__ or error)
+            self._log.error("training failed, zeros are sent", error=kind.__name__, **where)
+            self._count(f"{kind.__name__} at {where['where']}" if where else kind.__name__)
             return None
-        if update.shape != (self._task.dim,) or not np.isfinite(update).all():
+        if diverged:
             self._log.warning("training diverged, zeros are sent")
+            self._count("it diverged")
             return None
+        self._count("")
         return update
+
+    def _count(self, failure: str) -> None:
+        self.trained += 1
+        if failure:
+            self.failed, self.last_failure = self.failed + 1, failure
 
     async def _mask(
         self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares
@@ -321,7 +360,7 @@ class Participant:
         if update is not None:
             try:
                 return encoder.encode(update, os.urandom)
-            except (InvalidUpdate, RoundingFailed) as error:
+            except Exception as error:  # a task may have told numpy, or warnings, to raise what they don't raise here
                 self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
         return encoder.encode_nothing(os.urandom)
 
@@ -345,6 +384,9 @@ class Participant:
             )
             self._charged = None  # from here on the sum holds this input
             await self._journal.answer(*self._key(terms, attempt), attempt.phase.request_digest, exact)
+            if self._lines is not None:
+                number = attempt.round, attempt.attempt
+                self._lines.in_sum(number, self.identity.public, len(phase.survivors))
         await self._send(session, attempt, unmasking=codec.write_unmasking_reply(reply))
 
     async def _take_back(self, terms: StudyTerms, message: pb.SurvivorProof) -> None:
@@ -395,6 +437,10 @@ class Participant:
 
     async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    def _over(self, number: tuple[int, int], reason: str) -> None:
+        if self._lines is not None:
+            self._lines.over(number, self.identity.public, peer_text(reason))
 
     def _drop_attempt(self) -> None:
         """Keys, shares and masks go with the attempt."""

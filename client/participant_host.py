@@ -14,28 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import structlog
 import uvloop
 
 from client.certificate import CertificateError, ClientCertificate, load_certificate, shown
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
-from client.data_name import data_name
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
 from client.renewal import Renewal
+from client.round_lines import RoundLines
 from client.settings import HostSettings
 from client.shared_roster import SharedRoster
-from learning.datasets import DatasetError, load_labels, load_partition
+from client.unreachable import Trouble, is_connected, trouble_of, trouble_told
+from learning.datasets import DatasetError
 from learning.options import OptionError
-from learning.partitions import partition
 from learning.task import TaskUnavailable, make_task
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.durable import StorageError
+from wire.peer_text import peer_text
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 from wire.trust import trust_of
 
@@ -73,13 +74,16 @@ def join(configuration: HostSettings) -> int:
         journal = ClientJournal(configuration.host.journal, configuration.host.ledger)
     except StorageError as error:
         raise JoinError(str(error), BAD_INPUT) from error
-    # Two threads: training and arithmetic of one participant beside those of another, and no more memory than that.
-    executor = ThreadPoolExecutor(min(2, os.cpu_count() or 1), thread_name_prefix="participant")
+    # Two threads each: one participant's work beside another's, and no more memory than that.
+    threads = min(2, os.cpu_count() or 1)
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
+    trainer = ThreadPoolExecutor(threads, thread_name_prefix="training")
     try:
-        host = ParticipantHost(configuration, journal, executor)
+        host = ParticipantHost(configuration, journal, executor, trainer)
         return uvloop.run(host.run())
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        for one in (executor, trainer):
+            one.shutdown(wait=False, cancel_futures=True)
         journal.close()
 
 
@@ -103,17 +107,26 @@ class ParticipantHost:
     """Several participants over one channel."""
 
     def __init__(
-        self, configuration: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor
+        self,
+        configuration: HostSettings,
+        journal: ClientJournal,
+        executor: ThreadPoolExecutor,
+        trainer: ThreadPoolExecutor | None = None,
     ) -> None:
         """
+        Args:
+            executor, trainer: for arithmetic and for training; see `client.participant.Participant`.
+
         Raises:
             JoinError: a key, the data or the task can't be used.
         """
         self._configuration, self._journal, self._documents = configuration, journal, _Documents()
         self._terms: StudyTerms | None = None
-        self._reachable = True
+        self._reachable, self._told = True, -1
+        self._ended: set[str] = set()
         self._terms_lock = asyncio.Lock()
-        self._executor = executor
+        self._executor, self._trainer = executor, trainer
+        self._lines = RoundLines(self._spent)
         try:
             self._task = make_task(configuration.study.task, dict(configuration.task))
             self._participants = self._make_participants()
@@ -134,26 +147,35 @@ class ParticipantHost:
         Raises:
             OSError, ValueError: a key or the data can't be used.
         """
-        configuration, data = self._configuration, self._configuration.data
-        parts = partition(load_labels(data.dataset), data.partition, data.parts, data.alpha, data.seed)
-        # One pass over the file for all participants of the process, holding only their rows.
-        rows = [parts[entry.part] for entry in configuration.participants]
-        examples = load_partition(data.dataset, np.concatenate(rows))
-        ends = np.cumsum([len(part) for part in rows])
+        configuration = self._configuration
+        held = held_data(configuration)
+        check_forms(configuration, held, self._task)
         return [
             Participant(
                 configuration,
                 load_identity(entry.key),
                 self._task,
-                examples.take(np.arange(end - len(part), end)),
-                data_name(data, entry.part),
+                examples,
+                name,
                 self._journal,
                 self._executor,
                 self._documents.fetch,
                 self._accept_roster,
+                self._trainer,
+                self._lines,
             )
-            for entry, part, end in zip(configuration.participants, rows, ends, strict=True)
+            for entry, (examples, name) in zip(configuration.participants, held, strict=True)
         ]
+
+    def _spent(self) -> dict[str, Any]:
+        """What the dearest of the data here has cost in this study, beside what may be: the less of plan and policy."""
+        terms = self._terms
+        study = None if terms is None else self._journal.ledger.totals.studies.get(terms.study_sha256.hex())
+        if terms is None or study is None:
+            return {}
+        most = max(study.epsilon_of_data(one.data_name) for one in self._participants)
+        limit = min(self._configuration.policy.max_epsilon, terms.document.plan.budget_coordinator)
+        return {"epsilon": round(most, 3), "max_epsilon": limit}
 
     async def run(self) -> int:
         """Until every participant's study has ended, or the process is told to stop."""
@@ -190,6 +212,19 @@ class ParticipantHost:
                 task.cancel()
             await asyncio.gather(*tasks, background, return_exceptions=True)
             await channel.close(grace=1.0)
+            self._tell_failures()
+
+    def _tell_failures(self) -> None:
+        """At the end, to whoever runs this process: what she took part in without saying anything.
+
+        The exit code says nothing of it: where a failed process is started again, everybody would see who comes back.
+        """
+        failed, trained = (sum(getattr(one, name) for one in self._participants) for name in ("failed", "trained"))
+        if not failed:
+            return
+        how = next(one.last_failure for one in reversed(self._participants) if one.failed)
+        whose = "your training" if len(self._participants) == 1 else f"training of {len(self._participants)} here"
+        log.error(f"{whose} failed in {failed} of {trained} rounds ({how}): zeros were sent, and charged")
 
     async def _renew_expired(self, renewal: Renewal) -> None:
         log.info("the certificate has expired, a new one is asked for", path=str(self._certificate.path))
@@ -216,13 +251,16 @@ class ParticipantHost:
     async def _stay(self, channel: Channels, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
         address, give_up_s = self._configuration.coordinator.address, self._configuration.coordinator.give_up_s
-        away_since, failures, trouble = time.monotonic(), 0, ""
+        away_since, failures = time.monotonic(), 0
+        told = Trouble(-1, "")  # what says most since the coordinator was last there
         while True:
+            connection, connected = channel.current(), False
             try:
-                session = await open_session(channel.current(), participant.identity, self._configuration.study.name)
+                connected = await is_connected(connection)
+                session = await open_session(connection, participant.identity, self._configuration.study.name)
                 try:
                     terms = await self._accept(session)
-                    self._reachable, failures = True, 0
+                    self._reachable, failures, told = True, 0, Trouble(-1, "")
                     try:
                         reason = await participant.take_part(session, terms)
                     finally:
@@ -230,7 +268,9 @@ class ParticipantHost:
                 finally:
                     session.close()
                 if reason is not None:
-                    log.info("the study ended", reason=reason)
+                    if reason not in self._ended:  # said once for all participants of the process
+                        log.info("the study ended", reason=reason)
+                        self._ended.add(reason)
                     if reason not in FINISHED:
                         raise JoinError(
                             f"the coordinator gave up ({reason}), and the study can go on when it is served again: "
@@ -238,31 +278,42 @@ class ParticipantHost:
                             UNFINISHED,
                         )
                     return
-                trouble = "it closed the connection"
+                trouble = Trouble(0, "it closed the connection")
             except grpc.aio.AioRpcError as error:
+                details = error.details() or error.code().name
                 if error.code() in FINAL:
-                    raise JoinError(f"{address}: {error.details()}", BAD_INPUT) from error
-                trouble = error.details() or error.code().name
+                    raise JoinError(f"{address}: {peer_text(details)}", BAD_INPUT) from error
+                trouble = self._trouble(details, connected)
             except DocumentUnavailable as error:
-                trouble = str(error)
+                trouble = Trouble(0, str(error))
             except TimeoutError:
-                trouble = "it doesn't answer"
+                trouble = Trouble(1, "it doesn't answer")
             except DocumentMismatch as error:
                 raise JoinError(f"{address}: {error}", NETWORK) from error
-            if self._reachable:  # said once for all participants of the process
-                log.info("coordinator away, trying again", address=address, reason=trouble)
+            # Said once for all participants of the process, and again when more is known.
+            if self._reachable or trouble.tells > max(self._told, 1):
+                longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
+                log.info(f"coordinator away, trying again {longest}", address=address, reason=trouble.words)
+                self._told = trouble.tells
             self._reachable = False
+            told = max(told, trouble, key=lambda one: one.tells)
             failures += 1
             if give_up_s and time.monotonic() - away_since > give_up_s:
                 expired = self._certificate.not_after <= time.time()
                 when = f"; the certificate expired on {shown(self._certificate.not_after)}" if expired else ""
+                advice = ": check the address and that it runs, or raise coordinator.give_up_s"
                 raise JoinError(
-                    f"{address} can't be reached since {give_up_s:g} s ({trouble}{when}): check the address, that "
-                    f"ca.pem and {self._certificate.path.name} are of this study, and that it runs, or raise "
-                    "coordinator.give_up_s",
+                    f"{address} can't be reached since {give_up_s:g} s: {told.words}{when}"
+                    f"{'' if told.tells > 1 else advice}",
                     NETWORK,
                 )
             await asyncio.sleep(_backoff_s(failures))
+
+    def _trouble(self, details: str, connected: bool) -> Trouble:
+        if connected:
+            return trouble_told(details)
+        coordinator = self._configuration.coordinator
+        return trouble_of(details, ca=str(coordinator.ca), certificate=str(self._certificate.path))
 
     async def _accept(self, session: Session) -> StudyTerms:
         """Fetch, verify and accept the study document and the roster; once for the process."""

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from client.policy_total import epsilon_after_plan, kind_of_guarantee
 from client.settings import HostSettings, Policy
 from mechanisms.plan import Plan
 from secagg.roster import Roster
@@ -26,11 +27,12 @@ REASONS: Final = (
     # A study is refused: nothing but the opening of a session was sent.
     *("another-study", "study-name", "study-digest", "task", "task-options", "task-digest"),
     *("trusted-coordinator", "curious-coordinator", "mechanism"),
-    *("epsilon-in-study", "delta", "epsilon-in-round", "another-guarantee"),
+    *("epsilon-in-study", "delta", "epsilon-in-round", "epsilon-in-total", "another-guarantee"),
     *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
     *("clip", "bits", "dimension"),
-    # A round is refused; the same may happen for epsilon-in-study, another-guarantee, clip and one-machine.
-    *("epsilon-in-plan", "epsilon-in-total", "model-digest", "hours", "rounds-per-day"),
+    # A round is refused; the same may happen for epsilon-in-study, epsilon-in-total, another-guarantee, clip and
+    # one-machine.
+    *("epsilon-in-plan", "model-digest", "hours", "rounds-per-day"),
 )
 """Every name that a `PolicyRefusal` may have."""
 
@@ -112,6 +114,7 @@ def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, to
         raise refusal
     if totals is not None:
         check_guarantee(policy, document.plan, totals)
+        _check_total(policy, document.plan, totals, study_sha256)
 
 
 def _refusals(policy: Policy, document: StudyDocument, study_sha256: bytes) -> Iterator[PolicyRefusal]:
@@ -237,11 +240,6 @@ def check_clips(policy: Policy, clips: Sequence[float]) -> None:
         raise PolicyRefusal("clip", f"updates are clipped to {norm:g}, max_clip allows {policy.max_clip:g}")
 
 
-def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:
-    """What may be added up: studies with equal ones (adjacency, whether the coordinator must be trusted)."""
-    return adjacency, mechanism == "gaussian"
-
-
 def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
     """A total over all studies holds for one kind of guarantee; a study of another would be free beside it.
 
@@ -259,6 +257,19 @@ def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
                 f"the mechanism {plan.mechanism!r} and the study {first.study!r} with {first.mechanism!r}, which this "
                 "ledger holds, promise different things that can't be added up to a max_epsilon_total",
             )
+
+
+def _check_total(policy: Policy, plan: Plan, totals: Totals, study_sha256: bytes) -> None:
+    """A study that would have to be left before its plan is over isn't begun: its first rounds would be paid for it."""
+    if policy.max_epsilon_total is None:
+        return
+    after = epsilon_after_plan(plan, totals, delta=policy.total_delta, study_sha256=study_sha256)
+    if not after <= policy.max_epsilon_total:
+        raise PolicyRefusal(
+            "epsilon-in-total",
+            f"the {plan.rounds} rounds of the study's plan would bring epsilon over all studies of this ledger to "
+            f"{after:.3f} at delta {policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
+        )
 
 
 def check_roster(configuration: HostSettings, document: StudyDocument, roster: Roster) -> None:

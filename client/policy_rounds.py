@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 
 from client.hours import within
-from client.policy import PolicyRefusal, check_guarantee, kind_of_guarantee
+from client.policy import PolicyRefusal, check_guarantee
+from client.policy_total import epsilon_in_total
 from client.settings import Policy
 from mechanisms.plan import Plan
-from wire.ledger_rows import Price, epsilon, price
-from wire.ledger_totals import Totals, renyi_at, stated_order
+from wire.ledger_rows import epsilon, price
+from wire.ledger_totals import Totals
 
 
 def check_round(
@@ -98,41 +99,10 @@ def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: by
     if policy.max_epsilon_total is None:
         return
     check_guarantee(policy, plan, totals)
-    total = epsilon_in_total(
-        plan, totals, coming, delta=policy.total_delta, study_sha256=study_sha256, data_name=data_name
-    )
+    total = epsilon_in_total(plan, totals, delta=policy.total_delta, study_sha256=study_sha256, data_name=data_name)
     if not total <= policy.max_epsilon_total:
         raise PolicyRefusal(
             "epsilon-in-total",
             f"one more round would bring epsilon over all studies of this ledger to {total:.3f} at delta "
             f"{policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
         )
-
-
-def epsilon_in_total(
-    plan: Plan, totals: Totals, coming: Price, *, delta: float, study_sha256: bytes, data_name: str
-) -> float:
-    """epsilon of everything this ledger was charged under the plan's kind of guarantee, after one more charge.
-
-    Of each study the data from which most was spent counts, by all its identities, as in `Totals.across_studies`, whose
-    figure this becomes: an upper bound for every data set of the ledger. It is stated at one order, that of the
-    ledger's first row: a Renyi filter.
-
-    Returns:
-        Infinite where a row has no bound at that order or above.
-    """
-    kind = kind_of_guarantee(plan.adjacency, plan.mechanism)
-    together = next(
-        (one for one in totals.across_studies() if (one.adjacency, one.coordinator_trusted) == kind), None
-    )
-    order = stated_order(coming.order, coming.curve) if together is None else together.order
-    draws = plan.clients * plan.padded_dim + (0 if together is None else together.draws)
-    spent = totals.spent(study_sha256, data_name)
-    mine = renyi_at(dict(coming.curve), order) + (renyi_at(spent.at_every_order(), order) if spent.charges else 0.0)
-    cost = 0.0
-    for study in () if together is None else together.studies:
-        if study.first.study_sha256 == study_sha256.hex():
-            mine = max(mine, study.renyi_at(order))  # another participant's data here may have cost more
-        else:
-            cost += study.renyi_at(order)
-    return epsilon(order, cost + mine, delta, draws)

@@ -59,6 +59,7 @@ class Data:
     alpha: float
     seed: int
     parts: int
+    shards: int = 2
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class HostedParticipant:
     """[[participants]]; see `client.configuration.ParticipantTable`."""
 
     key: Path
-    part: int
+    part: int | None
+    data: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -151,5 +153,10 @@ class HostSettings:
             task=values["task"],
             data=Data(**values["data"]),
             policy=Policy.from_values(values["policy"]),
-            participants=tuple(HostedParticipant(Path(one["key"]), one["part"]) for one in values["participants"]),
+            participants=tuple(_hosted(one) for one in values["participants"]),
         )
+
+
+def _hosted(values: Mapping[str, Any]) -> HostedParticipant:
+    data = values.get("data")
+    return HostedParticipant(Path(values["key"]), values["part"], None if data is None else Path(data))

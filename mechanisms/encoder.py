@@ -30,7 +30,7 @@ from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import Rotation
-from mechanisms.rounding import RoundingFailed, conditional_round
+from mechanisms.rounding import RoundingFailed, conditional_round, conditional_round_rows
 from mechanisms.skellam import skellam
 from mechanisms.sketch import CountMeanSketch
 from mechanisms.statement import GAUSSIAN, SKELLAM
@@ -61,11 +61,13 @@ class Decoded:
         below: for each layer the estimated share of survivors whose norm was at most its clip, in [0, 1], with noise;
             empty where clips are fixed.
         wrapping: how much of the sum may have wrapped around.
+        stddev: of the noise in one coordinate of ``mean``, at most, data units: see `Encoder.mean_stddev`.
     """
 
     mean: NDArray[np.float64]
     below: tuple[float, ...]
     wrapping: WrapEstimate
+    stddev: float
 
 
 # The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous
@@ -80,6 +82,25 @@ def refinement(plan: Plan) -> tuple[int, Fraction]:
     halvings = _FINE_STDDEV_BITS - math.floor(math.log2(math.sqrt(variance)))
     halvings = max(0, min(halvings, _ROOM_BITS - plan.bits))
     return halvings, variance * 4**halvings
+
+
+def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None) -> float:
+    """Standard deviation of the noise in one coordinate of the mean of so many updates, at most; data units.
+
+    Noise of all shares, and stochastic rounding at its largest: a value halfway between two grid steps has a
+    variance of 1/4. The rotation is orthogonal, so that it holds before and after. Where layers have different
+    scales it is that of the noisiest; a sketch also carries its collisions, which depend on the updates and aren't
+    counted. It needs no data, and so it can be told before anything is spent.
+
+    Args:
+        survivors: whose updates are in the sum, at least 1.
+        clips: of the round, one for each layer, data units; by default the plan's first ones.
+    """
+    held = plan.clipping.clips if clips is None else tuple(clips)
+    shares = plan.h_min if plan.mechanism == GAUSSIAN else survivors
+    variance = float(plan.local_variance * shares) + survivors / 4
+    scale = max(plan.clipping.scales(held)) * math.sqrt(plan.sketch_rows or 1)
+    return math.sqrt(variance) * plan.granularity_at(held) * scale / survivors
 
 
 class Encoder:
@@ -128,6 +149,32 @@ class Encoder:
         rotated *= 1 / self._granularity
         values = conditional_round(rotated, self.plan.squared_norm_limit, random_bytes)
         return self._noised(values, random_bytes)
+
+    def encode_many(self, updates: NDArray[Any], random_bytes: RandomBytes) -> Words:
+        """`encode` of several participants' updates at once, for simulations: the same law, each with its own noise.
+
+        Each row is clipped by itself, drawn again by itself where its rounded norm is above the bound, and gets a noise
+        share of its own. Only the keystreams are shared: one key rounds all rows, one draws all their noise. A deployed
+        participant has one update, and no use for this.
+
+        Args:
+            updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
+            random_bytes: 64 bytes are drawn in all.
+
+        Returns:
+            (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the order of
+            additions in the rotation.
+
+        Raises:
+            InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any of them; nothing may be used then.
+        """
+        if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
+            raise InvalidUpdate("several updates are an array of one row each")
+        clipped = np.stack([self._clipped(update) for update in updates])
+        rotated = self._rotation.forward_rows(clipped)
+        rotated *= 1 / self._granularity
+        values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
+        return self._noised(values.reshape(-1), random_bytes).reshape(values.shape)
 
     def encode_nothing(self, random_bytes: RandomBytes) -> Words:
         """The zero contribution: no update, no clip bits, only the noise share. Arguments and errors as `encode`.
@@ -206,7 +253,11 @@ class Encoder:
             start += size
         if self._sketch is not None:
             values = self._sketch.decode_mean(values)
-        return Decoded(values, below, wrapping)
+        return Decoded(values, below, wrapping, self.mean_stddev(survivors))
+
+    def mean_stddev(self, survivors: int) -> float:
+        """As the function `mean_stddev`, with this round's clips."""
+        return mean_stddev(self.plan, survivors, self.clips)
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
         """Refine the grid, add the coordinator's noise; returns how often the grid step was halved.

@@ -162,6 +162,13 @@ class Plan(Statement):
         """Data units per grid step in a round with these clips: in proportion to what they bound."""
         return self.granularity * (self.clipping.bound(clips) / self.clip)
 
+    def update_norm(self, clips: Sequence[float]) -> float:
+        """Norm up to which a round with these clips leaves an update as it is, data units: what local training aims at.
+
+        The ball that holds all layers. A sketch of L rows is clipped itself, and has about 1 / sqrt(L) of the norm.
+        """
+        return math.hypot(*clips) * math.sqrt(self.sketch_rows or 1)
+
     def round_curve(self, honest: int) -> Curve:
         """The Renyi curve of one sum that carries ``honest`` = |u3| - A unknown noise shares, unamplified.
 

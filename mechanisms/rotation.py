@@ -211,6 +211,26 @@ class Rotation:
             _transform(load, self.block_dim, block)  # in place: each run is copied out before it is written
         return rotated
 
+    def forward_rows(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """(n, dim) -> (n, padded_dim) float64: `forward` of each row, up to the order of additions."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
+            raise ValueError(f"expected rows of {self.dim} values")
+        rotated = np.zeros((len(vectors), self.padded_dim))
+        rotated[:, : self.dim] = vectors
+        scale = 1 / math.sqrt(self.block_dim)
+        for first, packed in self._blocks:
+            signs = 1 - 2 * np.unpackbits(packed, count=self.block_dim, bitorder="little").view(np.int8)
+            source = rotated[:, first : first + self.block_dim] * signs
+            source *= scale
+            flat = source.reshape(-1)
+
+            def load(start: int, out: NDArray[np.float64], flat: NDArray[np.float64] = flat) -> None:
+                out[:] = flat[start : start + out.size]
+
+            _transform(load, self.block_dim, flat)  # in place, as above
+            rotated[:, first : first + self.block_dim] = source
+        return rotated
+
     def inverse(self, rotated: NDArray[np.floating[Any] | np.int64]) -> NDArray[np.float64]:
         """(padded_dim,) -> (dim,) float64: undo `forward`, drop the padding."""
         if rotated.shape != (self.padded_dim,):

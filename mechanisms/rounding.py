@@ -131,3 +131,39 @@ def conditional_round(
         if total <= squared_limit:
             return rounded
     raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")
+
+
+def conditional_round_rows(
+    values: NDArray[np.float64], squared_limit: int, random_bytes: RandomBytes, most_tries: int = MOST_TRIES
+) -> NDArray[np.int64]:
+    """`conditional_round` of each row by itself, all under one key: rows above the limit alone are drawn again.
+
+    Args:
+        values: (n, d), contiguous, grid units.
+        squared_limit, random_bytes, most_tries: as there; the limit is that of one row.
+
+    Returns:
+        (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
+
+    Raises:
+        RoundingFailed: as there, for any of the rows.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
+    if not np.all(norms + math.sqrt(values.shape[1]) < LARGEST_NORM):
+        raise RoundingFailed("a vector is too long for exact 64-bit norms")
+    source: Keystream = fresh_keystream(random_bytes)
+    rounded = np.empty(values.shape, np.int64)
+    scratch = _Scratch(min(values.size, _BLOCK))
+    left = np.arange(len(values))
+    for _ in range(most_tries):
+        rows = values if left.size == len(values) else values[left]
+        found = np.empty(rows.shape, np.int64)
+        flat, out = rows.reshape(-1), found.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            scratch.round(flat[start : start + _BLOCK], source, out[start : start + _BLOCK])
+        rounded[left] = found
+        left = left[np.einsum("ij,ij->i", found, found) > squared_limit]  # norms below 2^31: exact in 64 bits
+        if not left.size:
+            return rounded
+    raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")

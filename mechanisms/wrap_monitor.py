@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 # Uniform values, wrapped many times over, exceed d R^2 = 14 with probability e^-14 = 8e-7.
 _SIGNIFICANT: Final = 14.0
 _CHUNK: Final = 1 << 15
+FEWEST_VALUES: Final = 30
+"""Below, the rotation leaves values that aren't normal around zero, and a share is a guess: nobody should hear it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ def estimate_wrapping(centred: NDArray[np.int64], bits: int) -> WrapEstimate:
     """Estimate the deviation of a sum's coordinates before they were reduced mod 2^bits, and the share that wrapped.
 
     For a deviation far below 2^bits this is the sample deviation. Relative standard error about 1 / sqrt(2 d) there,
-    1 % for d = 10^6 at half the modulus (where a third of all coordinates wrap). Fewer than 30 values tell little, and
-    are called beyond estimation only when they are spread all over the circle.
+    1 % for d = 10^6 at half the modulus (where a third of all coordinates wrap). Fewer than ``FEWEST_VALUES`` tell
+    little, and are called beyond estimation only when they are spread all over the circle.
 
     Args:
         centred: (d,) the sum, each value in [-2^(bits-1), 2^(bits-1)), grid units.

@@ -240,6 +240,7 @@ class Unmasking(ServerPhase):
         total = self._accumulator.copy()
         apply_masks(total, masks, parameters.bits, parallel)
         self._symbols = np.empty((0, 0, shamir.SYMBOLS), dtype=np.uint16)
+        self._accumulator = np.empty(0, dtype=total.dtype)  # the masked sum has served
         self._closed = True
         return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats)
 

@@ -70,14 +70,6 @@ def renyi_at(curve: Mapping[float, float], order: float) -> float:
     return next((curve[one] for one in sorted(curve) if one >= order), math.inf)
 
 
-def stated_order(first: float, curve: Iterable[tuple[float, float]]) -> float:
-    """At which a sum over studies is stated: that of the first row's curve nearest its own filter's order.
-
-    The first row came before everything that could be chosen adaptively, so its order is fixed in advance.
-    """
-    return min((order for order, _ in curve), key=lambda order: abs(math.log(order / first)), default=first)
-
-
 def _add(curve: dict[float, float], more: Iterable[tuple[float, float]], first: bool) -> dict[float, float]:
     if first:
         return dict(more)
@@ -122,8 +114,15 @@ class StudyTotals:
         return epsilon(self.first.order, self.renyi(who), self.first.delta, self.draws)
 
     def renyi_at(self, order: float) -> float:
-        """The largest composed cost of one data of a participant's ledger; see `wire.ledger_totals.renyi_at`."""
-        return max((renyi_at(one.at_every_order(), order) for one in self.by_data()), default=0.0)
+        """The largest composed cost of one data of a participant's ledger; see `wire.ledger_totals.renyi_at`.
+
+        At the study's own order it is what its filter counts, and no bound from the next order of the curves.
+        """
+        return max((self.cost_at(one, order) for one in self.by_data()), default=0.0)
+
+    def cost_at(self, spent: Spent, order: float) -> float:
+        """Composed cost of ``spent``, which is of this study, at an order."""
+        return spent.renyi if order == self.first.order else renyi_at(spent.at_every_order(), order)
 
     def epsilon_coordinator(self) -> float:
         """The largest epsilon: of one participant, and in a participant's ledger of one data (`epsilon_of_data`)."""
@@ -232,8 +231,12 @@ class Together:
 
     @property
     def order(self) -> float:
-        """At which the figure is stated; see `stated_order`."""
-        return stated_order(self.studies[0].first.order, self.studies[0].first.curve)
+        """At which the figure is stated: that of the first study's filter.
+
+        The first row came before everything that could be chosen adaptively, so its order is fixed in advance; and the
+        figure of a ledger with one study is that study's own.
+        """
+        return self.studies[0].first.order
 
     @property
     def renyi(self) -> float:
@@ -242,8 +245,8 @@ class Together:
 
     @property
     def draws(self) -> int:
-        """Noise coordinates in all sums that were charged."""
-        return sum(spent.all_draws for study in self.studies for spent in study.spent.values())
+        """Noise coordinates in the sums that were charged: of each study, as with `renyi`, the largest of one data."""
+        return sum(max((one.all_draws for one in study.by_data()), default=0) for study in self.studies)
 
 
 def _composed(studies: Iterable[StudyTotals]) -> dict[float, float]:

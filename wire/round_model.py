@@ -1,11 +1,13 @@
 """The document that a round begins from: the model, and the round's clips where they adapt.
 
-d float32 values, little-endian, then, only where clips adapt, one float64 for each layer. Its SHA-256 is the model
-digest of `secagg.context.RoundConfig`, so that participants who were shown different clips share no key.
+The values of the task's parameters as float32, little-endian, then, only where clips adapt, one float64 for each layer.
+Its SHA-256 is the model digest of `secagg.context.RoundConfig`, so that participants who were shown different clips
+share no key.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,9 +36,25 @@ def write_model(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipR
     Raises:
         ValueError: the clips don't fit the rule.
     """
-    data = vector.astype("<f4").tobytes()
+    return b"".join(_parts(vector, clips, rule))
+
+
+def model_sha256(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> bytes:
+    """SHA-256 of the document that `write_model` would make, which isn't made for it.
+
+    Raises:
+        ValueError: the clips don't fit the rule.
+    """
+    sha256 = hashlib.sha256()
+    for part in _parts(vector, clips, rule):
+        sha256.update(part)
+    return sha256.digest()
+
+
+def _parts(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> tuple[memoryview, bytes]:
     checked = rule.checked(tuple(clips))
-    return data + np.array(checked, dtype="<f8").tobytes() if rule.adaptive else data
+    words = np.ascontiguousarray(vector, dtype="<f4")
+    return words.view(np.uint8).data, np.array(checked, dtype="<f8").tobytes() if rule.adaptive else b""
 
 
 def read_model(data: bytes, dim: int, rule: ClipRule) -> RoundModel:

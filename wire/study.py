@@ -266,6 +266,8 @@ class StudyDocument:
     task: str
     task_options: Mapping[str, Any]
     plan: Plan
+    own_data: bool = False
+    """Each participant brings data of her own. Stands in the bytes only where it is so."""
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys. The digest covers these bytes, whoever parses them."""
@@ -275,7 +277,7 @@ class StudyDocument:
             "task": self.task,
             "task_options": dict(self.task_options),
             "plan": self.plan.to_json(),
-        }
+        } | ({"own_data": True} if self.own_data else {})
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> bytes:
@@ -293,12 +295,14 @@ class StudyDocument:
             raise InvalidStudy(f"the study document is larger than {LARGEST_DOCUMENT} bytes")
         try:
             document = json.loads(data)
-            if set(document) != {"format", "study", "task", "task_options", "plan"}:
+            if set(document) - {"own_data"} != {"format", "study", "task", "task_options", "plan"}:
                 raise InvalidStudy("the study document has missing or unknown fields")
             if document["format"] != FORMAT:
                 raise InvalidStudy(f"unknown format of the study document; this version reads {FORMAT}")
             if not isinstance(document["study"], str) or not isinstance(document["task"], str):
                 raise InvalidStudy("study and task of the study document must be names")
+            if document.get("own_data", True) is not True:
+                raise InvalidStudy("own_data of the study document must be true, or be left out")
             if not isinstance(document["task_options"], dict):
                 raise InvalidStudy("task_options of the study document must be a table")
             # Python reads NaN, and 1e999 as Infinity; neither can be written again, and so the document has no digest.
@@ -313,7 +317,11 @@ class StudyDocument:
         except (TypeError, ValueError, RecursionError) as error:  # InfeasiblePlan, InvalidParameters: ValueErrors
             raise InvalidStudy(f"the study document doesn't hold: {error}") from error
         return cls(
-            study=document["study"], task=document["task"], task_options=document["task_options"], plan=plan
+            study=document["study"],
+            task=document["task"],
+            task_options=document["task_options"],
+            plan=plan,
+            own_data="own_data" in document,
         )
 
 

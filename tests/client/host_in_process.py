@@ -89,9 +89,9 @@ async def host(
 ) -> AsyncIterator[asyncio.Task[int]]:
     """Run a client process's inside until the block ends; ``watch`` sees it before it runs."""
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
-    executor = ThreadPoolExecutor(2)
+    executor, trainer = ThreadPoolExecutor(2), ThreadPoolExecutor(2)
     try:
-        one = ParticipantHost(settings, journal, executor)
+        one = ParticipantHost(settings, journal, executor, trainer)
         if watch is not None:
             watch(one)
         task = asyncio.create_task(one.run())
@@ -101,6 +101,7 @@ async def host(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     finally:
+        trainer.shutdown()
         executor.shutdown()
         journal.close()
 

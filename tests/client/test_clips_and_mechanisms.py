@@ -20,7 +20,7 @@ from client.participant_host import BAD_INPUT, JoinError
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
 from wire import coordinator_pb2 as pb
-from wire.round_model import model_bytes, read_model, write_model
+from wire.round_model import model_bytes, model_sha256, read_model, write_model
 
 # With bits as heavy as they may be an estimate's standard error is 0.03 at most: tolerances of 0.25 are eight of them.
 ADAPTIVE = {
@@ -64,14 +64,13 @@ def test_false_clips_are_refused(clips: list[float], tmp_path: Path, monkeypatch
     """Nothing is uploaded under clips that are none: with a NaN every comparison is false, and every bit the same."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
 
-    def serialised(model: np.ndarray, *_: Any) -> tuple[bytes, bytes]:
-        data = model.astype("<f4").tobytes() + np.array(clips, "<f8").tobytes()
-        return data, hashlib.sha256(data).digest()
+    def written(model: np.ndarray, *_: Any) -> bytes:
+        return model.astype("<f4").tobytes() + np.array(clips, "<f8").tobytes()
 
     def quick(where: Coordinator) -> None:
         where.study._deadlines_s["MaskedInputCollection"] = 0.5
 
-    monkeypatch.setattr(server.trained_model, "serialised", serialised)
+    monkeypatch.setattr(server.trained_model, "write_model", written)
     story = play(folder, tmp_path, monkeypatch, prepare=quick)
     assert story.kinds() <= {"advertise_keys", "share_keys"}
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
@@ -116,6 +115,7 @@ def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
         layers=(4, 2), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2
     )
     data = write_model(vector, (0.1, 0.3), moving)
+    assert model_sha256(vector, (0.1, 0.3), moving) == hashlib.sha256(data).digest()
     assert len(data) == model_bytes(6, moving) == 40
     again = read_model(data, 6, moving)
     assert again.clips == (0.1, 0.3)

@@ -59,6 +59,22 @@ def test_least_file_and_absolute_paths(home: Path) -> None:
     assert read.policy.max_delta == 1e-5
 
 
+def test_files_of_ones_own(home: Path) -> None:
+    text = LEAST.replace("parts = 10", 'dataset = "own"').replace("part = 0", 'data = "a.csv"')
+    (home / "host.toml").write_text(text.replace("part = 9", 'data = "/elsewhere/b.npz"'))
+    assert [entry.data for entry in load(home).participants] == [home / "a.csv", Path("/elsewhere/b.npz")]
+    assert [entry.data for entry in load(home).settings().participants] == [home / "a.csv", Path("/elsewhere/b.npz")]
+    (home / "host.toml").write_text(text.replace("part = 9", 'data = "a.csv"'))
+    assert "two of them have data = 'a.csv'. Each participant holds data of her own" in refusal(home)
+
+
+def test_published_files_are_found_from_the_folder(home: Path) -> None:
+    (home / "host.toml").write_text(LEAST.replace("parts = 10", 'dataset = "leaf:shared/femnist"\nparts = 10'))
+    assert load(home).data.dataset == f"leaf:{home / 'shared' / 'femnist'}"
+    (home / "host.toml").write_text(LEAST.replace("parts = 10", 'dataset = "shakespeare"\nparts = 10'))
+    assert load(home).data.dataset == "shakespeare"
+
+
 def test_the_folder_can_be_moved(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("other") / "host"
     home.rename(elsewhere)
@@ -76,6 +92,12 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("part = 9", "part = 10", "participants[1].part = 10 is outside the 10 parts of the data: use 0 to 9"),
         ("keys/b.key", "keys/a.key", "stands there twice"),
         ("part = 9", "part = 0", "two of them have part = 0. Each participant holds a part of her own"),
+        ("part = 9", "", "with data.dataset = 'fashion-mnist-subset' each participant has a part of the data set"),
+        ("part = 9", 'part = 9\ndata = "b.csv"', "and no data"),
+        ("parts = 10", "", "data.parts is missing"),
+        ("parts = 10", 'dataset = "own"', "participants[0]: with data.dataset = 'own' each participant has a file"),
+        ("parts = 10", 'parts = 10\ndataset = "MNIST?"', "data.dataset = 'MNIST?': unknown data set"),
+        ("parts = 10", 'parts = 10\npartition = "odd"', "data.partition = 'odd'"),
         ("part = 9", "prat = 9", "participants[1].prat is not a known key. Did you mean part?"),
         ("max_epsilon = 4", "max_epsilon = 0", "policy.max_epsilon = 0 should be greater than 0."),
         ("max_epsilon = 4", "", "policy.max_epsilon is missing. Add it."),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -389,7 +390,8 @@ def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> No
     assert "ca.pem" in str(error)
     assert "\n" not in str(error)
     assert (story.sent, story.ready) == ([], set())
-    assert any("CERTIFICATE_VERIFY_FAILED" in str(entry.get("reason")) for entry in logs)
+    assert "its certificate isn't signed by this study's authority" in str(error)
+    assert any("isn't signed by this study's authority" in str(entry.get("reason")) for entry in logs)
 
 
 def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,6 +404,43 @@ def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(client.connection.grpc.aio, "secure_channel", elsewhere)
     error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
     assert error.exit_code == NETWORK
+    assert (story.sent, story.ready) == ([], set())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "failed to connect to all addresses; last error: UNKNOWN: Tls handshake failed: CERTIFICATE_VERIFY_FAILED",
+        "self signed",
+        "Socket closed",
+        "ipv4:127.0.0.1:9443: Failed to connect to remote host: Connection refused",
+    ],
+)
+def test_a_coordinator_does_not_choose_what_is_said_of_it(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """gRPC hands on the words of whoever answers where it puts its own: they are no diagnosis of this machine's."""
+
+    async def handshake(study: Any, iterator: Any, context: Any) -> Any:
+        await anext(iterator)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, words)
+
+    monkeypatch.setattr(server.service, "_handshake", handshake)
+    error, story, logs = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
+    assert error.exit_code == NETWORK
+    assert f"""since 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
+    reasons = {entry["reason"] for entry in logs if entry["event"] == "coordinator away, trying again for 0.3 s"}
+    assert reasons == {f'it ended the session ("{words}")'}
+    assert (story.sent, story.ready) == ([], set())
+
+
+def test_a_host_whose_certificate_is_not_known(study_folder: Path, tmp_path: Path) -> None:
+    """TLS 1.3 tells a client so after its own half of the handshake: that is still no connection."""
+    tls = make_folder(tmp_path / "other") / "hosts" / "host-01" / "tls"
+    strange = {"certificate": tls / "client.pem", "key": tls / "client.key", "give_up_s": 0.3}
+    error, story, _ = against(study_folder, tmp_path, coordinator=strange)
+    assert error.exit_code == NETWORK
+    assert f"it may not know this host's certificate ({tls / 'client.pem'})" in str(error)
     assert (story.sent, story.ready) == ([], set())
 
 

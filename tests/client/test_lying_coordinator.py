@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from host_in_process import Story, ledger_of, play, rows_of
+from numpy.typing import NDArray
 from study_in_process import PARTICIPANTS, Coordinator
 
 from wire import coordinator_pb2 as pb
@@ -364,7 +365,7 @@ def test_numbers_only_grow(
         again.round, again.attempt = number
         return [pb.CoordinatorMessage(round_start=again)]
 
-    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=lambda where: short(where, "ShareKeys"))
+    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=over_when_all_have_refused)
     assert story.codes() == {code}
     second = [message for _, message in story.messages if message.round != 1]
     assert {message.WhichOneof("message") for message in second} == {"advertise_keys"}
@@ -372,9 +373,30 @@ def test_numbers_only_grow(
     assert len(story.refusals) == PARTICIPANTS
 
 
-def short(where: Coordinator, phase: str) -> None:
-    """A phase that nobody will answer need not wait long, but for what all say instead on a busy machine."""
-    where.study._deadlines_s[phase] = 1.5
+def over_when_all_have_refused(where: Coordinator) -> None:
+    """Refusals are kept back until everybody has sent one, then they end the attempt under way, whichever they name.
+
+    So no clock decides how many there are. Were one missing, the attempt would end at its deadline without any.
+    """
+    kept: dict[int, tuple[Any, pb.Refusal, int]] = {}
+    hand_on = where.study.refusal
+
+    def refusal(session: Any, message: pb.Refusal, size: int) -> None:
+        assert session.participant not in kept, "a second refusal"
+        kept[session.participant] = session, message, size
+        if len(kept) == PARTICIPANTS:
+            for one, told, length in kept.values():
+                told.round, told.attempt = 2, 1
+                hand_on(one, told, length)
+
+    where.study.refusal = refusal  # type: ignore[method-assign]
+
+
+def _broadcasting(where: Coordinator, values: NDArray[np.float32]) -> None:
+    learner = where.study._model._learner
+    if values.shape != learner._vector.shape:
+        learner._shapes = {"model": values.shape}
+    learner._vector = values
 
 
 @pytest.mark.parametrize(
@@ -394,7 +416,7 @@ def test_another_model(
     def prepare(where: Coordinator) -> None:
         document, dim = where.study.document, where.study._plan.dim
         if model == "too short":  # under its own digest
-            where.study._model.vector = np.zeros(3, np.float32)
+            _broadcasting(where, np.zeros(3, np.float32))
             return
         bad = {"other bytes": b"\1" * (4 * dim), "too long": bytes(4 * dim + 1), "absent": None}[model]
 
@@ -416,7 +438,7 @@ def test_a_model_that_breaks_the_training_gets_an_answer_like_any_other(
     """Whether training fails may depend on an example: a refusal would tell, free of noise. Zeros are sent instead."""
 
     def prepare(where: Coordinator) -> None:
-        where.study._model.vector = np.full(where.study._plan.dim, 3e38, np.float32)
+        _broadcasting(where, np.full(where.study._plan.dim, 3e38, np.float32))
 
     story = play(study_folder, tmp_path, monkeypatch, prepare=prepare)
     assert story.refusals == []

@@ -286,7 +286,7 @@ def spent_by(*names: str, rounds: int = 2) -> Totals:
 
 def total(spent: Totals, of: StudyDocument, who: bytes = ME) -> float:
     return epsilon_in_total(
-        of.plan, spent, price(of.plan, of.plan.h_min), delta=1e-5, study_sha256=sha256(of), data_name=who.hex()
+        of.plan, spent, delta=1e-5, study_sha256=sha256(of), data_name=who.hex()
     )
 
 
@@ -304,8 +304,7 @@ def test_a_renamed_study_gets_no_fresh_budget() -> None:
                 taken.append((name, n))
             else:
                 refused.append((name, n))
-    # The plan spends 8 on four rounds, at its own order; the total is stated at the ledger's order nearest to it.
-    assert 3 <= len(taken) <= 4
+    assert len(taken) == 4  # the plan spends 8 on four rounds, and the total is stated at its order
     assert len(taken) + len(refused) == 12
     assert refusal(lambda: round_(limits, spent, document("clinic-9"), (1, 1))) == "epsilon-in-total"
     [together] = spent.across_studies()
@@ -358,7 +357,7 @@ def test_a_new_identity_gets_no_fresh_budget() -> None:
     assert epsilon(one.order, taken * one.cost, 1e-5, taken * draws) <= 8.0
     # Another study counts what all of them spent; other data of this host is not held up.
     [together] = spent.across_studies()
-    assert together.renyi == pytest.approx(taken * dict(one.curve)[together.order], rel=1e-9)
+    assert (together.order, together.renyi) == (one.order, pytest.approx(taken * one.cost, rel=1e-9))
     assert refusal(lambda: round_({}, spent, of, (99, 1), b"\x55" * 32)) == ""
 
 
@@ -373,6 +372,36 @@ def test_the_figure_after_a_charge_is_the_one_that_was_asked_about() -> None:
 
 def rows_of(_: Totals) -> list[Any]:
     return [charge(document(name), n) for name in ("a", "b") for n in (1, 2)]
+
+
+def test_a_total_of_what_the_only_study_plans_holds_to_its_last_round() -> None:
+    """The total of one study is that study's own figure, at its own order: stated at another it was a little more."""
+    of, spent = document(), Totals()
+    limit = {"max_epsilon_total": of.plan.budget_coordinator}
+    for number in range(1, of.plan.rounds + 1):
+        for who in (ME, OTHER):  # of one host, in the same sum
+            round_(limit, spent, of, (number, 1), who)
+        for who in (ME, OTHER):
+            spent.add(charge(of, number, who=who))
+    [together], [study] = spent.across_studies(), spent.studies.values()
+    assert epsilon(together.order, together.renyi, 1e-5, together.draws) == study.epsilon_coordinator()
+    assert study.epsilon_coordinator() <= of.plan.budget_coordinator
+    # Over studies it is never less than the order's own composition, here of equal costs.
+    both = totals(*(charge(document(name), n) for name in ("a", "b") for n in (1, 2)))
+    [together], one = both.across_studies(), price(of.plan, of.plan.h_min)
+    assert together.renyi == pytest.approx(4 * one.cost, rel=1e-12)
+    assert together.draws == 4 * of.plan.clients * of.plan.padded_dim
+
+
+def test_a_plan_that_the_total_has_no_room_for_is_refused_before_its_first_round() -> None:
+    limit, of = policy(max_epsilon_total=8.0), document()
+    check_terms(limit, of, b"", Totals())
+    check_terms(limit, of, sha256(of), totals(charge(of, 1), charge(of, 2)))  # joined again: within the plan
+    with pytest.raises(PolicyRefusal, match=r"epsilon-in-total: the 4 rounds of the study's plan would bring"):
+        check_terms(limit, of, sha256(of), totals(charge(document("old"), 1)))
+    with pytest.raises(PolicyRefusal, match="epsilon-in-total"):
+        check_terms(replace(limit, max_epsilon_total=7.9), of, sha256(of), Totals())
+    check_terms(replace(limit, max_epsilon_total=None), of, sha256(of), totals(charge(document("old"), 1)))
 
 
 def test_the_exact_cost_takes_the_place_of_the_worst() -> None:

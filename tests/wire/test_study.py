@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,17 @@ def test_documents_come_back_whole(options: dict[str, Any]) -> None:
     )
     assert round_parameters(plan).dim == plan.padded_dim
     json.dumps(plan_figures(plan), allow_nan=False)
+
+
+def test_a_document_says_whose_the_data_are_where_they_are_the_participants_own() -> None:
+    plain = document(plan_study(**WANTED, **coding(LAYERS, clip=2.0)))
+    own = replace(plain, own_data=True)
+    assert b"own_data" not in plain.to_bytes()
+    for one in (plain, own):
+        assert StudyDocument.from_bytes(one.to_bytes()).own_data is one.own_data
+    for wrong in (b"false", b"1", b'"yes"'):
+        with pytest.raises(InvalidStudy, match="own_data of the study document must be true, or be left out"):
+            StudyDocument.from_bytes(own.to_bytes().replace(b'"own_data":true', b'"own_data":' + wrong))
 
 
 def test_a_clip_by_layer_bounds_the_whole_update() -> None:

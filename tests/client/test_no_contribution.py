@@ -1,0 +1,191 @@
+"""A task that fails, or returns what no contribution is, makes its participant send zeros: never a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+from host_in_process import play
+from study_in_process import PARTICIPANTS
+
+from client.participant import Participant
+from client.participant_host import ParticipantHost
+from learning.task import make_task
+from learning.tasks.softmax_regression import SoftmaxRegression
+from mechanisms.encoder import InvalidUpdate
+
+SHAPES = {"weights": (2,), "bias": (1,)}
+WEIGHTS, BIAS = np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)
+
+
+class Returns:
+    """A task that returns what it is told to."""
+
+    contribution_shapes, dim = SHAPES, 3
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def local_update(self, *_: Any) -> Any:
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found
+
+
+def trained(found: Any) -> tuple[Any, list[Any]]:
+    """What a participant with that task would encode, and what her log says."""
+    participant = object.__new__(Participant)
+    participant._task, participant._data = Returns(found), None  # type: ignore[assignment]  # nothing else is used
+    with structlog.testing.capture_logs() as logs:
+        participant._log = structlog.get_logger()
+        update = participant._local_update({}, 1.0)
+    return update, logs
+
+
+def test_a_contribution_as_it_was_stated() -> None:
+    update, logs = trained({"weights": WEIGHTS, "bias": BIAS})
+    assert update.tolist() == [1, 2, 3]
+    assert not logs
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"bias": BIAS, "weights": WEIGHTS},
+        {"weight": WEIGHTS, "bias": BIAS},
+        {"weights": WEIGHTS[:, None], "bias": BIAS},
+        {"weights": WEIGHTS},
+        None,
+        KeyError("a secret of hers"),
+        SystemExit("a secret of hers"),
+        KeyboardInterrupt("a secret of hers"),
+        GeneratorExit("a secret of hers"),
+        asyncio.CancelledError("a secret of hers"),
+        concurrent.futures.CancelledError("a secret of hers"),
+    ],
+)
+def test_anything_else_is_zeros_and_a_line_without_data(found: Any) -> None:
+    update, logs = trained(found)
+    assert update is None
+    assert [(line["event"], line["log_level"]) for line in logs] == [("training failed, zeros are sent", "error")]
+    assert "secret" not in str(logs)
+
+
+def test_the_end_tells_her_how_often_she_said_nothing() -> None:
+    """Each round's line is long gone by then, and the end looked like a success."""
+    participant, host = object.__new__(Participant), object.__new__(ParticipantHost)
+    participant._data, host._participants = None, [participant]  # type: ignore[assignment]
+    with structlog.testing.capture_logs() as logs:
+        participant._log = structlog.get_logger()
+        diverged = {"weights": WEIGHTS, "bias": BIAS * np.float32(np.nan)}
+        for found in ({"weights": WEIGHTS, "bias": BIAS}, ValueError("a secret of hers"), diverged):
+            host._tell_failures()
+            participant._task = Returns(found)  # type: ignore[assignment]
+            participant._local_update({}, 1.0)
+        host._tell_failures()
+    told = [line["event"] for line in logs if "of" in line["event"].split()]
+    assert len(told) == 2
+    assert re.fullmatch(r"your training failed in 1 of 2 rounds \(ValueError( at .+)?\): zeros .* charged", told[0])
+    assert told[1] == "your training failed in 2 of 3 rounds (it diverged): zeros were sent, and charged"
+    assert "secret" not in str(logs)
+
+
+LEAKS = """from dataclasses import dataclass
+import sys
+import numpy as np
+from sordino import ModelTask, TaskOptions
+
+@dataclass(frozen=True, kw_only=True)
+class Options(TaskOptions):
+    way: str = "note"
+
+class Leaks(ModelTask):
+    Options = Options
+
+    def __init__(self, options):
+        self.options = options
+
+    def initial_parameters(self):
+        return {"weights": np.zeros(2), "bias": np.zeros(1)}
+
+    def local_update(self, parameters, data, rng, l2_clip):
+        secret = "a secret " + "of hers"
+        if self.options.way == "exit":
+            sys.exit(secret)
+        error = {"note": ValueError, "cause": KeyError}[self.options.way](secret)
+        error.add_note(secret)
+        raise error
+
+    def evaluate(self, parameters, data):
+        return {"loss": 0.0}
+"""
+
+
+@pytest.mark.parametrize(("way", "kind"), [("note", "ValueError"), ("exit", "SystemExit"), ("cause", "KeyError")])
+def test_a_class_of_ones_own_is_told_by_its_place_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kind: str
+) -> None:
+    """What a task writes beside an error, notes included, may be of an example."""
+    (tmp_path / "leaks.py").write_text(LEAKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "leaks", raising=False)
+    participant = object.__new__(Participant)
+    participant._task, participant._data = make_task("leaks:Leaks", {"way": way}), None  # type: ignore[assignment]
+    with structlog.testing.capture_logs() as logs:
+        participant._log = structlog.get_logger()
+        assert participant._local_update({}, 1.0) is None
+    sys.modules.pop("leaks", None)
+    assert [line["error"] for line in logs] == [kind]
+    assert logs[0]["where"].startswith(f"{tmp_path / 'leaks.py'}, line ")
+    assert "secret" not in str(logs)
+
+
+class BreaksOn:
+    """An encoder in a process that a task has told to raise what is a warning elsewhere."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def encode(self, *_: Any) -> Any:
+        raise self._error
+
+    def encode_nothing(self, *_: Any) -> Any:
+        return "noise alone"
+
+
+@pytest.mark.parametrize("error", [InvalidUpdate("secret"), FloatingPointError("secret"), RuntimeWarning("secret")])
+def test_what_can_not_be_encoded_is_noise_alone(error: Exception) -> None:
+    participant = object.__new__(Participant)
+    with structlog.testing.capture_logs() as logs:
+        participant._log = structlog.get_logger()
+        found = participant._encode(BreaksOn(error), np.zeros(3, np.float32))  # type: ignore[arg-type]
+    assert found == "noise alone"
+    assert [line["event"] for line in logs] == ["encoding failed, zeros are sent"]
+    assert "secret" not in str(logs)
+
+
+def test_a_task_that_exits_does_not_end_the_process(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All seven stay in the sum although two of them have data over which their task gives up."""
+    honest = SoftmaxRegression.local_update
+    exits = iter([SystemExit(3), asyncio.CancelledError()])
+
+    def local_update(self: Any, *arguments: Any) -> Any:
+        for error in exits:
+            raise error
+        return honest(self, *arguments)
+
+    monkeypatch.setattr(SoftmaxRegression, "local_update", local_update)
+    story = play(study_folder, tmp_path, monkeypatch)
+    assert (story.ended, story.refusals) == (0, [])
+    assert [event["u3"] for event in story.events if event["kind"] == "round_completed"] == [PARTICIPANTS] * 2
+    assert story.told().count("training failed, zeros are sent") == 2

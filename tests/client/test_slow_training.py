@@ -1,0 +1,99 @@
+"""Training that lasts longer than a phase: seven participants of one process answer in time all the same.
+
+No clock decides: training in round 1 lasts until the coordinator has done with ShareKeys, and the coordinator begins
+ShareKeys only when two participants train, which are all the threads that the protocol has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_in_process import PATIENCE_S, play
+from study_in_process import Coordinator
+
+import client.participant
+import server.sessions
+from client.participant import Participant
+from secagg.messages import SHARE_KEYS
+from wire import coordinator_pb2 as pb
+
+PHASE_S = 3.0
+THREADS = 2  # of `host_in_process.host`, for the protocol and for training
+
+
+class SlowTraining:
+    """Holds the messages that begin ShareKeys until THREADS trainings have begun, and these until ShareKeys is over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._training, self._send = Participant._local_update, server.sessions.Session.send
+        self._begun, self._lock, self._over = 0, threading.Lock(), threading.Event()
+        self._held: list[tuple[server.sessions.Session, bytes]] | None = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        monkeypatch.setattr(client.participant.Participant, "_local_update", self._train_for_long())
+        monkeypatch.setattr(server.sessions.Session, "send", self._send_later())
+
+    def _train_for_long(self) -> Any:
+        def training(participant: Any, parameters: Any, l2_clip: float) -> Any:
+            with self._lock:
+                self._begun += 1
+                if self._begun == THREADS and self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._release)
+            self._over.wait(PATIENCE_S / 2)
+            return self._training(participant, parameters, l2_clip)
+
+        return training
+
+    def _send_later(self) -> Any:
+        def send(session: server.sessions.Session, data: bytes) -> None:
+            kind = pb.CoordinatorMessage.FromString(data).WhichOneof("message")
+            self._loop = asyncio.get_running_loop()
+            if kind == "cohort_keys" and self._held is not None:
+                with self._lock:
+                    enough = self._begun >= THREADS
+                self._held.append((session, data))
+                if enough:
+                    self._release()
+                return
+            if kind in ("neighbour_shares", "round_end", "study_end"):
+                self._over.set()
+            self._send(session, data)
+
+        return send
+
+    def _release(self) -> None:
+        held, self._held = self._held or (), None
+        for session, data in held:
+            self._send(session, data)
+
+
+def impatient(where: Coordinator) -> None:
+    where.study._deadlines_s[SHARE_KEYS] = PHASE_S
+
+
+def uploads_of_round_one(folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    story = play(folder, work, monkeypatch, prepare=impatient)
+    completed = [event for event in story.events if event["kind"] == "round_completed"]
+    return next((event["u3"] for event in completed if event["round"] == 1), 0)
+
+
+def test_everybody_is_in_the_sum(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SlowTraining(monkeypatch)
+    assert uploads_of_round_one(study_folder, tmp_path, monkeypatch) == 7
+
+
+def test_with_training_in_the_way_somebody_is_late(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the trainer of its own is for: on the protocol's threads training makes others miss a phase."""
+    SlowTraining(monkeypatch)
+    made = Participant.__init__
+
+    def without_trainer(self: Any, *arguments: Any) -> None:
+        made(self, *arguments[:9])
+
+    monkeypatch.setattr(client.participant.Participant, "__init__", without_trainer)
+    assert uploads_of_round_one(study_folder, tmp_path, monkeypatch) < 7
