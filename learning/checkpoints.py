@@ -68,15 +68,13 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
         raise CheckpointError(f"the metadata of checkpoint {path} is not JSON: {error}") from error
     arrays: dict[str, NDArray[Any]] = {}
     for index, parameter in enumerate(checkpoint.parameters.values()):
-        arrays[f"p{index}"] = parameter.astype("<f4", order="C")
+        arrays[f"p{index}"] = parameter.astype("<f4", order="C", copy=False)
     for index, state in enumerate(checkpoint.optimizer_state.values()):
-        arrays[f"o{index}"] = state.astype("<f8", order="C")
+        arrays[f"o{index}"] = state.astype("<f8", order="C", copy=False)
     digest = _digest(header, arrays)
-    content = io.BytesIO()
     arrays["header"] = np.frombuffer(header, dtype=np.uint8)
     arrays["digest"] = np.frombuffer(digest, dtype=np.uint8)
-    np.savez(content, allow_pickle=False, **arrays)
-    _write_atomically(path, content.getvalue())
+    _write_atomically(path, arrays)
     return digest.hex()
 
 
@@ -118,15 +116,16 @@ def _digest(header: bytes, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(array.tobytes())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.digest()
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Array by array, so that a large model isn't in memory once more as a file."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            np.savez(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)

@@ -3,9 +3,10 @@
 Images stay uint8 until a task turns a batch of them into numbers: 60,000 of them are 47 MB that way and
 188 MB as float32. A participant's process asks ``load_partition`` for its own rows and holds only those.
 
-Two forms of Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, MIT licence): the whole of it in IDX files, as the
-Debian package ``dataset-fashion-mnist`` installs them, and a class-balanced subset of 6,000 training and
-2,000 test images that ships with Sordino (made by ``learning/make_fashion_mnist_subset.py``).
+``learning.data_names`` lists the kinds of names. Those that are built in are two forms of Fashion-MNIST ([XRV17], MIT
+licence): the whole of it in IDX files, as the Debian package ``dataset-fashion-mnist`` installs them, and a
+class-balanced subset of 6,000 training and 2,000 test images that ships with Sordino (made by
+``learning/make_fashion_mnist_subset.py``).
 """
 
 from __future__ import annotations
@@ -18,18 +19,26 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias, cast
+from typing import BinaryIO, Final, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Part: TypeAlias = Literal["train", "test"]
+from learning.blocks import Blocks, DatasetError, Part
+from learning.data_names import BUILT_IN, OWN, check_dataset_name, format_and_path
+from learning.prepared_data import PreparedSet, open_prepared
 
-DATASETS: Final = ("fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset")
-"""``fashion-mnist`` is the full set where it is installed, else the subset: see ``resolve_dataset``."""
+__all__ = [
+    *("BUILT_IN", "CLASSES", "IMAGE_SIDE", "SUBSET_FILE", "SUBSET_SHA256", "FULL_FOLDER"),
+    *("NO_LABEL", "Dataset", "DatasetError", "Part", "Unread"),
+    *("count_examples", "dataset_identity", "has_part", "load_dataset", "load_labels", "load_part", "load_partition"),
+    *("load_users", "resolve_dataset"),
+]
 
 IMAGE_SIDE: Final = 28
 CLASSES: Final = 10
+NO_LABEL: Final = int(np.iinfo(np.int64).min)
+"""Stands for a label that is missing, where statistics take gaps."""
 
 SUBSET_FILE: Final = Path(__file__).parent / "data" / "fashion_mnist_subset.npz"
 SUBSET_SHA256: Final = "17f8369e96553b6410b9b42604e4d49875ca05f22fd822951ef8f980a7184108"
@@ -45,8 +54,19 @@ _IDX_LABELS: Final = b"\x00\x00\x08\x01"  # unsigned bytes, one dimension
 _ROWS_A_BLOCK: Final = 1_000
 
 
-class DatasetError(ValueError):
-    """A data set is unknown, missing or damaged; the message names the file and what to do."""
+@dataclass(frozen=True)
+class Unread:
+    """What of a file can't be used, counted; for its owner's eyes alone.
+
+    Attributes:
+        cells: by column: (its name or number, how many of its cells).
+        lines: left out since they have another number of cells than there are columns.
+        rows: left out since a cell of theirs can't be used.
+    """
+
+    cells: tuple[tuple[str, int], ...] = ()
+    lines: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,18 +74,29 @@ class Dataset:
     """Examples with their labels.
 
     Attributes:
-        features: (n, ...) uint8 pixels in 0..255, or float32 (pixels in 0..1 for the image tasks).
-        labels: int64 (n,), class numbers from 0.
+        features: (n, ...) uint8 pixels in 0..255, float32 (pixels in 0..1 for the image tasks), or int32 (word
+            numbers and other categories).
+        labels: int64, class numbers from 0: (n,), or (n, L) where each example is a sequence of L classes.
+        columns: names of the features, in order, where the examples are rows whose numbers have names; else empty.
+        labelled: False where nobody gave labels, and zeros stand in their place.
+        unread: what their file holds beside them.
     """
 
-    features: NDArray[np.uint8] | NDArray[np.float32]
+    features: NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int32]
     labels: NDArray[np.int64]
+    columns: tuple[str, ...] = ()
+    labelled: bool = True
+    unread: Unread = Unread()
 
     def __post_init__(self) -> None:
-        if self.features.dtype not in (np.uint8, np.float32):
-            raise DatasetError(f"features are {self.features.dtype}; expected uint8 or float32")
-        if self.labels.dtype != np.int64 or self.labels.ndim != 1:
-            raise DatasetError(f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64[n]")
+        if self.features.dtype not in (np.uint8, np.float32, np.int32):
+            raise DatasetError(f"features are {self.features.dtype}; expected uint8, float32 or int32")
+        if self.labels.dtype != np.int64 or self.labels.ndim not in (1, 2):
+            raise DatasetError(
+                f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64[n] or int64[n, L]"
+            )
+        if self.columns and self.features.shape[1:] != (len(self.columns),):
+            raise DatasetError(f"{len(self.columns)} columns are named for features {list(self.features.shape)}")
         if self.features.ndim < 1 or len(self.features) != len(self.labels):
             raise DatasetError(f"{self.features.shape} features do not match {len(self.labels)} labels")
 
@@ -79,7 +110,16 @@ class Dataset:
             DatasetError: indices that are not whole numbers in [0, n).
         """
         rows = _checked_indices(indices, len(self))
-        return Dataset(self.features[rows], self.labels[rows])
+        return Dataset(self.features[rows], self.labels[rows], self.columns, self.labelled, self.unread)
+
+    def form(self) -> Dataset:
+        """One example of zeros, shaped, typed and named as these: what they look like."""
+        return Dataset(
+            np.zeros((1, *self.features.shape[1:]), dtype=self.features.dtype),
+            np.zeros((1, *self.labels.shape[1:]), dtype=np.int64),
+            self.columns,
+            self.labelled,
+        )
 
 
 def resolve_dataset(name: str) -> str:
@@ -89,53 +129,121 @@ def resolve_dataset(name: str) -> str:
     the full one installed than on a machine that hasn't.
 
     Raises:
-        DatasetError: an unknown name.
+        DatasetError: no data set could have this name. Whether there is one is seen when it is loaded.
     """
-    if name not in DATASETS:
-        raise DatasetError(f"unknown data set {name!r}; known data sets: {', '.join(DATASETS)}")
+    try:
+        check_dataset_name(name)
+    except ValueError as error:
+        raise DatasetError(str(error)) from None
     if name != "fashion-mnist":
         return name
     files = [FULL_FOLDER / file for pair in _FULL_FILES.values() for file in pair]
     return "fashion-mnist-full" if all(file.is_file() for file in files) else "fashion-mnist-subset"
 
 
-def load_dataset(name: str) -> tuple[Dataset, Dataset]:
-    """Return (train, test); images uint8 (n, 28, 28).
+def dataset_identity(name: str) -> str:
+    """What names the training examples themselves, wherever they lie: a ledger knows data again by it.
+
+    Of published files it is the SHA-256 of their content, which is read through for it once in a process.
 
     Raises:
-        DatasetError: unknown name, or a file that is missing or damaged.
+        DatasetError: as ``load_dataset``.
+    """
+    held = _held(name)
+    if held is None:
+        return resolve_dataset(name)
+    return held.sha256 if isinstance(held, PreparedSet) else held.known_by()
+
+
+def load_dataset(name: str) -> tuple[Dataset, Dataset]:
+    """Return (train, test).
+
+    Raises:
+        DatasetError: unknown name, a file that is missing or damaged, or a set without a test part.
     """
     concrete = resolve_dataset(name)
     return load_part(concrete, "train"), load_part(concrete, "test")
 
 
+def has_part(name: str, part: Part) -> bool:
+    """Whether the set has such a part; all have ``train``."""
+    held = _held(name)
+    if held is None:
+        return True
+    return held.has(part) if isinstance(held, PreparedSet) else part in held.parts
+
+
 def load_part(name: str, part: Part) -> Dataset:
     """Return one part, and read no more than that: the coordinator needs only ``test``."""
+    held = _held(name)
+    if held is not None:
+        if not has_part(name, part):
+            raise DatasetError(f"the data set {name} has no part {part!r}: name a file of test examples in [data] test")
+        return Dataset(*held.rows(part, None))
     if resolve_dataset(name) == "fashion-mnist-subset":
         members = _read_subset(f"{part}_images", f"{part}_labels")
         return Dataset(members[f"{part}_images"], members[f"{part}_labels"].astype(np.int64))
     return Dataset(_read_full_images(part, None), _read_full_labels(part))
 
 
+def count_examples(name: str) -> int:
+    """Training examples."""
+    held = _held(name)
+    if held is not None:
+        return held.count("train")
+    return 6_000 if resolve_dataset(name) == "fashion-mnist-subset" else _FULL_COUNTS["train"]
+
+
 def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
-    """Return the labels alone, int64 (n,): all that ``partition`` looks at."""
+    """Return the labels alone, int64 (n,) or (n, L)."""
+    held = _held(name)
+    if held is not None:
+        return held.labels(part)
     if resolve_dataset(name) == "fashion-mnist-subset":
         return _read_subset(f"{part}_labels")[f"{part}_labels"].astype(np.int64)
     return _read_full_labels(part)
 
 
+def load_users(name: str, part: Part = "train") -> NDArray[np.int32] | NDArray[np.int64] | None:
+    """Return (n,) whose each example is, as numbers from 0; None where the set doesn't say."""
+    held = _held(name)
+    return None if held is None else held.users(part)
+
+
 def load_partition(name: str, indices: ArrayLike) -> Dataset:
     """Return the training rows at ``indices``, in that order, holding no others.
 
-    The full set is read in blocks of 1,000 images, so memory is that of the rows asked for.
+    What is larger is read in blocks, or mapped, so memory is that of the rows asked for.
 
     Raises:
         DatasetError: as ``load_dataset``; also indices outside the training set.
     """
+    held = _held(name)
+    if held is not None:
+        return Dataset(*held.rows("train", _checked_indices(indices, held.count("train"))))
     if resolve_dataset(name) == "fashion-mnist-subset":
         return load_part(name, "train").take(indices)
     rows = _checked_indices(indices, _FULL_COUNTS["train"])
     return Dataset(_read_full_images("train", rows), _read_full_labels("train")[rows])
+
+
+def _held(name: str) -> PreparedSet | Blocks | None:
+    """The set under a name; None for those that are built in.
+
+    Raises:
+        DatasetError: there is none.
+    """
+    concrete = resolve_dataset(name)
+    if concrete in BUILT_IN:
+        return None
+    if concrete == OWN:
+        raise DatasetError("with the data set 'own' each participant names her own file: there is no set to load")
+    found = format_and_path(concrete)
+    if found is None:
+        return open_prepared(concrete)
+    from learning.published import open_published
+
+    return open_published(*found)
 
 
 def _checked_indices(indices: ArrayLike, count: int) -> NDArray[np.int64]:

@@ -6,17 +6,26 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 
 class OptionError(ValueError):
     """An option of a task is unknown, of the wrong kind, or outside its range; the message names it."""
 
 
+_LONGEST_SHOWN: Final = 200
+
+
+def shown_value(value: object) -> str:
+    """A value for a message, cut where it is long: a stranger may have written it."""
+    shown = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str) else value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
+
+
 def require(holds: bool, option: str, value: object, expected: str) -> None:
     """Raise ``OptionError`` naming ``option`` unless ``holds``."""
     if not holds:
-        raise OptionError(f"option {option!r} is {value!r}; it must be {expected}")
+        raise OptionError(f"option {option!r} is {shown_value(value)}; it must be {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +45,7 @@ class TaskOptions:
         values: dict[str, Any] = {}
         for name, value in options.items():
             if name not in known:
-                raise OptionError(f"unknown option {name!r}; known options: {', '.join(sorted(known))}")
+                raise OptionError(f"unknown option {shown_value(name)}; known options: {', '.join(sorted(known))}")
             if isinstance(known[name].default, float):
                 number = isinstance(value, int | float) and not isinstance(value, bool)
                 require(number, name, value, "a number")
@@ -44,33 +53,95 @@ class TaskOptions:
                     values[name] = float(value)  # type: ignore[arg-type]  # checked on the line above
                 except OverflowError:
                     raise OptionError(f"option {name!r} is too large for a number") from None
+            elif isinstance(known[name].default, bool):
+                require(isinstance(value, bool), name, value, "true or false")
+                values[name] = value
+            elif isinstance(known[name].default, str):
+                require(isinstance(value, str), name, value, "a text")
+                values[name] = value
             else:
                 require(isinstance(value, int) and not isinstance(value, bool), name, value, "a whole number")
                 values[name] = value
         return cls(**values)
 
-    def to_mapping(self) -> dict[str, int | float]:
+    def to_mapping(self) -> dict[str, bool | int | float | str]:
         """Return every option with its value, ready for a study file; ``from_mapping`` reads it back."""
         return dataclasses.asdict(self)
 
 
+DP_FEDAVG, DP_FEDSGD, FEDPROX, BLUR, LUS, BLUR_LUS = "dp-fedavg", "dp-fedsgd", "fedprox", "blur", "lus", "blur-lus"
+AE_DPFL: Final = "ae-dpfl"
+"""Votes on public examples: no way of training, but a task of its own around a classifier (`learning.tasks.votes`)."""
+METHODS: Final = (DP_FEDAVG, DP_FEDSGD, FEDPROX, BLUR, LUS, BLUR_LUS)
+_COUNTS_FOR: Final[Mapping[str, tuple[str, ...]]] = {
+    "local_epochs": tuple(method for method in METHODS if method != DP_FEDSGD),
+    "local_steps": tuple(method for method in METHODS if method != DP_FEDSGD),
+    "blur_weight": (BLUR, BLUR_LUS),
+    "sparsity": (LUS, BLUR_LUS),
+    "proximal_weight": (FEDPROX,),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(TaskOptions):
-    """How one participant trains within one round.
+    """How one participant trains within one round. All methods are private for all data of a participant.
 
     Attributes:
+        method: ``dp-fedavg``: minibatch gradient descent, the change of the model is sent [MRTZ18]. ``dp-fedsgd``: one
+            step along the mean gradient over all her data [MRTZ18]. ``fedprox``: as dp-fedavg, drawn back to the
+            round's model [LSZ+20]. ``blur``: as dp-fedavg, drawn back where the change is longer than the clip
+            [CWZC22] Eq. 5 and 7. ``lus``: as dp-fedavg, and in each array the values that matter least to her loss are
+            sent as zeros [CWZC22] Eq. 11, 14 and 15. ``blur-lus``: both.
         client_rate: step size of minibatch gradient descent, finite and > 0.
-        batch_size: examples a step, 1 to 65,536; the last step of an epoch takes what is left.
+        batch_size: examples a step, 1 to 65,536; the last step of an epoch takes what is left. Gradients over all data
+            are computed as many at a time.
         local_epochs: passes over the participant's data, 1 to 1,000. The upper bounds keep a study file
             from tying a participant's machine up for good.
+        local_steps: steps in a round, whatever the number of examples, through as many passes as that takes, at most
+            100,000; 0: ``local_epochs`` says.
+        blur_weight: lambda of BLUR, above 0 and below 1 / client_rate (Lemma 2).
+        sparsity: share c of each array's values that LUS zeroes, in [0, 1).
+        proximal_weight: mu of FedProx, finite and >= 0.
     """
 
+    method: str = DP_FEDAVG
     client_rate: float = 0.5
     batch_size: int = 20
     local_epochs: int = 3
+    local_steps: int = 0
+    blur_weight: float = 0.4
+    sparsity: float = 0.7
+    proximal_weight: float = 0.1
 
     def __post_init__(self) -> None:
         rate = self.client_rate
+        require(self.method in METHODS, "method", self.method, f"one of {', '.join((*METHODS, AE_DPFL))}")
         require(math.isfinite(rate) and rate > 0, "client_rate", rate, "a finite number above 0")
         require(1 <= self.batch_size <= 65_536, "batch_size", self.batch_size, "from 1 to 65536")
         require(1 <= self.local_epochs <= 1_000, "local_epochs", self.local_epochs, "from 1 to 1000")
+        require(0 <= self.local_steps <= 100_000, "local_steps", self.local_steps, "from 0 to 100000")
+        require(0 <= self.sparsity < 1, "sparsity", self.sparsity, "at least 0 and below 1")
+        weight = self.proximal_weight
+        require(math.isfinite(weight) and weight >= 0, "proximal_weight", weight, "a finite number of at least 0")
+        if self.method in _COUNTS_FOR["blur_weight"]:
+            allowed = f"above 0 and below 1 / client_rate = {1 / rate:g}"
+            require(0 < self.blur_weight < 1 / rate, "blur_weight", self.blur_weight, allowed)
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, object]) -> Self:
+        """As `TaskOptions.from_mapping`; an option that counts for other methods only is refused."""
+        made = super().from_mapping(options)
+        for name, methods in _COUNTS_FOR.items():
+            if name in options and made.method not in methods:
+                raise OptionError(
+                    f"option {name!r} counts for the method {', '.join(methods)} only, and method is "
+                    f"{made.method!r}: leave it out, or change the method"
+                )
+        return made
+
+    def to_mapping(self) -> dict[str, bool | int | float | str]:
+        """As `TaskOptions.to_mapping`, without what doesn't count for the method."""
+        left_out = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
+        if not self.local_steps:
+            left_out.add("local_steps")
+        return {name: value for name, value in super().to_mapping().items() if name not in left_out}

@@ -27,11 +27,45 @@ def dimension(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
 
 
+def layers_of(shapes: Shapes) -> list[int]:
+    """Return the size of each array, in the order of the flat vector."""
+    return [math.prod(shape) for shape in shapes.values()]
+
+
 def flatten(parameters: Parameters) -> NDArray[np.float32]:
     """Concatenate all arrays, each in C order, into a new float32 vector (d,)."""
     if not parameters:
         return np.zeros(0, dtype=np.float32)
     return np.concatenate([np.asarray(array, dtype=np.float32).reshape(-1) for array in parameters.values()])
+
+
+def flatten_contribution(contribution: Parameters, shapes: Shapes) -> NDArray[np.float32]:
+    """As ``flatten``, for what a task's ``local_update`` returned: a vector has no names.
+
+    Args:
+        contribution: any real dtype.
+        shapes: the task's ``contribution_shapes``.
+
+    Raises:
+        ValueError: no dict of arrays, or other names, another order or other shapes: added up with others' it would
+            change other values than it means.
+    """
+    if not isinstance(contribution, Mapping):
+        kind = type(contribution).__name__
+        raise ValueError(f"local_update returns {kind}; it must return {told(shapes)}, in a dict")
+    for name, array in contribution.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise ValueError(f"local_update gives {name!r} as {type(array).__name__}; it must be an array of numpy")
+    found = {name: tuple(array.shape) for name, array in contribution.items()}
+    stated = {name: tuple(shape) for name, shape in shapes.items()}
+    if list(found.items()) != list(stated.items()):
+        raise ValueError(f"local_update returns {told(found)}; it must return {told(stated)}, in that order")
+    return flatten(contribution)
+
+
+def told(shapes: Shapes) -> str:
+    """Names and shapes for a message: ``weights [28], bias [1]``."""
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "nothing"
 
 
 def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
@@ -59,6 +93,22 @@ def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
             parameters[name] = flat[start:end].astype(np.float32, copy=True).reshape(shape)
             start = end
     return parameters
+
+
+def views(vector: NDArray[np.float32], shapes: Shapes, *, writable: bool = False) -> Parameters:
+    """Named arrays that look into a flat float32 vector (d,), without copying it.
+
+    They can't be written to, unless for torch, which takes none of that kind: then whoever gets them mustn't.
+    """
+    locked = vector.view()
+    locked.setflags(write=writable)
+    found: Parameters = {}
+    start = 0
+    for name, shape in shapes.items():
+        end = start + math.prod(shape)
+        found[name] = locked[start:end].reshape(shape)
+        start = end
+    return found
 
 
 def check_shapes(parameters: Parameters, shapes: Shapes) -> None:

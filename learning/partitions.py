@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.data_names import PARTITIONS
 from learning.public_random import PublicRandom
 
-PARTITIONS: Final = ("iid", "dirichlet")
+__all__ = ["FEWEST_EXAMPLES", "PARTITIONS", "SHARDS", "partition", "partition_digest"]
+
 FEWEST_EXAMPLES: Final = 5
+SHARDS: Final = 2  # of [MMR+17], section 3
 
 
 def partition(
@@ -23,21 +26,29 @@ def partition(
     alpha: float = 1.0,
     seed: int = 0,
     *,
+    shards: int = SHARDS,
+    users: NDArray[np.integer[Any]] | None = None,
     fewest_examples: int = FEWEST_EXAMPLES,
 ) -> list[NDArray[np.int64]]:
-    """Split the indices 0..n-1 over participants: each index goes to exactly one.
+    """Split the indices 0..n-1 over participants: each index goes to one of them, ``natural`` also leaves some out.
 
     ``iid`` deals a shuffled deck, sizes differing by one at most. ``dirichlet`` splits each class by shares
     drawn from the symmetric Dirichlet distribution with parameter alpha, so small alpha means skewed labels
     and unequal sizes; whoever is left with fewer than ``fewest_examples`` then gets some, one at a time,
-    from the participant who has most.
+    from the participant who has most. ``shards`` sorts by label, cuts that into clients x shards runs of equal
+    length, give or take one, and deals ``shards`` of them to each participant ([MMR+17], section 3, "pathological
+    non-IID": two shards each). ``natural`` gives participant u all examples of the u-th user who has
+    ``fewest_examples``; where there are more such users than participants, of those that the seed chooses. No
+    participant holds examples of two users.
 
     Args:
-        labels: int64 (n,); only ``dirichlet`` looks at the values.
+        labels: int64 (n,); only ``dirichlet`` and ``shards`` look at the values, the others take (n, L) too.
         name: one of ``PARTITIONS``.
         clients: number of participants, >= 1; participant u gets the u-th entry of the result.
-        alpha: concentration, 0.001 to 1,000,000; ``iid`` ignores it.
+        alpha: concentration, 0.001 to 1,000,000; only ``dirichlet`` looks at it.
         seed: >= 0; the same seed gives the same partition in every process (``partition_digest`` tells).
+        shards: runs of each participant, >= 1; only ``shards`` looks at it.
+        users: (n,) whose each example is, as numbers; ``natural`` needs it, the others ignore it.
         fewest_examples: every participant gets at least this many, >= 1.
 
     Returns:
@@ -57,14 +68,62 @@ def partition(
             f"{len(labels)} examples are too few for {clients} participants with at least {fewest_examples} "
             "each; take fewer participants or a larger data set"
         )
+    if name in ("dirichlet", "shards") and labels.ndim != 1:
+        raise ValueError(
+            f"the partition {name!r} goes by one label an example, and here each has {labels.shape[1]}: use iid"
+            + (" or natural" if users is not None else "")
+        )
     rng = PublicRandom(b"partition", seed)
     if name == "iid":
         parts = np.array_split(rng.permutation(len(labels)), clients)
+    elif name == "shards":
+        parts = _shards(labels, clients, shards, fewest_examples, rng)
+    elif name == "natural":
+        parts = _natural(users, clients, fewest_examples, rng)
     else:
         if not (math.isfinite(alpha) and 1e-3 <= alpha <= 1e6):
             raise ValueError(f"the Dirichlet parameter alpha is {alpha}; it must be from 0.001 to 1000000")
         parts = _lift_smallest(_dirichlet(labels, clients, alpha, rng), fewest_examples, rng)
     return [np.sort(part).astype(np.int64) for part in parts]
+
+
+def _shards(
+    labels: NDArray[np.int64], clients: int, shards: int, fewest: int, rng: PublicRandom
+) -> list[NDArray[np.int64]]:
+    if not 1 <= shards <= len(labels) // clients:
+        raise ValueError(
+            f"{shards} shards for each of {clients} participants: use 1 to {len(labels) // clients}, as there are "
+            f"{len(labels)} examples"
+        )
+    smallest = len(labels) // (clients * shards)
+    if shards * smallest < fewest:
+        raise ValueError(
+            f"{shards} shards of {smallest} examples are fewer than {fewest} for a participant; take fewer "
+            "participants, fewer shards or a larger data set"
+        )
+    runs = np.array_split(np.argsort(labels, kind="stable"), clients * shards)
+    deal = rng.permutation(clients * shards).reshape(clients, shards)
+    return [np.concatenate([runs[run] for run in hand]) for hand in deal]
+
+
+def _natural(
+    users: NDArray[np.integer[Any]] | None, clients: int, fewest: int, rng: PublicRandom
+) -> list[NDArray[np.int64]]:
+    if users is None:
+        raise ValueError("the partition 'natural' needs a data set that says whose each example is, and this doesn't")
+    numbers, counts = np.unique(users, return_counts=True)
+    eligible = numbers[counts >= fewest]
+    if len(eligible) < clients:
+        raise ValueError(
+            f"{len(eligible)} of the data set's {len(numbers)} users have {fewest} examples or more, too few for "
+            f"{clients} participants: take at most {len(eligible)}"
+        )
+    if len(eligible) > clients:
+        eligible = np.sort(eligible[rng.permutation(len(eligible))[:clients]])
+    order = np.argsort(users, kind="stable").astype(np.int64)
+    ends = np.cumsum(counts)
+    at = np.searchsorted(numbers, eligible)
+    return [order[ends[user] - counts[user] : ends[user]] for user in at]
 
 
 def partition_digest(parts: Sequence[NDArray[np.int64]]) -> str:

@@ -5,6 +5,7 @@ For load tests, where a round is to be the protocol and nothing else. It looks a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ from learning.datasets import Dataset
 from learning.options import TaskOptions, require
 from learning.parameters import Parameters, check_shapes
 from learning.public_random import Shuffler
+from learning.task import ModelTask
 
 LARGEST_DIM: Final = 1 << 28
 
@@ -32,21 +34,25 @@ class SyntheticOptions(TaskOptions):
         require(1 <= self.dim <= LARGEST_DIM, "dim", self.dim, f"from 1 to {LARGEST_DIM}")
 
 
-class Synthetic:
+class Synthetic(ModelTask):
     """One vector of ``dim`` zeros whose update is zero."""
+
+    Options: Final = SyntheticOptions
 
     name: Final = "synthetic"
 
     def __init__(self, options: SyntheticOptions) -> None:
         self.options = options
-        self.dim = options.dim
         self._shapes = {"vector": (options.dim,)}
+        self.contribution_shapes = self._shapes  # known without making the vector
 
     def initial_parameters(self) -> Parameters:
         """Return zeros, shape (dim,)."""
-        return {"vector": np.zeros(self.dim, dtype=np.float32)}
+        return {"vector": np.zeros(self.options.dim, dtype=np.float32)}
 
-    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler) -> Parameters:
+    def local_update(
+        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
+    ) -> Parameters:
         """Return zeros, shape (dim,), whatever the examples are.
 
         Raises:

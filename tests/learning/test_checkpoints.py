@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from learning.saved_model import load_model
 from learning.server_optimizers import FedAvg
 
 
@@ -135,3 +136,19 @@ def test_missing_file_and_bad_metadata(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="not JSON"):
             save_checkpoint(tmp_path / "m.npz", Checkpoint(_checkpoint().parameters, {}, {"value": value}))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_read_by_name_and_says_where_it_comes_from(tmp_path: Path) -> None:
+    path, made = tmp_path / "model.npz", _checkpoint()
+    about = {"study": "clinics", "task": "rows:Rows", "round": 40}
+    save_checkpoint(path, Checkpoint(made.parameters, made.optimizer_state, about))
+    model = load_model(str(path))
+    assert (model.study, model.task, model.round) == ("clinics", "rows:Rows", 40)
+    assert {name: array.tobytes() for name, array in model.parameters.items()} == {
+        name: array.tobytes() for name, array in made.parameters.items()
+    }
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(made.parameters["bias"].tobytes())] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_model(path)

@@ -78,9 +78,14 @@ def test_bad_indices_are_refused(indices: list[object]) -> None:
         load_partition(SUBSET, indices)
 
 
-def test_unknown_name_lists_the_known_ones() -> None:
+def test_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatasetError, match="fashion-mnist, fashion-mnist-full, fashion-mnist-subset"):
+        load_dataset("MNIST?")
+    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path))
+    with pytest.raises(DatasetError, match=f"'mnist' is prepared in {tmp_path}: sordino data prepare mnist"):
         load_dataset("mnist")
+    with pytest.raises(DatasetError, match="each participant names her own file"):
+        load_dataset("own")
 
 
 def test_damaged_or_missing_subset_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +109,14 @@ def test_dataset_refuses_what_does_not_match() -> None:
         Dataset(images, np.zeros(3, np.int32))  # type: ignore[arg-type]
     with pytest.raises(DatasetError, match="features are float64"):
         Dataset(images.astype(np.float64), np.zeros(3, np.int64))  # type: ignore[arg-type]
+    with pytest.raises(DatasetError, match=r"labels are int64\[3, 2, 1\]"):
+        Dataset(images, np.zeros((3, 2, 1), np.int64))
+
+
+def test_sequences_have_a_label_for_each_token() -> None:
+    words = Dataset(np.arange(6, dtype=np.int32).reshape(2, 3), np.arange(1, 7).reshape(2, 3))
+    assert len(words) == 2
+    np.testing.assert_array_equal(words.take([1]).labels, [[4, 5, 6]])
 
 
 # The full set's reader, on small files of the same format.

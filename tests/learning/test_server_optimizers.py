@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.server_optimizers import FedAvg
+from learning.server_optimizers import ADAPTIVE, SERVER_OPTIMIZERS, FedAdaptive, FedAvg, make_server_optimizer
 
 RNG = np.random.default_rng(8)
 MEANS = RNG.normal(size=(6, 11))
@@ -52,7 +52,7 @@ def test_a_refused_update_leaves_the_state() -> None:
     for bad in (np.full(11, np.nan), np.full(11, np.inf), MEANS[0][:10], MEANS):
         with pytest.raises(ValueError, match="mean update"):
             optimizer.apply(START, bad)
-    with pytest.raises(ValueError, match="velocity"):
+    with pytest.raises(ValueError, match="state"):
         optimizer.apply(START[:5], MEANS[1][:5])
     np.testing.assert_array_equal(optimizer.state()["velocity"], before)
 
@@ -71,3 +71,61 @@ def test_bad_settings_are_refused(rate: float, momentum: float) -> None:
 def test_bad_state_is_refused(state: dict[str, np.ndarray]) -> None:
     with pytest.raises(ValueError, match="optimizer's"):
         FedAvg().load_state(state)
+
+
+def by_hand(name: str, rate: float, b1: float, b2: float, tau: float) -> np.ndarray:
+    """[RCZ+21] Algorithm 2, one coordinate at a time."""
+    result = []
+    for coordinate in range(11):
+        x, m, v = float(START[coordinate]), 0.0, tau**2
+        for mean in MEANS:
+            d = float(mean[coordinate])
+            m = b1 * m + (1 - b1) * d
+            if name == "fedadagrad":
+                v = v + d * d
+            elif name == "fedyogi":
+                v = v - (1 - b2) * d * d * (1 if v > d * d else -1)
+            else:
+                v = b2 * v + (1 - b2) * d * d
+            x = x + rate * m / (v**0.5 + tau)
+        result.append(x)
+    return np.array(result)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_ones_do_as_the_paper_says(name: str) -> None:
+    optimizer, vector = FedAdaptive(name, 0.05, 0.8, 0.95, 0.01), START
+    for mean in MEANS:
+        vector = optimizer.apply(vector, mean)
+    np.testing.assert_allclose(vector, by_hand(name, 0.05, 0.8, 0.95, 0.01), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_the_state_of_an_adaptive_one_continues_exactly(name: str) -> None:
+    first, vector = make_server_optimizer(name, 0.05, 0.8), START
+    assert first.state() == {}
+    for mean in MEANS[:3]:
+        vector = first.apply(vector, mean)
+    second = make_server_optimizer(name, 0.05, 0.8)
+    second.load_state(first.state())
+    for mean in MEANS[3:]:
+        vector, other = first.apply(vector, mean), second.apply(vector, mean)
+        np.testing.assert_array_equal(vector, other)
+    with pytest.raises(ValueError, match="state"):
+        second.apply(START[:5], MEANS[1][:5])
+    with pytest.raises(ValueError, match="below 0"):
+        second.load_state({"first": np.zeros(2), "second": np.array([-1.0, 0.0])})
+    with pytest.raises(ValueError, match="expected"):
+        second.load_state({"velocity": np.zeros(2)})
+
+
+def test_names() -> None:
+    for name in SERVER_OPTIMIZERS:
+        moved = make_server_optimizer(name, 0.1, 0.5).apply(START, MEANS[0])
+        assert moved.dtype == np.float32
+        assert not np.array_equal(moved, START)
+    with pytest.raises(ValueError, match="known ones: fedavg, fedadagrad, fedadam, fedyogi"):
+        make_server_optimizer("adam")
+    for wrong in ({"rate": 0.0}, {"momentum": 1.0}, {"second_momentum": 1.0}, {"adaptivity": 0.0}):
+        with pytest.raises(ValueError, match="must be"):
+            make_server_optimizer("fedyogi", **wrong)

@@ -1,0 +1,69 @@
+"""Names of data sets and of partitions, for settings that are checked before anything of numpy's size is loaded.
+
+A data set is named in one of four ways:
+
+- a set that ships or that a Debian package installs: ``BUILT_IN``;
+- one that ``sordino data prepare`` has made on this machine: its name, such as ``mnist``;
+- files of a published format, where they lie: ``FORMAT:PATH``, such as ``cifar10:/data/cifar-10-batches-bin``;
+- ``own``: each participant names a file of her own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+BUILT_IN: Final = ("fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset")
+"""``fashion-mnist`` is the full set where it is installed, else the subset (``learning.datasets.resolve_dataset``)."""
+
+FORMATS: Final = ("cifar10", "femnist", "leaf", "stackoverflow")
+"""Published formats that are read where they lie."""
+
+OWN: Final = "own"
+"""Each participant has a file of her own; nothing is cut."""
+
+PARTITIONS: Final = ("iid", "dirichlet", "shards", "natural")
+
+FOLDER_VARIABLE: Final = "SORDINO_DATA_FOLDER"
+# Not SORDINO_DATA: settings files take that for their whole table [data].
+
+_PREPARED: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def data_folder() -> Path:
+    """Where prepared sets lie: ``$SORDINO_DATA_FOLDER``, else ``~/.local/share/sordino/data``."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen) if chosen else Path.home() / ".local" / "share" / "sordino" / "data"
+
+
+def is_prepared_name(name: str) -> bool:
+    """Whether a prepared set may be called this: lower-case words with hyphens, and no name that is taken."""
+    return len(name) <= 64 and _PREPARED.fullmatch(name) is not None and name not in (*BUILT_IN, OWN)
+
+
+def format_and_path(name: str) -> tuple[str, Path] | None:
+    """Both halves of ``FORMAT:PATH``; None for a name of another kind."""
+    kind, colon, path = name.partition(":")
+    return (kind, Path(path)) if colon and path and kind in FORMATS else None
+
+
+def check_dataset_name(name: str) -> str:
+    """Return ``name`` if a data set could be called this; whether there is one is seen when it is loaded.
+
+    Raises:
+        ValueError: none could.
+    """
+    if name in (*BUILT_IN, OWN) or is_prepared_name(name) or (len(name) <= 4096 and format_and_path(name)):
+        return name
+    raise ValueError(
+        f"unknown data set {name!r}; use one of {', '.join(BUILT_IN)}, a name that `sordino data list` shows, "
+        f"FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}, or {OWN!r} for files of the participants' own"
+    )
+
+
+def located(name: str, base: Path) -> str:
+    """The name with its path, if it has one, made absolute: paths of a settings file are relative to that file."""
+    found = format_and_path(name)
+    return f"{found[0]}:{(base / found[1].expanduser()).absolute()}" if found else name

@@ -1,0 +1,54 @@
+"""On which device, and on how many threads, tasks of this process compute where they have a choice.
+
+A word and a number and no more, so that whoever chooses needs no library that knows devices. Tasks that compute with
+numpy have no use for them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CPU, CUDA, AUTO = "cpu", "cuda", "auto"
+DEVICES: Final = (CPU, CUDA, AUTO)
+
+_chosen = CPU
+_threads = 1
+
+
+def use_device(name: str) -> None:
+    """Choose for all tasks of this process, from their next call on.
+
+    Args:
+        name: ``cpu``, ``cuda``, or ``auto``: the accelerator where there is one.
+
+    Raises:
+        ValueError: another name.
+    """
+    global _chosen
+    if name not in DEVICES:
+        raise ValueError(f"unknown device {name!r}; known devices: {', '.join(DEVICES)}")
+    _chosen = name
+
+
+def chosen_device() -> str:
+    """What ``use_device`` was given last; ``cpu`` before."""
+    return _chosen
+
+
+def use_threads(count: int) -> None:
+    """Let tasks that train several participants at once, or evaluate, take so many threads, from their next call on.
+
+    One is right where several participants share a machine; results don't depend on it.
+
+    Raises:
+        ValueError: fewer than one.
+    """
+    global _threads
+    if count < 1:
+        raise ValueError(f"tasks can't compute on {count} threads; it takes one at least")
+    _threads = count
+
+
+def chosen_threads() -> int:
+    """What ``use_threads`` was given last; 1 before."""
+    return _threads

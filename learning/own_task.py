@@ -1,0 +1,309 @@
+"""Tasks by name: their classes found, and mistakes in a class of one's own told with file and line.
+
+Whoever writes a task of her own makes mistakes, and Sordino's code calls hers from many places. So her class gets a
+subclass that turns whatever goes wrong inside it into one `TaskMistake`, wherever it is called from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import linecache
+import sys
+import sysconfig
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from learning.options import OptionError, TaskOptions
+from learning.task_names import BUILT_IN
+
+_GUARDED: Final = ("__init__", "initial_parameters", "local_update", "local_updates", "learner", "evaluate", "predict")
+_JUDGING: Final = ("local_update", "local_updates", "evaluate", "predict")
+_NEEDED: Final = ("initial_parameters", "local_update", "learner")
+_PLACE: Final = "_sordino_place"  # of an error: no note, which whoever writes the class may add herself, of data
+_RULES: Final = "docs/your_own_model.md has the rules"
+_ROOMS: Final = Path(__file__).resolve().parent.parent
+_OURS: Final = tuple(str(_ROOMS / room) + "/" for room in ("learning", "mechanisms", "server", "client", "sordino"))
+_LIBRARIES: Final = tuple(
+    {sysconfig.get_path(name).rstrip("/") + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+class TaskUnavailable(ImportError):
+    """The task exists, but something it needs is not installed."""
+
+
+class TaskMistake(OptionError):
+    """A class of one's own is wrong: the message names module, class, file and line, and what to change.
+
+    Attributes:
+        place: ``FILE, line N, in FUNCTION``; without a word of what went wrong there, which may tell of data.
+    """
+
+    place: str = ""
+
+
+class RuleBroken(TypeError):
+    """What Sordino asks of a class doesn't hold; one sentence without the place.
+
+    Args:
+        method: of the class, where to look.
+    """
+
+    def __init__(self, message: str, method: str | None = None) -> None:
+        super().__init__(message)
+        self.method = method
+
+
+def task_class(name: str) -> Any:
+    """The class behind a task's name, checked to be one.
+
+    Raises:
+        TaskUnavailable: there is no such module, or it needs torch, which is not installed.
+        TaskMistake: the module can't be imported, or what it has under that name is no task.
+    """
+    module, class_name = BUILT_IN.get(name) or name.split(":")
+    found = _imported(name, module)
+    if name in BUILT_IN:
+        return getattr(found, class_name)
+    kind = getattr(found, class_name, None)
+    _check_class(name, found, class_name, kind)
+    return _told_with_its_line(name, kind)
+
+
+@contextmanager
+def mistakes_told(name: str, kind: type, *, judges_examples: bool = False) -> Iterator[None]:
+    """Tell what goes wrong in a class of one's own as a `TaskMistake`.
+
+    Args:
+        judges_examples: a ValueError is then the task's word about examples that don't fit, and stays one, with
+            where it arose as its `place_of`.
+    """
+    try:
+        yield
+    except (OptionError, TaskUnavailable, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:  # sys.exit in a class would end the process, without a word
+        if "allocate memory" in str(error):  # torch's word for it, a RuntimeError
+            raise
+        place = _place_in_hers(kind, error)
+        if judges_examples and isinstance(error, ValueError):
+            if place:  # else Sordino's own check of examples says it
+                error.__dict__[_PLACE] = place  # whatever the class of the error does with attributes
+            raise
+        place = place or _beginning_of(kind, error)
+        change = "; correct it there" + (", or take other data if these don't fit" if judges_examples else "")
+        if isinstance(error, RuleBroken):  # which says it already
+            change = ""
+        mistake = TaskMistake(f"task {name!r}: its class {kind.__name__} fails: {place}: {_said(error)}{change}")
+        mistake.place = place
+        raise mistake from error
+
+
+def with_place(error: Exception) -> str:
+    """A complaint about examples, with file and line of the class that made it where that is one's own."""
+    place = place_of(error)
+    return f"{error} ({place})" if place else str(error)
+
+
+def place_of(error: BaseException) -> str:
+    """Where in a class of one's own an error arose, with nothing of what it says; empty where that isn't known."""
+    return error.place if isinstance(error, TaskMistake) else str(error.__dict__.get(_PLACE, ""))
+
+
+# ---------------------------------------------------------------- finding it
+
+
+def _imported(name: str, module: str) -> types.ModuleType:
+    here = str(Path.cwd())
+    if name not in BUILT_IN and here not in sys.path:
+        sys.path.append(here)  # last: a file there never hides an installed module
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and missing.name.split(".")[0] == "torch":
+            raise TaskUnavailable(
+                f"task {name!r} trains with torch, which is not installed: pip install '.[torch]' in the checkout"
+            ) from missing
+        if name in BUILT_IN:
+            raise
+        if missing.name is None or not (module + ".").startswith(missing.name + "."):
+            raise _not_imported(name, module, missing, f"; install {missing.name}") from missing
+        if module.endswith(".py"):
+            raise TaskUnavailable(f"task {name!r}: write {name.replace('.py:', ':')}, without .py") from missing
+        raise TaskUnavailable(
+            f"task {name!r}: there is no module {module!r}; install it, or run the command in the folder that holds "
+            f"{module.split('.')[0]}.py"
+        ) from missing
+    except (Exception, SystemExit) as error:
+        if name in BUILT_IN:
+            raise
+        change = "; correct it there"
+        if isinstance(error, SystemExit):
+            change = "; a module of a task is imported, not run: put what it runs under if __name__ == '__main__'"
+        raise _not_imported(name, module, error, change) from error
+
+
+def _not_imported(name: str, module: str, error: BaseException, change: str) -> TaskMistake:
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}, line {error.lineno}"
+    else:
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if _is_somebodys(one.filename)]
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else f"module {module}"
+    return TaskMistake(f"task {name!r}: its module {module!r} can't be imported: {where}: {_said(error)}{change}")
+
+
+def _check_class(name: str, module: types.ModuleType, class_name: str, kind: object) -> None:
+    """Raises TaskMistake: it isn't there, or no task."""
+    file = module.__file__ or ", ".join(getattr(module, "__path__", ())) or module.__name__
+    if not isinstance(kind, type):
+        classes = {key: one for key, one in vars(module).items() if isinstance(one, type)}
+        tasks = [
+            key for key, one in classes.items() if one.__module__ == module.__name__ and hasattr(one, "local_update")
+        ]
+        told = f"task {name!r}: module {module.__name__!r} has no class {class_name!r}; it was imported from {file}"
+        beside = Path.cwd() / f"{module.__name__.split('.')[0]}.py"
+        if beside.is_file() and module.__file__ and beside.resolve() != Path(module.__file__).resolve():
+            raise TaskMistake(
+                f"{told}, which hides {beside}: give yours another name, as an installed module comes first"
+            )
+        named = f"name one of its tasks after the colon: {', '.join(tasks)}" if tasks else f"write it; {_RULES}"
+        raise TaskMistake(f"{told}: {named}")
+    where = _beginning(kind)
+    if any(base.__module__.split(".")[0] == "torch" for base in kind.__mro__) and not hasattr(kind, "local_update"):
+        raise TaskMistake(
+            f"task {name!r}: class {class_name} ({where}) is a module of torch, no task: name a class derived from "
+            f"sordino.TorchTask whose module() returns one; {_RULES}"
+        )
+    lacking = [one for one in _NEEDED if not hasattr(kind, one)]
+    lacking += sorted(set(getattr(kind, "__abstractmethods__", ())) - set(lacking))
+    options = getattr(kind, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, TaskOptions)):
+        lacking.append("Options, a dataclass derived from sordino.TaskOptions or TrainingOptions")
+    else:
+        lacking += _wrong_options(options)
+    if lacking:
+        base = "" if hasattr(kind, "local_update") else "; derive it from sordino.TorchTask or sordino.ModelTask"
+        raise TaskMistake(
+            f"task {name!r}: class {class_name} ({where}) is no task yet: it lacks {', '.join(lacking)}{base}; {_RULES}"
+        )
+
+
+def _wrong_options(options: type[TaskOptions]) -> list[str]:
+    if "__dataclass_fields__" not in vars(options) and vars(options).get("__annotations__"):
+        return ["@dataclass(frozen=True, kw_only=True) before its Options"]
+    return [
+        f"a default for {field.name} in its Options"
+        for field in dataclasses.fields(options)
+        if field.default is dataclasses.MISSING
+    ]
+
+
+# ---------------------------------------------------------------- what goes wrong inside it
+
+
+@lru_cache(maxsize=64)
+def _told_with_its_line(name: str, kind: type) -> type:
+    """A subclass whose methods raise TaskMistake for whatever is no complaint about examples or options."""
+    checks: Mapping[str, Callable[[object], str | None]] = {
+        "initial_parameters": _wrong_parameters,
+        "evaluate": _wrong_figures,
+    }
+    methods = {
+        method: _guarded(name, kind, method, getattr(kind, method), checks.get(method))
+        for method in _GUARDED
+        if hasattr(kind, method)
+    }
+    about = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(about | methods))
+
+
+def _guarded(
+    name: str, kind: type, method: str, written: Callable[..., Any], wrong: Callable[[object], str | None] | None
+) -> Callable[..., Any]:
+    @wraps(written)
+    def called(self: Any, *arguments: Any, **named: Any) -> Any:
+        with mistakes_told(name, kind, judges_examples=method in _JUDGING):
+            result = written(self, *arguments, **named)
+        found = None if wrong is None else wrong(result)
+        if found is not None:
+            raise TaskMistake(
+                f"task {name!r}: its class {kind.__name__} fails: {_beginning(written)}: {method} {found}"
+            )
+        return result
+
+    return called
+
+
+def _wrong_parameters(result: object) -> str | None:
+    if not isinstance(result, Mapping) or not result:
+        return f"returns {type(result).__name__}; it must return names with their arrays, in a dict that isn't empty"
+    for key, array in result.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+            kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            return f"gives {key!r} as {kind}; it must be an array of numpy, float32"
+    return None
+
+
+def _wrong_figures(result: object) -> str | None:
+    if isinstance(result, Mapping) and all(
+        isinstance(key, str) and isinstance(one, int | float | np.floating | np.integer) for key, one in result.items()
+    ):
+        return None
+    return "returns no figures; it must return a dict such as {'accuracy': 0.9, 'loss': 0.3}, plain numbers"
+
+
+def _said(error: BaseException) -> str:
+    """As Python says it, with the name that was perhaps meant, in one line."""
+    if isinstance(error, RuleBroken):
+        return str(error)
+    return " ".join("".join(traceback.format_exception_only(error)[-1:]).split())
+
+
+def _place_in_hers(kind: type, error: BaseException) -> str:
+    """``FILE, line N, in FUNCTION``: where in its author's code an error arose; empty where none of it was at work."""
+    file = _file_of(kind)
+    frames = [frame for one in _causes(error) for frame in traceback.extract_tb(one.__traceback__)]
+    hers = [one for one in frames if one.filename == file or _is_somebodys(one.filename)]
+    return f"{hers[-1].filename}, line {hers[-1].lineno}, in {hers[-1].name}" if hers else ""
+
+
+def _beginning_of(kind: type, error: BaseException) -> str:
+    """Where the method begins that breaks a rule, or the class."""
+    method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
+    return _beginning(kind if method is None else method)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from, the outermost first."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__
+
+
+def _is_somebodys(file: str) -> bool:
+    """Whether a file is neither Sordino's nor Python's nor an installed library's."""
+    return not file.startswith(("<", *_OURS, *_LIBRARIES))
+
+
+def _file_of(thing: Any) -> str:
+    return str(getattr(sys.modules.get(thing.__module__), "__file__", None) or "")
+
+
+def _beginning(thing: Any) -> str:
+    """``FILE, line N``: where a class or a function begins."""
+    file = _file_of(thing)
+    linecache.checkcache(file)
+    try:
+        return f"{file}, line {inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):  # no source
+        return file or f"module {thing.__module__}"

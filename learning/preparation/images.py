@@ -1,0 +1,82 @@
+"""Image sets: MNIST and Fashion-MNIST from IDX files, and virtual writers over both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.blocks import Block, DatasetError, Part
+from learning.partitions import FEWEST_EXAMPLES, partition
+from learning.preparation.made import Made, Options, in_memory
+from learning.preparation.sources import Opened
+
+_SIDE: Final = 28
+_FILES: Final[dict[Part, tuple[str, str, int]]] = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 60_000),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 10_000),
+}
+_Images = dict[Part, tuple[NDArray[np.uint8], NDArray[np.int64]]]
+
+
+def mnist(opened: Sequence[Opened], _: Options) -> Made:
+    """MNIST as published: 60,000 and 10,000 images in the order of the files."""
+    return _as_published(_read(opened[0], ""), "mnist")
+
+
+def fashion_mnist(opened: Sequence[Opened], _: Options) -> Made:
+    """Fashion-MNIST as published ([XRV17])."""
+    return _as_published(_read(opened[0], ".gz"), "fashion")
+
+
+def femnist_shaped(opened: Sequence[Opened], options: Options) -> Made:
+    """Virtual writers over MNIST and Fashion-MNIST: as many users as FEMNIST has, and nothing of FEMNIST in them.
+
+    The training images of both sets, the second one's labels raised by 10, are cut into ``writers`` parts by
+    ``learning.partitions.partition`` with labels skewed by a Dirichlet distribution. The test part is both test sets.
+    """
+    digits, clothes = _read(opened[0], ""), _read(opened[1], ".gz")
+    images, labels = (np.concatenate(pair) for pair in zip(digits["train"], _raised(clothes["train"]), strict=True))
+    cut = partition(labels, "dirichlet", options.writers, options.alpha, options.seed)
+    width = len(str(options.writers - 1))
+    train = [Block.of(images[rows], labels[rows], f"{writer:0{width}}") for writer, rows in enumerate(cut)]
+    test = [Block.of(*digits["test"], "test"), Block.of(*_raised(clothes["test"]), "test")]
+    how = (
+        "FEMNIST-shaped, not FEMNIST: no image here was written by the user who holds it. Classes 0 to 9 are MNIST's, "
+        "10 to 19 Fashion-MNIST's",
+        f"{options.writers} virtual writers, at least {FEWEST_EXAMPLES} images each, labels skewed by "
+        f"Dirichlet({options.alpha:g}), public seed {options.seed}",
+        "the test part is both published test sets, of one user that stands for nobody",
+    )
+    return Made(in_memory({"train": train, "test": test}, "femnist-shaped"), how)
+
+
+def _as_published(images: _Images, name: str) -> Made:
+    parts: dict[Part, list[Block]] = {part: [Block.of(*pair)] for part, pair in images.items()}
+    return Made(in_memory(parts, name), ("as published: same images, same order, same test part",))
+
+
+def _raised(pair: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    return pair[0], pair[1] + 10
+
+
+def _read(opened: Opened, suffix: str) -> _Images:
+    names = [f"{name}{suffix}" for images, labels, _ in _FILES.values() for name in (images, labels)]
+    held = opened.read_all(names)
+    return {
+        part: (
+            _idx(held[f"{images}{suffix}"], (count, _SIDE, _SIDE), images),
+            _idx(held[f"{labels}{suffix}"], (count,), labels).astype(np.int64),
+        )
+        for part, (images, labels, count) in _FILES.items()
+    }
+
+
+def _idx(content: bytes, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    """An IDX file of unsigned bytes of exactly this shape (LeCun's format: magic number, extents, values)."""
+    header = bytes([0, 0, 8, len(shape)]) + b"".join(extent.to_bytes(4, "big") for extent in shape)
+    if content[: len(header)] != header or len(content) != len(header) + int(np.prod(shape)):
+        raise DatasetError(f"{name} is not an IDX file of shape {shape}")
+    return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape)

@@ -1,0 +1,118 @@
+"""What making a set results in, and the public split of a set that has no test part of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.blocks import Block, Blocks, Part
+from learning.public_random import PublicRandom
+
+HELD_OUT: Final = 0.1
+SPLIT_SEED: Final = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be chosen of how a set is made; each set looks at what concerns it.
+
+    Attributes:
+        vocabulary: words with a number of their own.
+        alpha: concentration of the label skew of virtual writers.
+        seed: of virtual writers; public.
+        writers: how many of them.
+    """
+
+    vocabulary: int = 10_000
+    alpha: float = 0.5
+    seed: int = 1
+    writers: int = 3_400
+
+
+@dataclass(frozen=True)
+class Made:
+    """A set that was made.
+
+    Attributes:
+        blocks: its examples.
+        how: sentences for the manifest: what was done, and every constant.
+    """
+
+    blocks: Blocks
+    how: tuple[str, ...]
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+
+def in_memory(parts: Mapping[Part, Sequence[Block]], identity: str) -> Blocks:
+    """Blocks that are held already."""
+
+    def begin(blocks: Sequence[Block]) -> Callable[[], Iterator[Block]]:
+        return lambda: iter(blocks)
+
+    return Blocks({part: begin([one for one in blocks if one.count]) for part, blocks in parts.items()}, identity)
+
+
+def by_user(
+    users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels: NDArray[np.int64]
+) -> dict[str, Block]:
+    """A block for each user, in the users' order, numbers before words; rows of a user keep theirs."""
+    keys = np.asarray(users)
+    blocks = {}
+    for user in sorted(set(keys.tolist()), key=lambda one: (isinstance(one, str), one)):
+        rows = np.flatnonzero(keys == user)
+        blocks[str(user)] = Block.of(features[rows], labels[rows], str(user))
+    return blocks
+
+
+def hold_out_users(blocks: Mapping[str, Block], name: str) -> tuple[dict[Part, list[Block]], str]:
+    """Both parts, split by user: a tenth of them, chosen by a public seed, is for testing; and a sentence about it."""
+    users = list(blocks)
+    chosen, told = _chosen(users, name)
+    parts: dict[Part, list[Block]] = {
+        "train": [blocks[user] for user in users if user not in chosen],
+        "test": [blocks[user] for user in users if user in chosen],
+    }
+    return parts, told
+
+
+def without_some_users(blocks: Blocks, name: str) -> tuple[Blocks, str]:
+    """The same split of a set that is read a block at a time; a set without users has no test part then."""
+    train = blocks.parts["train"]
+    users = list(dict.fromkeys(block.user for block in train()))
+    if None in users or len(users) < 2:
+        return blocks, "no test part is published, and without users there is none to hold out"
+    chosen, told = _chosen([str(user) for user in users], name)
+    parts: dict[Part, Callable[[], Iterator[Block]]] = {
+        "train": lambda: (block for block in train() if block.user not in chosen),
+        "test": lambda: (block for block in train() if block.user in chosen),
+    }
+    return Blocks(parts, blocks.identity), told
+
+
+def _chosen(users: Sequence[str], name: str) -> tuple[set[str], str]:
+    count = math.ceil(HELD_OUT * len(users))
+    order = PublicRandom(b"held-out users", name.encode(), SPLIT_SEED).permutation(len(users))
+    return {users[at] for at in order[:count]}, (
+        f"no test part is published: {count} of {len(users)} users, chosen by the public seed {SPLIT_SEED}, are held "
+        "out with all their examples"
+    )
+
+
+def hold_out_rows(blocks: Mapping[str, Block], name: str, share: float) -> tuple[dict[Part, list[Block]], str]:
+    """Both parts, each user's rows split: for sets of so few users that none can be spared; and a sentence about it."""
+    parts: dict[Part, list[Block]] = {"train": [], "test": []}
+    for number, (user, block) in enumerate(blocks.items()):
+        order = PublicRandom(b"held-out rows", name.encode(), SPLIT_SEED, number).permutation(block.count)
+        cut = round(share * block.count)
+        for part, rows in (("test", np.sort(order[:cut])), ("train", np.sort(order[cut:]))):
+            held = Block.of(block.features()[rows], block.labels()[rows], user)
+            parts[part].append(held)  # type: ignore[index]
+    return parts, (
+        f"no test part is published: of each user {share:.0%} of the examples, chosen by the public seed {SPLIT_SEED}, "
+        "are held out"
+    )

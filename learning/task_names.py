@@ -1,0 +1,49 @@
+"""Names of tasks, for settings that are checked before anything of numpy's size is loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from learning.near_names import did_you_mean
+
+BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
+    "softmax-regression": ("learning.tasks.softmax_regression", "SoftmaxRegression"),
+    "mlp": ("learning.tasks.mlp", "Mlp"),
+    "cnn": ("learning.tasks.cnn", "Cnn"),
+    "femnist-cnn": ("learning.tasks.femnist_cnn", "FemnistCnn"),
+    "resnet18": ("learning.tasks.resnet18", "ResNet18"),
+    "lstm": ("learning.tasks.lstm", "Lstm"),
+    "sum": ("learning.tasks.sums", "Sum"),
+    "mean": ("learning.tasks.sums", "Mean"),
+    "histogram": ("learning.tasks.histogram", "Histogram"),
+    "quantile": ("learning.tasks.quantile", "Quantile"),
+    "synthetic": ("learning.tasks.synthetic", "Synthetic"),
+}
+"""Name to module and class."""
+
+TASKS: Final = tuple(BUILT_IN)
+STATISTICS: Final = ("sum", "mean", "histogram", "quantile")
+"""Those of them that have no model."""
+WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic")
+"""Those of them that compute with numpy, and so on no accelerator."""
+_OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_task_name(name: str) -> str:
+    """Return ``name`` if `learning.task.make_task` could know it: one of ``TASKS``, or ``module:Class``.
+
+    Raises:
+        ValueError: neither.
+    """
+    if name in TASKS or (len(name) <= 128 and _OWN.fullmatch(name)):
+        return name
+    if "/" in name or name.endswith(".py"):
+        raise ValueError(
+            f"unknown task {name!r}; for a class of your own write module:Class, the file's name without .py and "
+            "without its folder, and run the command in that folder"
+        )
+    near = did_you_mean(name, TASKS)
+    known = f"nown tasks: {', '.join(TASKS)}, or module:Class of your own"
+    raise ValueError(f"unknown task {name!r}." + f"{near} K{known}" if near else f"unknown task {name!r}; k{known}")

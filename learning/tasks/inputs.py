@@ -1,0 +1,119 @@
+"""What examples look like: options of tasks that learn classes of images or of rows of numbers, and one check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from learning.datasets import CLASSES, IMAGE_SIDE, Dataset
+from learning.options import OptionError, TrainingOptions, require
+
+LARGEST_SIDE: Final = 512
+MOST_CLASSES: Final = 100_000
+MOST_FEATURES: Final = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions(TrainingOptions):
+    """Options of tasks for images.
+
+    Attributes:
+        classes: labels are 0 to classes - 1; 2 to 100,000.
+        side: of the square images, in pixels, 1 to 512.
+        channels: 1 for images (n, side, side), 3 for (n, side, side, 3); 1 to 16.
+    """
+
+    classes: int = CLASSES
+    side: int = IMAGE_SIDE
+    channels: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(2 <= self.classes <= MOST_CLASSES, "classes", self.classes, f"from 2 to {MOST_CLASSES}")
+        require(1 <= self.side <= LARGEST_SIDE, "side", self.side, f"from 1 to {LARGEST_SIDE}")
+        require(1 <= self.channels <= 16, "channels", self.channels, "from 1 to 16")
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (self.side, self.side) if self.channels == 1 else (self.side, self.side, self.channels)
+
+    def to_mapping(self) -> dict[str, bool | int | float | str]:
+        """As `TrainingOptions.to_mapping`, without a shape that is the usual one."""
+        return _without_usual(self, super().to_mapping(), ("classes", "side", "channels"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOrRowOptions(ImageOptions):
+    """Options of tasks for images or for rows of numbers.
+
+    Attributes:
+        features: 0 for images; else examples are rows of that many numbers, float32 (n, features), taken as they are.
+    """
+
+    features: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.features <= MOST_FEATURES, "features", self.features, f"from 0 to {MOST_FEATURES}")
+        if self.features:
+            for name in self.of_images():
+                if getattr(self, name) != _default(self, name):
+                    raise OptionError(f"option {name!r} is for images; with features = {self.features} leave it out")
+
+    @classmethod
+    def of_images(cls) -> tuple[str, ...]:
+        """Options that count for images alone."""
+        return ("side", "channels")
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (self.features,) if self.features else super().example_shape
+
+    def to_mapping(self) -> dict[str, bool | int | float | str]:
+        """As `ImageOptions.to_mapping`, without what counts for the other kind of examples."""
+        left_out = self.of_images() if self.features else ("features",)
+        return {name: value for name, value in super().to_mapping().items() if name not in left_out}
+
+
+def require_labels(data: Dataset) -> None:
+    """Raise ``ValueError`` unless somebody gave labels: learnt from zeros in their place, a model would learn zeros."""
+    if not data.labelled:
+        raise ValueError("there is no label, the class that it learns")
+
+
+def check_examples(data: Dataset, shape: tuple[int, ...], classes: int) -> None:
+    """Raise ``ValueError`` unless examples have the shape, labels are classes, and rows of numbers aren't bytes."""
+    if data.features.shape[1:] != shape:
+        raise ValueError(f"examples have shape {data.features.shape[1:]}; this task takes {_described(shape)}")
+    if data.labels.ndim != 1 or not (len(shape) == 1 or data.features.dtype.kind in "uf"):
+        raise ValueError(
+            f"examples are {data.features.dtype} with labels of shape {data.labels.shape[1:]} each; this task takes "
+            f"{_described(shape)} with one label each"
+        )
+    if len(shape) == 1 and data.features.dtype.kind != "f":
+        raise ValueError(f"examples are {data.features.dtype}; rows of numbers must be float32")
+    if len(data) and (int(data.labels.min()) < 0 or int(data.labels.max()) >= classes):
+        raise ValueError(
+            f"labels run from {data.labels.min()} to {data.labels.max()}; this task takes 0 to {classes - 1}"
+        )
+
+
+def _described(shape: tuple[int, ...]) -> str:
+    if len(shape) == 1:
+        return f"rows of {shape[0]} numbers"
+    channels = f" with {shape[2]} channels" if len(shape) == 3 else ""
+    return f"{shape[0]} x {shape[1]} images{channels}"
+
+
+def _default(options: TrainingOptions, name: str) -> object:
+    return next(field.default for field in fields(options) if field.name == name)
+
+
+def _without_usual(
+    options: TrainingOptions, mapping: dict[str, bool | int | float | str], names: tuple[str, ...]
+) -> dict[str, bool | int | float | str]:
+    return {
+        name: value for name, value in mapping.items() if name not in names or value != _default(options, name)
+    }

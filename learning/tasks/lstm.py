@@ -1,0 +1,152 @@
+"""The next word by a recurrent network, in torch: one LSTM layer, 4,050,748 parameters for a vocabulary of 10,000."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from torch import nn
+
+from learning.datasets import Dataset
+from learning.options import TrainingOptions, require
+from learning.tasks.torch_task import TorchTask
+
+PADDING: Final = 0
+SPECIAL: Final = 4
+"""Besides the words: padding is 0, words are 1 to V, then out of vocabulary, beginning, end of sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LstmOptions(TrainingOptions):
+    """Options of the network, besides those of training.
+
+    Attributes:
+        vocabulary: V, the number of words, 1 to 1,000,000. Of characters some 86 make a small model.
+        length: L, words of an example, 1 to 10,000.
+        embedding: numbers for a word, before the LSTM and after it, 1 to 65,536.
+        hidden: of the LSTM, 1 to 65,536.
+        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
+    """
+
+    client_rate: float = 0.3
+    batch_size: int = 16
+    local_epochs: int = 1
+    vocabulary: int = 10_000
+    length: int = 20
+    embedding: int = 96
+    hidden: int = 670
+    initial_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in (("vocabulary", 1_000_000), ("length", 10_000), ("embedding", 65_536), ("hidden", 65_536)):
+            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
+        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """(L,)."""
+        return (self.length,)
+
+
+class Lstm(TorchTask):
+    """Embedding, LSTM, a linear layer back to the size of the embedding, and one to scores of all words.
+
+    Examples are int32 (n, L) words, labels int64 (n, L) the word after each: 0 is padding, 1 to V are words, V + 1
+    stands for what is out of vocabulary, V + 2 for the beginning and V + 3 for the end of a sentence.
+
+    Padding counts neither in the loss nor in the accuracy. The accuracy is that of StackOverflow's next word as it is
+    usually reported: positions whose label is out of vocabulary, a beginning or an end don't count either, and a guess
+    of such a word is wrong. Source: the network and the accuracy of [RCZ+21] for StackOverflow next word prediction,
+    with the sizes that TensorFlow Federated publishes.
+    """
+
+    Options = LstmOptions
+    options: LstmOptions
+    example_dtype: ClassVar[DTypeLike] = np.int32
+    rows_a_block: ClassVar[int] = 32  # 26 MB of scores
+
+    name = "lstm"
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """(L,)."""
+        return self.options.example_shape
+
+    @property
+    def classes(self) -> int:
+        """Words and special ones."""
+        return self.options.vocabulary + SPECIAL
+
+    def module(self) -> nn.Module:
+        """The network; weights as its parts say."""
+        return _Network(self.options, self.classes)
+
+    def counted(self, labels: torch.Tensor) -> torch.Tensor:
+        """All but padding."""
+        return labels > PADDING
+
+    def credited(self, labels: torch.Tensor) -> torch.Tensor:
+        """Words of the vocabulary."""
+        return (labels > PADDING) & (labels <= self.options.vocabulary)
+
+    def check(self, data: Dataset) -> None:
+        """Raise ValueError unless examples and labels are int32 and int64 (n, L) of words that exist."""
+        length = self.options.length
+        if data.features.dtype != np.int32 or data.features.shape[1:] != (length,) or data.labels.ndim != 2:
+            raise ValueError(
+                f"examples are {data.features.dtype}{list(data.features.shape)} with labels {list(data.labels.shape)}; "
+                f"this task takes int32 (n, {length}) words and as many labels"
+            )
+        if data.labels.shape != data.features.shape:
+            raise ValueError(f"{data.features.shape} words do not match {data.labels.shape} labels")
+        for kind, words in (("words", data.features), ("labels", data.labels)):
+            if len(data) and (int(words.min()) < 0 or int(words.max()) >= self.classes):
+                raise ValueError(
+                    f"{kind} run from {words.min()} to {words.max()}; this task takes 0 to {self.classes - 1}"
+                )
+
+
+class _Network(nn.Module):
+    def __init__(self, options: LstmOptions, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, options.embedding)
+        nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
+        self.lstm = _Layer(options.embedding, options.hidden)
+        self.dense = nn.Linear(options.hidden, options.embedding)
+        self.output = nn.Linear(options.embedding, classes)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Scores (n, L, classes) of the word after each."""
+        scores: torch.Tensor = self.output(self.dense(self.lstm(self.embedding(words.long()))))
+        return scores
+
+
+class _Layer(nn.Module):
+    """An LSTM with one bias for each gate; torch's own has two, and can't be trained side by side."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.from_input = nn.Parameter(torch.empty(inputs, 4 * hidden))
+        self.from_state = nn.Parameter(torch.empty(hidden, 4 * hidden))
+        self.bias = nn.Parameter(torch.zeros(4 * hidden))
+        with torch.no_grad():
+            self.bias[hidden : 2 * hidden] = 1  # what has been seen is kept at first
+            for weights in (self.from_input, self.from_state):
+                weights.uniform_(-1, 1).mul_(math.sqrt(6 / (weights.shape[0] + hidden)))
+
+    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
+        """States (n, L, hidden) for inputs (n, L, inputs)."""
+        driven = sequence @ self.from_input + self.bias
+        state = driven.new_zeros(driven.shape[0], self.from_state.shape[0])
+        cell, states = state, []
+        for step in driven.unbind(dim=1):
+            admit, keep, value, show = (step + state @ self.from_state).chunk(4, dim=-1)
+            cell = torch.sigmoid(keep) * cell + torch.sigmoid(admit) * torch.tanh(value)
+            state = torch.sigmoid(show) * torch.tanh(cell)
+            states.append(state)
+        return torch.stack(states, dim=1)

@@ -1,0 +1,221 @@
+"""What models in numpy share: local training of one participant or of many side by side, and evaluation in blocks."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.datasets import Dataset
+from learning.local_training import Arrays, Batch, blocks, local_change, side_by_side, steps
+from learning.parameters import Parameters, Shapes, check_shapes
+from learning.public_random import Shuffler
+from learning.task import ModelTask
+from learning.tasks.inputs import ImageOptions, check_examples, require_labels
+
+_ROWS_A_BLOCK: Final = 1_000
+_NUMBERS_SIDE_BY_SIDE: Final = 1 << 22  # of all models trained at once: 16 MB, and as much for slopes and change each
+
+
+class NumpyTask(ModelTask):
+    """A model in numpy. A subclass has shapes, inputs, scores and slopes.
+
+    Its functions take one model, or one for each participant: arrays then have a leading axis.
+    """
+
+    options: ImageOptions
+    shapes: Shapes
+
+    @property
+    def contribution_shapes(self) -> Shapes:
+        """Those of the model, which isn't made for it."""
+        return self.shapes
+
+    @abstractmethod
+    def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Examples as rows of numbers, float32 (n, f)."""
+
+    @abstractmethod
+    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Scores before softmax, (..., n, classes)."""
+
+    @abstractmethod
+    def slopes(
+        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
+    ) -> Arrays:
+        """Gradient of the mean cross-entropy over the examples that count (None: all), in fresh arrays."""
+
+    def local_update(
+        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
+    ) -> Parameters:
+        """Train by the method of the options and return new minus old; see `learning.local_training.local_change`.
+
+        Args:
+            parameters: as ``initial_parameters``, float32; not written to.
+            data: of the shape that the options say, n >= 1.
+            rng: orders the examples.
+            l2_clip: what BLUR keeps the change near.
+
+        Returns:
+            The update, named and shaped as ``parameters``; NaN or infinite where training diverged.
+
+        Raises:
+            ValueError: no examples, or shapes or labels that don't fit.
+        """
+        self._check(parameters, data)
+        inputs, labels = self.inputs(data.features), data.labels
+
+        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, int]:
+            return self.slopes(model, inputs[batch.rows], labels[batch.rows], None), len(batch.rows)
+
+        with np.errstate(all="ignore"):  # a diverged model is reported where it is encoded
+            return local_change(
+                parameters,
+                {name: array.copy() for name, array in parameters.items()},
+                self.options,
+                l2_clip,
+                (Batch(rows) for rows in steps(self.options, len(data), rng)),
+                lambda: (Batch(rows) for rows in blocks(self.options, len(data))),
+                gradient,
+            )
+
+    def local_updates(
+        self,
+        parameters: Parameters,
+        data: Sequence[Dataset],
+        rngs: Sequence[Shuffler],
+        l2_clip: float = math.inf,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim).
+
+        ``out``, of that shape, is written to where it is given.
+        """
+        updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
+        at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
+        for start in range(0, len(data), at_once):
+            chunk = slice(start, start + at_once)
+            self._train_side_by_side(parameters, data[chunk], rngs[chunk], l2_clip, updates[chunk])
+        return updates
+
+    def _train_side_by_side(
+        self,
+        parameters: Parameters,
+        data: Sequence[Dataset],
+        rngs: Sequence[Shuffler],
+        l2_clip: float,
+        updates: NDArray[np.float32],
+    ) -> None:
+        for one in data:
+            self._check(parameters, one)
+        inputs = self.inputs(np.concatenate([one.features for one in data]))
+        labels = np.concatenate([one.labels for one in data])
+        sizes = [len(one) for one in data]
+        first_rows = np.cumsum([0, *sizes[:-1]]).tolist()
+
+        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, NDArray[np.float32]]:
+            counted = batch.counted
+            weight = np.full(len(sizes), batch.rows.shape[1]) if counted is None else counted.sum(axis=1)
+            return self.slopes(model, inputs[batch.rows], labels[batch.rows], counted), weight.astype(np.float32)
+
+        with np.errstate(all="ignore"):
+            change = local_change(
+                parameters,
+                {name: np.repeat(array[None], len(data), axis=0) for name, array in parameters.items()},
+                self.options,
+                l2_clip,
+                side_by_side(
+                    [steps(self.options, size, rng) for size, rng in zip(sizes, rngs, strict=True)], first_rows
+                ),
+                lambda: side_by_side([blocks(self.options, size) for size in sizes], first_rows),
+                gradient,
+            )
+        np.concatenate([array.reshape(len(data), -1) for array in change.values()], axis=1, out=updates)
+
+    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        """Return accuracy in [0, 1] and the mean cross-entropy in nats (NaN for a diverged model).
+
+        Raises:
+            ValueError: no examples, or shapes or labels that don't fit.
+        """
+        check_shapes(parameters, self.shapes)
+        check_examples(data, self.options.example_shape, self.options.classes)
+        if not len(data):
+            raise ValueError("nothing to evaluate on: the data set has no examples")
+        model = self.for_evaluation(parameters)
+        correct, loss = 0, 0.0
+        with np.errstate(all="ignore"):
+            for start in range(0, len(data), _ROWS_A_BLOCK):  # float copies of a block at a time, not of all
+                labels = data.labels[start : start + _ROWS_A_BLOCK]
+                scores = self.scores(model, self.inputs(data.features[start : start + _ROWS_A_BLOCK]))
+                correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
+                scores = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
+                logs = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
+                loss += float(logs.sum())
+        return {"accuracy": correct / len(data), "loss": loss / len(data)}
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return self.options.classes
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return self.options.example_shape
+
+    def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the class of the greatest score for each example, (n,), of equals the first.
+
+        Args:
+            examples: (n, *example_shape), uint8 or float32.
+        """
+        check_shapes(parameters, self.shapes)
+        model = self.for_evaluation(parameters)
+        found = np.zeros(len(examples), dtype=np.int64)
+        with np.errstate(all="ignore"):
+            for start in range(0, len(examples), _ROWS_A_BLOCK):
+                block = slice(start, start + _ROWS_A_BLOCK)
+                found[block] = self.scores(model, self.inputs(examples[block])).argmax(axis=1)
+        return found
+
+    def for_evaluation(self, parameters: Parameters) -> Arrays:
+        """The parameters in the precision to evaluate in; as they are, unless a subclass says otherwise."""
+        return parameters
+
+    def check_form(self, data: Dataset) -> None:
+        """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
+        require_labels(data)
+        check_examples(data, self.options.example_shape, self.options.classes)
+
+    def _check(self, parameters: Parameters, data: Dataset) -> None:
+        check_shapes(parameters, self.shapes)
+        check_examples(data, self.options.example_shape, self.options.classes)
+        if not len(data):
+            raise ValueError("a participant without examples cannot train")
+
+
+def cross_entropy_slopes(
+    scores: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None = None
+) -> NDArray[np.floating]:
+    """Gradient of the mean cross-entropy by the scores: (softmax - one-hot) / n, written over ``scores``.
+
+    Args:
+        scores: (..., n, classes).
+        labels: int64 (..., n), in 0..classes - 1.
+        counted: bool (..., n), which of them count; None: all. n is how many count, in each of the leading places.
+    """
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    places = labels[..., None]
+    np.put_along_axis(scores, places, np.take_along_axis(scores, places, axis=-1) - 1, axis=-1)
+    if counted is None:
+        scores /= labels.shape[-1]
+    else:
+        scores *= (counted / np.maximum(counted.sum(axis=-1, keepdims=True), 1)).astype(scores.dtype)[..., None]
+    return scores

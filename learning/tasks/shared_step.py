@@ -1,0 +1,134 @@
+"""A single step of several participants from the same weights: one pass, and gradients of the weights for each of them.
+
+Who begins at the same model and takes one step needs it once, not once for each participant: examples of several go
+through the network together, and back, and only the products that give the weights' gradients are taken apart. They are
+written where they are wanted. For networks whose weights all lie in linear layers and convolutions; the idea is that of
+per-example gradients in private training ([Goo15]), with a participant in the place of an example.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Share:
+    """One participant's part of a pass: her rows of the batch, and where her gradients of each parameter go."""
+
+    rows: slice
+    gradients: dict[str, torch.Tensor]
+
+
+def shareable(template: nn.Module) -> nn.Module | None:
+    """A copy whose linear layers and convolutions tell participants apart; None where other layers have weights.
+
+    None as well where two layers have one weight.
+    """
+    module = copy.deepcopy(template)
+    if len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.parameters())):
+        return None
+    for name, part in list(module.named_modules()):
+        if not list(part.parameters(recurse=False)):
+            continue
+        if isinstance(part, nn.Linear):
+            layer: nn.Module = _Linear(name, part)
+        elif isinstance(part, nn.Conv2d) and part.padding_mode == "zeros" and not isinstance(part.padding, str):
+            layer = _Convolution(name, part)
+        else:
+            return None
+        if not name:
+            return None
+        parent, _, own = name.rpartition(".")
+        setattr(module.get_submodule(parent), own, layer)
+    return module
+
+
+def share(module: nn.Module, shares: Sequence[Share]) -> None:
+    """Tell a module that `shareable` made whose rows the next pass holds. Gradients are added to what is there."""
+    for part in module.modules():
+        if isinstance(part, _Shared):
+            part.shares = [
+                (one.rows, one.gradients[part.names[0]], one.gradients.get(part.names[1])) for one in shares
+            ]
+
+
+class _Shared(nn.Module):
+    """Weight, bias and the shares of a layer."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, name: str, layer: nn.Linear | nn.Conv2d) -> None:
+        super().__init__()
+        self.names = (f"{name}.weight", f"{name}.bias")
+        self.weight, self.bias = layer.weight, layer.bias
+        self.shares: list[tuple[slice, torch.Tensor, torch.Tensor | None]] = []
+
+
+class _Linear(_Shared):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _LinearOfEach.apply(values, self.weight, self.bias, self.shares)
+        return result
+
+
+class _Convolution(_Shared):
+    def __init__(self, name: str, layer: nn.Conv2d) -> None:
+        super().__init__(name, layer)
+        self.form = (layer.stride, layer.padding, layer.dilation, layer.groups)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _ConvolutionOfEach.apply(values, self.weight, self.bias, self.form, self.shares)
+        return result
+
+
+class _LinearOfEach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: Any, shares: Any) -> torch.Tensor:
+        ctx.save_for_backward(values, weight)
+        ctx.shares = shares
+        return functional.linear(values, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, slopes: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        values, weight = ctx.saved_tensors
+        for rows, of_weight, of_bias in ctx.shares:
+            mine = slopes[rows].flatten(0, -2)
+            of_weight.addmm_(mine.t(), values[rows].flatten(0, -2))
+            if of_bias is not None:
+                of_bias += mine.sum(0)
+        return (slopes @ weight if ctx.needs_input_grad[0] else None), None, None, None
+
+
+class _ConvolutionOfEach(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: Any, form: Any, shares: Any
+    ) -> torch.Tensor:
+        ctx.save_for_backward(values, weight)
+        ctx.form, ctx.shares = form, shares
+        return functional.conv2d(values, weight, bias, *form)
+
+    @staticmethod
+    def backward(ctx: Any, slopes: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        values, weight = ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.form
+
+        def back(slopes: torch.Tensor, values: torch.Tensor, wanted: list[bool]) -> Any:
+            return torch.ops.aten.convolution_backward(
+                slopes, values, weight, [len(weight)], stride, padding, dilation, False, [0, 0], groups, wanted
+            )
+
+        for rows, of_weight, of_bias in ctx.shares:
+            _, by_weight, by_bias = back(slopes[rows], values[rows], [False, True, of_bias is not None])
+            of_weight += by_weight
+            if of_bias is not None:
+                of_bias += by_bias
+        by_values = back(slopes, values, [True, False, False])[0] if ctx.needs_input_grad[0] else None
+        return by_values, None, None, None, None

@@ -1,0 +1,219 @@
+"""Sums and means of columns, one value a participant."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from learning.datasets import Dataset
+from learning.parameters import Parameters
+from learning.tasks.statistic import (
+    GRID,
+    Estimate,
+    StatisticOptions,
+    StatisticTask,
+    column_name,
+    column_values,
+    reduced,
+    why_withheld,
+)
+
+_TOO_FEW: Final = 3.0
+"""Standard deviations that the number of those who answered must stand above 0 for a mean to be stated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumOptions(StatisticOptions):
+    """Options of a sum: those of any statistic; of several rows a participant contributes their sum."""
+
+    reduce: str = "sum"
+
+
+class Sum(StatisticTask):
+    """Sum over participants of one value each, for one or more columns.
+
+    A value v in [low, high] is sent as v / B with B = max(|low|, |high|), and nothing as 0. Each of the c columns is
+    then at most 1 in size, and the contribution at most sqrt(c): met where every value is at a bound of size B.
+    """
+
+    Options: Final = SumOptions
+    name: Final = "sum"
+
+    def __init__(self, options: SumOptions) -> None:
+        self.options = options
+        columns = len(options.columns)
+        self.contribution_shapes = {"sum": (columns,)}
+        self.l2_sensitivity = math.sqrt(columns)
+        self._unit = np.maximum(np.abs(options.bounds[0]), np.abs(options.bounds[1]))
+
+    def contribution(self, data: Dataset) -> Parameters:
+        """Return values over B, float32 (columns,), each in [-1, 1]; 0 where there is nothing."""
+        sent = np.zeros(len(self.options.columns), dtype=np.float32)
+        for place, (column, low, high) in enumerate(zip(self.options.columns, *self.options.bounds, strict=True)):
+            value = reduced(column_values(data, column), self.options.reduce, low, high)
+            if value is not None:
+                sent[place] = value / self._unit[place]
+        return {"sum": sent}
+
+    def statistic(self, estimate: Estimate) -> dict[str, Any]:
+        """Return sums over the participants of one round, as many as took part on average."""
+        scale = self._unit * estimate.participants
+        errors = self._errors(estimate.stddev, estimate.participants)
+        values = [
+            {
+                "name": column_name(column),
+                "value": float(mean * one),
+                "standard_error": error,
+                "per_participant": float(mean * unit),
+            }
+            for column, mean, one, error, unit in zip(
+                self.options.columns, estimate.mean, scale, errors, self._unit, strict=True
+            )
+        ]
+        note = f"Sums over the {estimate.participants:.6g} participants of one round, on average."
+        return {"values": values, "note": note}
+
+    def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
+        """As `StatisticTask.expected_errors`: of each column's sum; who has no value adds 0."""
+        return [
+            {
+                "name": column_name(column),
+                "standard_error": error,
+                "least": participants * min(float(low), 0.0),
+                "most": participants * max(float(high), 0.0),
+                "withheld": False,
+            }
+            for column, error, low, high in zip(
+                self.options.columns, self._errors(stddev, participants), *self.options.bounds, strict=True
+            )
+        ]
+
+    def _errors(self, stddev: float, participants: float) -> list[float]:
+        """Of each column's sum."""
+        return [float(error) for error in stddev * participants * self._unit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanOptions(StatisticOptions):
+    """Options of a mean.
+
+    Attributes:
+        count: whether participants may have nothing to say about a column: how many have is then estimated within the
+            same noised sum. Without it everybody counts, whoever has no value as the middle of the bounds, and the
+            standard error is smaller by a factor of sqrt(2) to 2.
+    """
+
+    count: bool = True
+
+
+class Mean(StatisticTask):
+    """Mean over participants of one value each, for one or more columns; not weighted by their numbers of rows.
+
+    With x = (v - low) / (high - low) in [0, 1] a participant sends the pair (x, 1 - x) for a column, and (0, 0) where
+    she has nothing to say. Its norm is at most 1, met at both bounds, so of c columns sqrt(c). The pair's sum counts
+    who answered, inside the same noise: with A and B the noised means of its halves, the mean over those who answered
+    is low + (high - low) A / (A + B), of standard error (high - low) s sqrt(A^2 + B^2) / (A + B)^2 where s is that of
+    A and of B (the delta method). A pair (2x - 1, 1) says the same, sqrt(2) times as large.
+
+    Without the count it is 2x - 1 alone, in [-1, 1], and the standard error s (high - low) / 2.
+    """
+
+    Options: Final = MeanOptions
+    name: Final = "mean"
+
+    def __init__(self, options: MeanOptions) -> None:
+        self.options = options
+        columns = len(options.columns)
+        names = ("above_low", "below_high") if options.count else ("middle",)
+        self.contribution_shapes = dict.fromkeys(names, (columns,))
+        self.l2_sensitivity = math.sqrt(columns)
+
+    def contribution(self, data: Dataset) -> Parameters:
+        """Return the pairs, or 2x - 1; float32 (columns,) each."""
+        above = np.zeros(len(self.options.columns))
+        answered = np.zeros(len(self.options.columns), dtype=bool)
+        for place, (column, low, high) in enumerate(zip(self.options.columns, *self.options.bounds, strict=True)):
+            value = reduced(column_values(data, column), self.options.reduce, low, high)
+            if value is not None:
+                # Multiples of 1/2^24 in [0, 1]: then 1 - x is exact in float32 too, and no norm exceeds 1 by rounding.
+                above[place] = round((value - low) / (high - low) * GRID) / GRID
+                answered[place] = True
+        if not self.options.count:
+            return {"middle": np.where(answered, 2 * above - 1, 0).astype(np.float32)}
+        return {
+            "above_low": above.astype(np.float32),
+            "below_high": np.where(answered, 1 - above, 0).astype(np.float32),
+        }
+
+    def statistic(self, estimate: Estimate) -> dict[str, Any]:
+        """Return the mean of each column with its standard error, and the share of participants who answered."""
+        columns, (low, high) = self.options.columns, self.options.bounds
+        if not self.options.count:
+            spread, middle = (high - low) / 2, (high + low) / 2
+            errors = self._errors(estimate.stddev)
+            values = [
+                {
+                    "name": column_name(column),
+                    "value": float(centre + half * min(max(found, -1.0), 1.0)),
+                    "standard_error": error,
+                }
+                for column, centre, half, found, error in zip(
+                    columns, middle, spread, estimate.mean, errors, strict=True
+                )
+            ]
+            return {"values": values, "note": "Each participant counts once, whatever her number of rows."}
+        values = []
+        above, below = estimate.mean[: len(columns)], estimate.mean[len(columns) :]
+        answered_error = _answered_error(estimate.stddev)
+        for column, first, second, a, b in zip(columns, low, high, above, below, strict=True):
+            answered, share, error = float(a + b), None, None
+            if answered > _TOO_FEW * answered_error:  # else the quotient says nothing
+                share = min(max(float(a) / answered, 0.0), 1.0)
+                error = self._errors(estimate.stddev / answered, share)[len(values)]
+            told: dict[str, Any] = {
+                "name": column_name(column),
+                "value": None if share is None else float(first + (second - first) * share),
+                "standard_error": error,
+                "answered": min(max(answered, 0.0), 1.0),
+                "answered_error": answered_error,
+            }
+            values.append(told if share is not None else told | {"why": why_withheld(answered, answered_error)})
+        return {
+            "values": values,
+            "note": "Each participant who has a value counts once, whatever her number of rows.",
+        }
+
+    def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
+        """As `StatisticTask.expected_errors`: of each column's mean.
+
+        Where it is counted who has a value, the error is largest if the mean lies at a bound; in the middle of the
+        bounds it is smaller by sqrt(2), and ``standard_error_middle`` is that.
+        """
+        counted = self.options.count
+        return [
+            {
+                "name": column_name(column),
+                "standard_error": error,
+                "standard_error_middle": middle,
+                "least": float(low),
+                "most": float(high),
+                "withheld": counted and _TOO_FEW * _answered_error(stddev) >= 1,
+            }
+            for column, error, middle, low, high in zip(
+                self.options.columns, self._errors(stddev), self._errors(stddev, 0.5), *self.options.bounds, strict=True
+            )
+        ]
+
+    def _errors(self, stddev: float, share: float = 1.0) -> list[float]:
+        """Of each column's mean, if all have a value; ``share``: where it lies between the bounds, 0 to 1."""
+        low, high = self.options.bounds
+        factor = math.hypot(share, 1 - share) if self.options.count else 0.5
+        return [float(error) for error in (high - low) * (stddev * factor)]
+
+
+def _answered_error(stddev: float) -> float:
+    """Standard error of the share who have a value: of the sum of a pair."""
+    return math.sqrt(2) * stddev

@@ -1,0 +1,272 @@
+"""What a task in torch says of its module, and how that is tried before anything is trained."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, ClassVar, Final, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import nn
+from torch.nn import functional
+
+from learning.datasets import Dataset
+from learning.device import AUTO, CPU, CUDA, chosen_device, chosen_threads
+from learning.local_training import Arrays
+from learning.options import TrainingOptions
+from learning.own_task import RuleBroken, TaskUnavailable
+from learning.parameters import Parameters, Shapes, check_shapes, layers_of
+from learning.task import ModelTask
+from learning.tasks.dropout import replace_dropout
+from learning.tasks.inputs import check_examples, require_labels
+from learning.tasks.shared_step import shareable
+
+IGNORED: Final = -100
+"""Label of what fills up a batch: it counts nowhere."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class TorchModule(ModelTask):
+    """The half of `learning.tasks.torch_task.TorchTask` that its authors see: what they say, and its defaults."""
+
+    name: str
+    Options: ClassVar[type[TrainingOptions]]
+    example_shape: tuple[int, ...]
+    """Of one example, without the axis of examples."""
+    classes: int
+    """Labels are 0 to classes - 1."""
+    example_dtype: ClassVar[DTypeLike] = np.float32
+    """What `inputs` is tried with."""
+    rows_a_block: ClassVar[int] = 250
+    """Examples evaluated at once: what they need in memory beside the model."""
+
+    def __init__(self, options: TrainingOptions) -> None:
+        """
+        Args:
+            options: an instance of ``Options``.
+
+        Raises:
+            learning.own_task.RuleBroken: the module can't be trained here; it says why.
+        """
+        self.options = options
+        torch.set_num_threads(1)
+        self._template = _tried(self._made(), self)
+        self._spare: list[nn.Module] = []
+        self._shareable = shareable(self._template)
+        self._spare_shareable: list[nn.Module] = []
+
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """Return a new module that maps what `inputs` gives to scores (n, classes).
+
+        Its initial weights may be drawn from torch's generator, which is seeded with ``options.initial_seed`` (0 where
+        there is none) around the call and put back afterwards. It has no buffers: batch norm's would be statistics of
+        examples that no update carries; take group norm.
+        """
+
+    def inputs(self, features: torch.Tensor) -> torch.Tensor:
+        """What the module takes for examples (n, *example_shape): bytes as float32 in 0..1, all else as it is."""
+        return features.float() / 255 if features.dtype == torch.uint8 else features
+
+    def counted(self, labels: torch.Tensor) -> torch.Tensor:
+        """Which labels count in the loss: bool, shaped as they are."""
+        return labels != IGNORED
+
+    def credited(self, labels: torch.Tensor) -> torch.Tensor:
+        """Which labels count in the accuracy: bool, shaped as they are."""
+        return self.counted(labels)
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy over the labels that count, in nats; 0 where none does.
+
+        Args:
+            outputs: (..., classes) scores before softmax.
+            labels: int64 (...), with ``IGNORED`` among them.
+        """
+        counted = self.counted(labels)
+        losses = functional.cross_entropy(
+            outputs.flatten(0, -2), labels.clamp(min=0).flatten(), reduction="none"
+        ).reshape(labels.shape)
+        return torch.where(counted, losses, 0).sum() / counted.sum().clamp(min=1)
+
+    def checked_loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """As `loss`. Of several numbers a sum would be taken here and there without a word: RuleBroken."""
+        found = self.loss(outputs, labels)
+        if not isinstance(found, torch.Tensor) or found.ndim:
+            given = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+            wanted = "one number, the mean over the labels that count"
+            raise RuleBroken(f"loss() gives {given}; it must give {wanted}", "loss")
+        return found
+
+    def check(self, data: Dataset) -> None:
+        """Raise ValueError for data of another shape, or labels that are no classes."""
+        check_examples(data, self.example_shape, self.classes)
+
+    # -------------------------------------------------------------------------------------- the model
+
+    def initial_parameters(self) -> Parameters:
+        """The weights of a new `module`: the same in every process, whatever torch's generator drew before."""
+        return {name: tensor.detach().numpy().copy() for name, tensor in self._made().named_parameters()}
+
+    @cached_property
+    def contribution_shapes(self) -> Shapes:
+        """Those of the module's parameters."""
+        return {name: tuple(tensor.shape) for name, tensor in self._template.named_parameters()}
+
+    @classmethod
+    def stated_shapes(cls, options: TrainingOptions) -> Shapes:
+        """`contribution_shapes` of the task that has these options, without memory for a single weight.
+
+        ``module`` is called on an object that was not initialised, and may look at its options alone.
+        """
+        bare = cls.__new__(cls)
+        bare.options = options
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return {name: tuple(tensor.shape) for name, tensor in bare.module().named_parameters()}
+
+    def _made(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(getattr(self.options, "initial_seed", 0))
+            return self.module()
+
+    # -------------------------------------------------------------------------------------- beside
+
+    @staticmethod
+    def _taken(template: nn.Module, spare: list[nn.Module]) -> nn.Module:
+        """A module of this call's own, since torch puts a call's weights into it; several threads may be at work."""
+        try:
+            return spare.pop()
+        except IndexError:
+            return copy.deepcopy(template)  # names and no weights
+
+    def _cut(self, flat: NDArray[np.float32]) -> Parameters:
+        """Views of a flat vector, not copies: the first touch of a large model's memory costs as much as a step."""
+        shapes = self.contribution_shapes
+        ends = np.cumsum(layers_of(shapes)).tolist()
+        return {
+            name: flat[end - math.prod(shape) : end].reshape(shape)
+            for (name, shape), end in zip(shapes.items(), ends, strict=True)
+        }
+
+    def check_form(self, data: Dataset) -> None:
+        """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
+        require_labels(data)
+        self.check(data)
+
+    def _check(self, parameters: Parameters, data: Dataset) -> None:
+        check_shapes(parameters, self.contribution_shapes)
+        self.check(data)
+        if not len(data):
+            raise ValueError("a participant without examples cannot train")
+
+    def _device(self) -> torch.device:
+        chosen = chosen_device()
+        if chosen == AUTO:
+            chosen = CUDA if torch.cuda.is_available() else CPU
+        if chosen == CUDA and not torch.cuda.is_available():
+            raise TaskUnavailable(f"task {self.name!r} is to compute on cuda, and torch finds none: choose cpu or auto")
+        return torch.device(chosen)
+
+
+def _tried(module: nn.Module, task: TorchModule) -> nn.Module:
+    """The module as a template: dropout replaced, tried once, and without the memory of its weights."""
+    for attribute, such_as in (("example_shape", "(28, 28)"), ("classes", "10")):
+        if not hasattr(task, attribute):
+            raise RuleBroken(f"it doesn't say its {attribute}: add a line such as {attribute} = {such_as}")
+    shape = task.example_shape
+    if not (isinstance(shape, tuple | list) and all(isinstance(one, int) for one in shape)):
+        meant = f"({shape},)" if isinstance(shape, int) else "a tuple of whole numbers, such as (28, 28)"
+        raise RuleBroken(f"its example_shape is {shape!r}: write {meant}")
+    if not isinstance(module, nn.Module):
+        raise RuleBroken(f"module() returns {type(module).__name__}; it must return a torch.nn.Module", "module")
+    buffers = [name for name, _ in module.named_buffers()]
+    if buffers:
+        raise RuleBroken(
+            f"the module has buffers ({', '.join(buffers[:3])}), which no update carries: take nn.GroupNorm for "
+            "batch norm, whose buffers would tell of single participants, and keep constants as plain attributes",
+            "module",
+        )
+    _check_trained(dict(module.named_parameters()))
+    replace_dropout(module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        features = torch.from_numpy(np.zeros((2, *task.example_shape), dtype=task.example_dtype))
+        try:
+            outputs = module.train()(task.inputs(features))
+        except Exception as error:
+            raise RuleBroken(
+                f"the module can't take what inputs() gives for two examples of example_shape {task.example_shape}: "
+                f"{type(error).__name__}: {error}",
+                "module",
+            ) from error
+        drew = not torch.equal(torch.get_rng_state(), before)
+    if drew:
+        raise RuleBroken(
+            "the module draws from torch's generator when it runs, so that no run could be repeated: take modules "
+            "nn.Dropout for dropout, not functions, nor options of other layers",
+            "module",
+        )
+    if not isinstance(outputs, torch.Tensor):
+        raise RuleBroken(f"the module gives {type(outputs).__name__}; it must give one tensor of scores", "module")
+    if outputs.ndim < 2 or outputs.shape[0] != 2 or outputs.shape[-1] != task.classes:
+        raise RuleBroken(
+            f"the module gives scores {tuple(outputs.shape)} for two examples, and classes is {task.classes}: its last "
+            f"layer must give {task.classes} for each, (2, ..., {task.classes})",
+            "module",
+        )
+    bare = {tensor: nn.Parameter(tensor.to("meta")) for tensor in module.parameters()}  # one for two that are one
+    for part in list(module.modules()):
+        for name, tensor in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(part, name, bare[tensor])
+    return module
+
+
+def _check_trained(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raises RuleBroken: there is nothing to train, or a parameter that an update can't carry."""
+    if not parameters:
+        raise RuleBroken("the module must have parameters: there is nothing to train", "module")
+    frozen = [name for name, tensor in parameters.items() if not tensor.requires_grad]
+    if frozen:
+        raise RuleBroken(
+            f"the module has frozen parameters ({_named(frozen)}), which no update needs to carry: keep a frozen "
+            "backbone outside of the module, where inputs() runs the features through it, or run all examples through "
+            "it beforehand and let the study's data be what it gives; or let all of them be trained",
+            "module",
+        )
+    others = [f"{name} is {tensor.dtype}" for name, tensor in parameters.items() if tensor.dtype != torch.float32]
+    if others:
+        raise RuleBroken(
+            f"the module has parameters that aren't float32 ({_named(others)}): write .float() behind what makes them",
+            "module",
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def on_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Work on each item, on as many threads as were chosen; each computes by itself."""
+    threads = min(chosen_threads(), len(items))
+    if threads <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
+        return list(pool.map(work, items))
+
+
+def tensors_of(parameters: Parameters, device: torch.device) -> Arrays:
+    """The parameters on a device; on the processor they share memory with the arrays where those can be written to."""
+    return {name: torch.from_numpy(_writable(array)).to(device) for name, array in parameters.items()}
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that torch may look into: it takes none that can't be written to."""
+    return np.ascontiguousarray(array) if array.flags.writeable else array.copy()

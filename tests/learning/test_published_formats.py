@@ -1,0 +1,551 @@
+"""Published formats on small files of exactly these formats: right rows, right way up, and one clear error."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from published_files import cifar_rows, python2_batch, write_cifar_binary, write_cifar_pickles, write_leaf
+
+from learning.datasets import (
+    DatasetError,
+    count_examples,
+    dataset_identity,
+    has_part,
+    load_dataset,
+    load_labels,
+    load_part,
+    load_partition,
+    load_users,
+)
+from learning.published_images import identity_of
+from learning.published_text import Vocabulary
+from learning.restricted_pickle import PickleRefused, read_pickle, read_table
+
+# ---------------------------------------------------------------------------------------------- CIFAR-10
+
+
+@pytest.mark.parametrize("write", [write_cifar_binary, write_cifar_pickles])
+def test_both_versions_of_cifar(write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path)
+    name = f"cifar10:{tmp_path}"
+    train, test = load_dataset(name)
+    assert train.features.shape == (35, 32, 32, 3)
+    assert train.features.dtype == np.uint8
+    rows, labels = cifar_rows(2)  # the third batch
+    np.testing.assert_array_equal(train.labels[14:21], labels)
+    for colour in range(3):  # planes of 1,024, row by row
+        plane = rows[4, colour * 1024 : (colour + 1) * 1024].reshape(32, 32)
+        np.testing.assert_array_equal(train.features[18, :, :, colour], plane)
+    np.testing.assert_array_equal(test.labels, cifar_rows(5)[1])
+    np.testing.assert_array_equal(load_labels(name), train.labels)
+    assert count_examples(name) == 35
+    assert load_users(name) is None
+    some = load_partition(name, [34, 0, 18, 0])
+    np.testing.assert_array_equal(some.features, train.features[[34, 0, 18, 0]])
+    np.testing.assert_array_equal(some.labels, train.labels[[34, 0, 18, 0]])
+    assert load_partition(name, []).features.shape == (0, 32, 32, 3)
+    with pytest.raises(DatasetError, match="has 35 rows"):
+        load_partition(name, [35])
+
+
+def test_what_python_writes_today_is_read_too(tmp_path: Path) -> None:
+    """Batches that somebody saved again."""
+    write_cifar_pickles(tmp_path)
+    rows, labels = cifar_rows(0)
+    for protocol in (2, 5):
+        batch = {b"data": rows, b"labels": labels.tolist(), b"filenames": [b"a.png"] * 7}
+        (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=protocol))
+        np.testing.assert_array_equal(load_labels(f"cifar10:{tmp_path}")[:7], labels)
+    images = load_partition(f"cifar10:{tmp_path}", [3]).features
+    np.testing.assert_array_equal(images[0, 0, :, 0], rows[3, :32])
+
+
+class Malicious:
+    """What would run a command when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_malicious_pickle_runs_nothing(protocol: int, tmp_path: Path) -> None:
+    mark = tmp_path / "was-here"
+    bad = pickle.dumps({b"data": Malicious(mark), b"labels": []}, protocol=protocol)
+    pickle.loads(bad)
+    assert mark.exists()  # it would have
+    mark.unlink()
+    write_cifar_pickles(tmp_path)
+    (tmp_path / "data_batch_2").write_bytes(bad)
+    with pytest.raises(DatasetError, match=r"data_batch_2 is no batch of CIFAR-10 \(it names .*no data set needs"):
+        load_labels(f"cifar10:{tmp_path}")
+    for read in (read_pickle, read_table):
+        with pytest.raises(PickleRefused):
+            read(bad)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"cbuiltins\ngetattr\n.",
+        b"cnumpy\nload\n.",
+        b"cnumpy.core.multiarray\nfromfile\n.",
+        b"cpandas\nread_pickle\n.",
+        b"c_codecs\nencode\n(Vrot13\nVrot13\ntR.",
+        b"Pan-id\n.",
+        b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00",
+        b"",
+        b"}",
+    ],
+)
+def test_programs_are_refused(program: bytes) -> None:
+    with pytest.raises(PickleRefused):
+        read_pickle(program)
+
+
+def named(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+CALLABLE = [("_codecs", "encode"), ("numpy.core.numeric", "_frombuffer"), ("pandas.core.indexes.base", "_new_Index")]
+
+
+@pytest.mark.parametrize(("module", "name"), [*CALLABLE, ("pandas._libs.internals", "_unpickle_block")])
+@pytest.mark.parametrize("state", [b"(N}S'__defaults__'\n(I1\ntst", b"}S'mark'\nI1\ns"])
+def test_what_a_pickle_may_call_it_can_not_change(module: str, name: str, state: bytes) -> None:
+    """``setattr`` on a function would hold for the whole process: the next pickle would be read by another reader."""
+    with pytest.raises(PickleRefused, match="changes what it may only call"):
+        read_pickle(b"\x80\x02" + named(module, name) + state + b"b.")
+
+
+def grown(levels: int) -> bytes:
+    """A list of ten lists that are one, and so on: about 22 bytes for ten times as much."""
+    program = b"\x80\x02](" + b"K\x01" * 10 + b"eq\x00"
+    for level in range(levels):
+        program += b"](" + bytes([ord("h"), level]) * 10 + b"eq" + bytes([level + 1])
+    return program + b"."
+
+
+def test_a_pickle_is_no_larger_than_it_is() -> None:
+    """203 bytes became ten million numbers, a text may be encoded again and again, an index is a table of gigabytes."""
+    assert read_pickle(b"\x80\x02]q\x00(K\x01K\x01e.") == [1, 1]
+    for program in (grown(2), grown(6), b"\x80\x02]q\x00h\x00a."):
+        with pytest.raises(PickleRefused, match="it grows when it is read"):
+            read_pickle(program)
+    text = b"X\xe8\x03\x00\x00" + b"a" * 1000 + b"q\x00"
+    latin = b"X\x06\x00\x00\x00latin1q\x01"
+    again = named("_codecs", "encode") + b"q\x02](" + text + latin + b"00" + b"h\x02h\x00h\x01\x86R" * 20 + b"e."
+    with pytest.raises(PickleRefused, match="it grows when it is read"):
+        read_pickle(b"\x80\x02" + again)
+    with pytest.raises(PickleRefused, match="numbers what it remembers"):
+        read_pickle(b"\x80\x02Nr\xff\xff\xff\x0f.")
+    nested = grown(5)[:-1] + b"0" * 6  # the last one is what an array of objects holds
+    kind = named("numpy", "dtype") + b"(X\x02\x00\x00\x00O8K\x00K\x01tR"
+    array = named("numpy.core.multiarray", "_reconstruct") + b")R(K\x01K\x0a\x85" + kind + b"\x89h\x05tb."
+    with pytest.raises(PickleRefused, match="other things than numbers and text"):
+        read_pickle(nested + array)
+
+
+def test_integers_are_of_64_bits(tmp_path: Path) -> None:
+    assert read_pickle(pickle.dumps([2**63, -(2**63)], protocol=2)) == [2**63, -(2**63)]
+    for value in (2**80, -(2**80), (2**200,), {"labels": 10**1000}):
+        for protocol in (0, 2, 5):
+            with pytest.raises(PickleRefused, match="more than 64 bits"):
+                read_pickle(pickle.dumps(value, protocol=protocol))
+    write_cifar_pickles(tmp_path)
+    rows, labels = cifar_rows(0)
+    batch = {b"data": rows, b"labels": [2**63, *labels.tolist()[1:]]}
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(DatasetError, match="data_batch_1 is no batch of CIFAR-10"):
+        load_labels(f"cifar10:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([object()], dtype=object),
+        np.zeros(2, dtype=[("a", "<i4")]),
+        np.array(["a"]),
+        np.array(["2020"], dtype="datetime64[Y]"),
+        {1, 2},
+        1j,
+    ],
+)
+def test_arrays_of_anything_but_numbers_are_refused(value: object) -> None:
+    with pytest.raises(PickleRefused):
+        read_pickle(pickle.dumps(value, protocol=2))
+
+
+def test_an_array_is_as_long_as_its_shape_says() -> None:
+    good = python2_batch(*cifar_rows(0, 3))
+    assert read_pickle(good)[b"data"].shape == (3, 3072)
+    shape = b"J\x03\x00\x00\x00J\x00\x0c\x00\x00\x86"
+    assert good.count(shape) == 1
+    with pytest.raises(PickleRefused, match="length is not that of its shape"):
+        read_pickle(good.replace(shape, b"J\x04\x00\x00\x00J\x00\x0c\x00\x00\x86"))
+    with pytest.raises(PickleRefused, match="of type 'O4'"):
+        read_pickle(good.replace(b"U\x02u1", b"U\x02O4"))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_orders_and_byte_orders_of_arrays(order: Any) -> None:
+    for dtype in ("<f8", ">i4", "|u1"):
+        array = np.asarray(np.arange(6).reshape(2, 3), dtype=dtype, order=order)
+        for protocol in (2, 5):
+            np.testing.assert_array_equal(read_pickle(pickle.dumps([array], protocol=protocol))[0], array)
+
+
+def test_damaged_or_missing_cifar_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="doesn't hold CIFAR-10: put data_batch_1"):
+        load_part(f"cifar10:{tmp_path}", "train")
+    write_cifar_binary(tmp_path)
+    file = tmp_path / "data_batch_4.bin"
+    content = file.read_bytes()
+    for bad, why in ((content[:-1], "a multiple of 3073"), (b"\x0a" + content[1:], "classes above 9"), (b"", "0 b")):
+        file.write_bytes(bad)
+        with pytest.raises(DatasetError, match=rf"data_batch_4\.bin .*{why}"):
+            load_part(f"cifar10:{tmp_path}", "train")
+    file.unlink()
+    write_cifar_pickles(tmp_path)
+    rows, labels = cifar_rows(1)
+    for bad in (python2_batch(rows, labels[:-1]), python2_batch(rows, [10] * 7), python2_batch(rows[:, :9], labels)):
+        (tmp_path / "data_batch_5").write_bytes(bad)
+        with pytest.raises(DatasetError, match="data_batch_5"):
+            load_part(f"cifar10:{tmp_path}", "train")
+
+
+# ------------------------------------------------------------------------------------------------- LEAF
+
+
+def blank_with_a_dot(place: int) -> list[float]:
+    """An image of LEAF: 1.0 where nothing is written."""
+    pixels = [1.0] * 784
+    pixels[place] = 0.2
+    return pixels
+
+
+def test_leaf_has_ink_on_nothing(tmp_path: Path) -> None:
+    users = {f"f{n:04}": ([blank_with_a_dot(28 * n + k) for k in range(n + 1)], [n] * (n + 1)) for n in range(4)}
+    write_leaf(tmp_path / "train" / "all_data_0.json", {user: users[user] for user in ("f0001", "f0003")})
+    write_leaf(tmp_path / "train" / "all_data_1.json", {user: users[user] for user in ("f0000", "f0002")})
+    write_leaf(tmp_path / "test" / "all_data_0.json", {"f0001": users["f0001"]})
+    name = f"leaf:{tmp_path}"
+    train, test = load_dataset(name)
+    assert train.features.shape == (10, 28, 28)
+    assert train.features.dtype == np.uint8
+    assert int(train.features[0].max()) == 204  # (1 - 0.2) x 255
+    assert train.features[0].sum() == 204  # the rest is 0
+    assert train.features[0, 1, 0] == 204
+    np.testing.assert_array_equal(load_users(name), [0, 0, 1, 1, 1, 1, 2, 3, 3, 3])
+    np.testing.assert_array_equal(train.labels, [1, 1, 3, 3, 3, 3, 0, 2, 2, 2])
+    np.testing.assert_array_equal(test.labels, [1, 1])
+    np.testing.assert_array_equal(load_partition(name, [9, 0]).features, train.features[[9, 0]])
+    one = f"leaf:{tmp_path / 'train' / 'all_data_0.json'}"
+    assert count_examples(one) == 6
+    assert not has_part(one, "test")
+    with pytest.raises(DatasetError, match=r"no part 'test': name a file of test examples in \[data\] test"):
+        load_part(one, "test")
+
+
+def test_leaf_with_other_features(tmp_path: Path) -> None:
+    users = {"one": ([[0.5, -3.0], [1, 2]], [1, 0]), "nobody": ([], []), "two": ([[4, 5]], [2])}
+    write_leaf(tmp_path / "a.json", users)
+    data = load_part(f"leaf:{tmp_path}", "train")
+    assert data.features.dtype == np.float32
+    np.testing.assert_array_equal(data.features, [[0.5, -3.0], [1, 2], [4, 5]])
+    np.testing.assert_array_equal(load_users(f"leaf:{tmp_path}"), [0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-9],
+        lambda text: text.replace('"num_samples": [2]', '"num_samples": [3]'),
+        lambda text: text.replace("[1, 0]", "[1, 0, 2]"),
+        lambda text: text.replace("[1, 0]", "[1, 0.5]"),
+        lambda text: text.replace("[0.5, 1.0]", "[0.5]"),
+        lambda text: text.replace("[0.5, 1.0]", '"to be or not"'),
+        lambda text: text.replace("user_data", "data"),
+        lambda text: "[1]",
+        # Found by fuzzing: users in a list.
+        lambda text: text.replace('["one"]', "[1]").replace('{"one": {', "[{").replace("]}}}", "]}]}"),
+        lambda text: "[" * 100_000,
+        lambda text: text.replace("[0.5, 1.0]", f"[0.5, {'9' * 400}]"),
+        lambda text: text.replace("[1, 0]", f"[1, {10**30}]"),
+        lambda text: text.replace("[1, 0]", "[1, 1e400]"),
+    ],
+)
+def test_damaged_leaf_is_one_clear_error(change: Callable[[str], str], tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    write_leaf(file, {"one": ([[0.5, 1.0], [1.5, 2.0]], [1, 0])})
+    assert count_examples(f"leaf:{tmp_path}") == 2
+    file.write_text(change(file.read_text()))
+    with pytest.raises(DatasetError, match=r"a\.json isn't LEAF's JSON"):
+        count_examples(f"leaf:{tmp_path}")
+
+
+# --------------------------------------------------------------------------------- TensorFlow Federated
+
+
+def write_emnist(file: Path, writers: dict[str, int], *, columns: bool = False) -> None:
+    h5py = pytest.importorskip("h5py", reason="HDF5 needs the extra `data`")
+    with h5py.File(file, "w") as opened:
+        for number, (writer, count) in enumerate(writers.items()):
+            pixels = np.ones((count, 28, 28), np.float32)
+            pixels[:, number, 5] = 0.0
+            label = np.arange(count, dtype=np.int32) + number
+            group = opened.create_group(f"examples/{writer}")
+            group["pixels"], group["label"] = pixels, label[:, None] if columns else label
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_federated_emnist_by_writer(columns: bool, tmp_path: Path) -> None:
+    write_emnist(tmp_path / "fed_emnist_train.h5", {"f0001_41": 3, "f0000_14": 2, "f0002_00": 6}, columns=columns)
+    write_emnist(tmp_path / "fed_emnist_test.h5", {"f0000_14": 1}, columns=columns)
+    for name in (f"femnist:{tmp_path}", f"femnist:{tmp_path / 'fed_emnist_train.h5'}"):
+        train, test = load_dataset(name)
+        assert train.features.shape == (11, 28, 28)
+        assert (train.features.dtype, len(test)) == (np.uint8, 1)
+        np.testing.assert_array_equal(load_users(name), [0] * 2 + [1] * 3 + [2] * 6)  # HDF5 lists groups by name
+        np.testing.assert_array_equal(train.labels, [1, 2, 0, 1, 2, 2, 3, 4, 5, 6, 7])
+        assert train.features[0].sum() == 255  # ink on nothing
+        assert train.features[0, 1, 5] == 255
+        np.testing.assert_array_equal(load_partition(name, [10, 1]).labels, [7, 2])
+    with pytest.raises(DatasetError, match="isn't in the format"):
+        load_part(f"stackoverflow:{_with_words(tmp_path / 'fed_emnist_train.h5')}", "train")
+    (tmp_path / "fed_emnist_train.h5").write_bytes(b"nothing of the kind")
+    with pytest.raises(DatasetError, match=r"fed_emnist_train\.h5 isn't in the format"):
+        load_part(f"femnist:{tmp_path}", "train")
+
+
+SECRET = b"what lies in another file of this machine"
+
+
+def _elsewhere(kind: str, folder: Path) -> None:
+    """A set of one writer, and of one user, something of whose content lies elsewhere, or nowhere."""
+    h5py = pytest.importorskip("h5py", reason="HDF5 needs the extra `data`")
+    write_emnist(folder / "other.h5", {"w": 2})
+    raw = folder / "raw.bin"
+    raw.write_bytes(SECRET + bytes(2 * 28 * 28 * 4))
+    _with_words(folder / "stackoverflow_train.h5")
+    for name, member, item, shape in (
+        ("fed_emnist_train", "pixels", "<f4", (2, 28, 28)),
+        ("stackoverflow_train", "tokens", f"S{len(SECRET)}", (1,)),
+    ):
+        with h5py.File(folder / f"{name}.h5", "w") as opened:
+            group = opened.create_group("examples/a")
+            if member == "pixels":
+                group["label"] = np.zeros(shape[0], np.int32)
+            if kind == "external storage":
+                group.create_dataset(member, shape, item, external=[(str(raw), 0, h5py.h5f.UNLIMITED)])
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout(shape, item)
+                layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "examples/w/pixels", (2, 28, 28))[
+                    (slice(None),) * 3 if member == "pixels" else (slice(0, 1), 0, 0)
+                ]
+                group.create_virtual_dataset(member, layout)
+            elif kind == "external link":
+                group[member] = h5py.ExternalLink("other.h5", "/examples/w/pixels")
+            elif kind == "soft link":
+                opened["there"] = np.zeros(shape, item)
+                group[member] = h5py.SoftLink("/there")
+            elif kind == "external group":
+                del opened["examples/a"]
+                opened["examples/a"] = h5py.ExternalLink("other.h5", "/examples/w")
+            elif kind == "external root":
+                del opened["examples"]
+                opened["examples"] = h5py.ExternalLink("other.h5", "/examples")
+            elif kind == "nowhere":
+                group.create_dataset(member, (10**10, *shape[1:]), item, chunks=(1, *shape[1:]))
+            elif kind == "nowhere, compressed":
+                group.create_dataset(
+                    member, (10**6, *shape[1:]), item, chunks=(10, *shape[1:]), compression="gzip"
+                )[0] = np.zeros(shape[1:], item)
+            else:
+                group[member] = np.zeros(shape if member == "pixels" else 200, item)
+                for number in range(300):
+                    opened[f"examples/b{number:03}"] = group
+
+
+ELSEWHERE = {
+    "external storage": "elsewhere, and nothing but the file itself is read",
+    "virtual": "elsewhere, and nothing but the file itself is read",
+    "external link": "a link to elsewhere in the place of",
+    "soft link": "a link to elsewhere in the place of",
+    "external group": "a link to elsewhere in the place of 'a'",
+    "external root": "a link to elsewhere in the place of 'examples'",
+    "nowhere": r"claims \d+ bytes in '\w+', of which it stores 0; at most",
+    "nowhere, compressed": r"claims \d+ bytes in '\w+', of which it stores \d+; at most",
+    "one under many names": "claims to store more than it holds",
+}
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_nothing_but_the_file_itself_is_read(kind: str, tmp_path: Path) -> None:
+    """Such a file showed what lies in another one, and kept its name in the ledger when that changed."""
+    _elsewhere(kind, tmp_path)
+    for name in ("femnist", "stackoverflow"):
+        file = "fed_emnist_train.h5" if name == "femnist" else "stackoverflow_train.h5"
+        with pytest.raises(DatasetError, match=ELSEWHERE[kind]) as refused:
+            load_part(f"{name}:{tmp_path / file}", "train")
+        assert file in str(refused.value)
+        assert "secret" not in str(refused.value)
+
+
+def test_what_is_compressed_well_is_read(tmp_path: Path) -> None:
+    """Blank images, a thousandth of their size on disk; texts of fixed length; and one link under another name."""
+    h5py = pytest.importorskip("h5py", reason="HDF5 needs the extra `data`")
+    with h5py.File(tmp_path / "fed_emnist_train.h5", "w") as opened:
+        group = opened.create_group("examples/w")
+        shape = (300, 28, 28)
+        group.create_dataset("pixels", data=np.ones(shape, "<f4"), chunks=(100, 28, 28), compression="gzip")
+        group["label"] = np.zeros(300, np.int32)
+        group["alias"] = group["label"]
+    assert load_part(f"femnist:{tmp_path}", "train").features.shape == (300, 28, 28)
+    with h5py.File(_with_words(tmp_path / "stackoverflow_train.h5"), "w") as opened:
+        opened.create_group("examples/u")["tokens"] = np.array([b"to the", b"the"])
+    assert load_part(f"stackoverflow:{tmp_path}", "train").features[:, :4].tolist() == [[4, 2, 1, 5], [4, 1, 5, 0]]
+
+
+def test_a_block_that_is_damaged_where_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are read after the file's structure was: what h5py raises then is one clear error, too."""
+    h5py = pytest.importorskip("h5py", reason="HDF5 needs the extra `data`")
+    file = tmp_path / "fed_emnist_train.h5"
+    with h5py.File(file, "w") as opened:
+        group = opened.create_group("examples/w")
+        noise = np.random.default_rng(1).random((20, 28, 28)).astype("<f4")
+        group.create_dataset("pixels", data=noise, chunks=(20, 28, 28), compression="gzip")
+        group["label"] = np.zeros(20, np.int32)
+        at = group["pixels"].id.get_chunk_info(0).byte_offset
+    content = bytearray(file.read_bytes())
+    content[at : at + 200] = bytes(200)
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"fed_emnist_train\.h5 isn't in the format"):
+        load_part(f"femnist:{tmp_path}", "train")
+    for error in (MemoryError(), RuntimeError("no"), OSError("no")):
+        write_emnist(file, {"w": 2})
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr("learning.published_images._inked", lambda pixels: pixels)
+            patched.setattr(h5py.Dataset, "__getitem__", fail)
+            with pytest.raises(DatasetError, match=r"fed_emnist_train\.h5 (isn't in|needs more memory than there is)"):
+                load_part(f"femnist:{tmp_path}", "train")
+
+
+def test_texts_that_are_all_one_are_no_longer_than_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h5py = pytest.importorskip("h5py", reason="HDF5 needs the extra `data`")
+    file = _with_words(tmp_path / "stackoverflow_train.h5")
+    with h5py.File(file, "w") as opened:
+        opened.create_group("examples/u")["tokens"] = np.array(["the " * 5_000] * 200, dtype=h5py.string_dtype())
+    monkeypatch.setattr("learning.plain_hdf5.MOST_BYTES", 1 << 16)
+    assert len(load_part(f"stackoverflow:{file}", "train")) == 200  # each stands there for itself
+    found = h5py.Dataset.__getitem__
+    with monkeypatch.context() as patched:  # what one string under 200 references would become
+        patched.setattr(h5py.Dataset, "__getitem__", lambda self, key: [one * 9 for one in found(self, key)])
+        with pytest.raises(DatasetError, match="claims texts that are longer than the whole of it"):
+            load_part(f"stackoverflow:{file}", "train")
+
+
+def _with_words(file: Path) -> Path:
+    file.with_name("stackoverflow.word_count").write_text("the\t9\nto\t5\n")
+    return file
+
+
+def test_missing_files_and_a_missing_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DatasetError, match=r"holds 0 files fed_emnist\*_train\.h5"):
+        load_part(f"femnist:{tmp_path}", "train")
+    with pytest.raises(DatasetError, match=r"there is no file .*word_count, the words by frequency"):
+        load_part(f"stackoverflow:{tmp_path}", "train")
+    file = _with_words(tmp_path / "stackoverflow_train.h5")
+    with pytest.raises(DatasetError, match=r"there is no file .*stackoverflow_train\.h5"):
+        load_part(f"stackoverflow:{tmp_path}", "train")
+    file.write_bytes(b"\x89HDF")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(DatasetError, match=r"needs h5py, which isn't installed: pip install '\.\[data\]'"):
+        load_part(f"stackoverflow:{tmp_path}", "train")
+
+
+def test_stackoverflow_sentences(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="HDF5 needs the extra `data`")
+    (tmp_path / "stackoverflow.word_count").write_text("the\t9\nto\t5\nbe\t3\n")
+    long = b" ".join([b"be"] * 25)
+    with h5py.File(tmp_path / "stackoverflow_train.h5", "w") as opened:
+        for user, sentences in (("0009", [b"to be the bug"] * 300), ("0012", [long, b"", b"the"])):
+            opened.create_group(f"examples/{user}")["tokens"] = np.array(sentences, dtype=h5py.string_dtype())
+    name = f"stackoverflow:{tmp_path}"
+    data = load_part(name, "train")
+    assert data.features.shape == data.labels.shape == (259, 20)  # at most 256 of a user
+    assert (data.features.dtype, data.labels.dtype) == (np.int32, np.int64)
+    np.testing.assert_array_equal(np.bincount(load_users(name)), [256, 3])
+    # V = 3: 4 is any other word, 5 the beginning, 6 the end.
+    np.testing.assert_array_equal(data.features[0], [5, 2, 3, 1, 4, 6, *[0] * 14])
+    np.testing.assert_array_equal(data.labels[0], [2, 3, 1, 4, 6, *[0] * 15])
+    np.testing.assert_array_equal(data.features[256], [5, *[3] * 19])  # cut after 20 words, without an end
+    np.testing.assert_array_equal(data.labels[256], [3] * 20)
+    np.testing.assert_array_equal(data.labels[257], [6, *[0] * 19])
+    assert not has_part(name, "test")
+
+
+def test_sequences_of_a_vocabulary() -> None:
+    words = Vocabulary.of(["a", "b"])
+    assert (words.unknown, words.beginning, words.end) == (3, 4, 5)
+    exact = words.sequences([["a"] * 20, ["b"] * 19])
+    np.testing.assert_array_equal(exact[1][0], [1] * 20)
+    np.testing.assert_array_equal(exact[1][1], [*[2] * 19, 5])
+    np.testing.assert_array_equal(exact[0][:, 1:], exact[1][:, :-1])
+
+
+def test_the_identity_tells_files_apart(tmp_path: Path) -> None:
+    write_cifar_binary(tmp_path)
+    first = dataset_identity(f"cifar10:{tmp_path}")
+    elsewhere = tmp_path / "copy"
+    elsewhere.mkdir()
+    write_cifar_binary(elsewhere)
+    assert dataset_identity(f"cifar10:{elsewhere}") == first
+    batch = elsewhere / "data_batch_2.bin"
+    content = bytearray(batch.read_bytes())
+    content[5] ^= 1  # as long as before
+    batch.write_bytes(content)
+    assert dataset_identity(f"cifar10:{elsewhere}") != first
+
+
+def test_the_identity_is_of_the_content_whatever_it_is_called(tmp_path: Path) -> None:
+    """Two people's files of one size and name; one's own file under another name."""
+    mine, hers, moved = tmp_path / "mine" / "a.json", tmp_path / "hers" / "a.json", tmp_path / "moved" / "b.json"
+    write_leaf(mine, {"one": ([[0.0, 1.0]], [1])})
+    write_leaf(hers, {"one": ([[9.0, 1.0]], [1])})
+    write_leaf(moved, {"one": ([[0.0, 1.0]], [1])})
+    assert mine.stat().st_size == hers.stat().st_size
+    known = {file: dataset_identity(f"leaf:{file.parent}") for file in (mine, hers, moved)}
+    assert known[mine] == known[moved] != known[hers]
+    write_leaf(mine, {"one": ([[9.0, 1.0]], [1])})  # read anew once it changed
+    os.utime(mine, (0, 0))  # a clock may be too coarse to tell
+    assert dataset_identity(f"leaf:{mine}") == known[hers]
+
+
+def test_words_are_part_of_the_sentences(tmp_path: Path) -> None:
+    (tmp_path / "stackoverflow_train.h5").write_bytes(b"sentences")
+    counts = tmp_path / "stackoverflow.word_count"
+    counts.write_text("the\t9\nto\t5\n")
+    first = dataset_identity(f"stackoverflow:{tmp_path}")
+    counts.write_text("two\t9\nto\t5\n")
+    assert dataset_identity(f"stackoverflow:{tmp_path}") != first
+
+
+def test_a_file_that_is_gone_has_no_identity(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"gone\.json can't be read \(No such file"):
+        identity_of("leaf", [tmp_path / "gone.json"])
