@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from learning.data_names import check_dataset_name, located
+from learning.server_optimizers import ServerOptimizer, make_server_optimizer
+from learning.task_names import check_task_name
 from wire.settings_file import (
     ConfigurationError,
     Settings,
@@ -58,21 +61,29 @@ class StudyTable(Table):
     """Most participants of one round: the plan is for so many, and they may be enrolled one by one.
 
     Left out: as many as the roster lists when the study begins."""
-    task: Literal["softmax-regression", "mlp", "cnn", "synthetic"]
-    """What is trained. ``cnn`` needs the extra ``torch``; ``synthetic`` trains nothing: for load tests."""
+    task: Annotated[str, AfterValidator(check_task_name)]
+    """What is computed: a name that `learning.task.make_task` knows, or ``module:Class`` of one's own."""
 
 
 class DataTable(Table):
     """[data]: where the examples come from and how they are cut into one part per participant."""
 
-    dataset: Literal["fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset"] = "fashion-mnist-subset"
-    """``fashion-mnist`` is the full set where this machine has it, else the subset that ships here."""
-    partition: Literal["iid", "dirichlet"] = "dirichlet"
-    """``iid``: the same mixture of classes for all. ``dirichlet``: a mixture drawn for each participant."""
+    dataset: Annotated[str, AfterValidator(check_dataset_name)] = "fashion-mnist-subset"
+    """A name that `sordino data list` shows, FORMAT:PATH, or ``own``: each participant has a file of her own.
+
+    ``fashion-mnist`` is the full set where this machine has it, else the subset that ships here."""
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
+    """``iid``: the same mixture of classes for all. ``dirichlet``: a mixture drawn for each participant. ``shards``: a
+    few runs of the examples sorted by class. ``natural``: one user of the set for each participant."""
     alpha: float = Field(default=1.0, gt=0, le=1e6)
-    """Concentration of the Dirichlet mixture; small is uneven. Ignored for ``iid``."""
+    """Concentration of the Dirichlet mixture; small is uneven. Only ``dirichlet`` looks at it."""
+    shards: int = Field(default=2, ge=1, le=1_000_000)
+    """Runs of each participant. Only ``shards`` looks at it."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the partition. Public; both sides cut the data set by it."""
+    test: str = ""
+    """The coordinator's own file to evaluate on, .npz or .csv; empty: the data set's test part, where it has one.
+    Without either nothing is evaluated."""
 
 
 class PrivacyTable(Table):
@@ -84,8 +95,8 @@ class PrivacyTable(Table):
     """Budget for epsilon_coordinator over all rounds."""
     delta: float = Field(gt=0, lt=1)
     """Chance that the guarantee fails; well below one over the number of participants."""
-    clip: float = Field(default=1.0, gt=0, le=1e9)
-    """Largest L2 norm of one update, in the model's own units."""
+    clip: float | None = Field(default=None, gt=0, le=1e9)
+    """Largest L2 norm of one update, in the model's own units. Left out: the task's own bound, or 1 if it has none."""
     bits: int = Field(default=16, ge=1, le=62)
     """B: bits of one value on the wire."""
     sampling: Literal["none", "lottery"] = "none"
@@ -128,11 +139,15 @@ class PrivacyTable(Table):
     sketch_ratio: float = Field(default=10.0, ge=1, le=1e6)
     """By how much the sketch is shorter than the update."""
 
-    def coding(self, layers: Sequence[int]) -> dict[str, Any]:
-        """Arguments of `wire.study.plan_study` for a model whose arrays hold so many values."""
+    def coding(self, layers: Sequence[int], clip: float) -> dict[str, Any]:
+        """Arguments of `wire.study.plan_study` for a model whose arrays hold so many values.
+
+        Args:
+            clip: as `learning.task.clip_of` settles it.
+        """
         return coding(
             layers,
-            clip=self.clip,
+            clip=clip,
             by_layer=self.clip_by_layer,
             scaling=self.clip_scaling,
             update=self.clip_update,
@@ -177,8 +192,19 @@ class DeadlineTable(Table):
 class ServerOptimizerTable(Table):
     """[server_optimizer]: how the coordinator applies the mean update."""
 
-    rate: float = Field(default=1.0, gt=0, le=1e6)
+    name: Literal["fedavg", "fedadagrad", "fedadam", "fedyogi"] = "fedavg"
+    """Federated averaging with momentum, or one of the adaptive ones."""
+    rate: float | None = Field(default=None, gt=0, le=1e6)
+    """Left out: 1 for fedavg, and what `learning.server_optimizers.DEFAULT_RATES` says for the adaptive ones."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    second_momentum: float = Field(default=0.99, ge=0, lt=1)
+    """Of the squares that fedadam and fedyogi keep."""
+    adaptivity: float = Field(default=1e-3, gt=0, le=1e6)
+    """tau of the adaptive ones: what is added to the root of those squares."""
+
+    def make(self) -> ServerOptimizer:
+        """The optimizer, at rest."""
+        return make_server_optimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
 
 
 class CoordinatorTable(Table):
@@ -295,5 +321,11 @@ def load(path: Path) -> StudyConfiguration:
     made_later = {"state", "lottery", "transcript_key"} | (set() if table.enrolment_listen else {"card"})
     paths: dict[str, Any] = {name: base / getattr(table, name) for name in _PATHS}
     readable = {f"coordinator.{name}": value for name, value in paths.items() if name not in made_later}
+    if configuration.data.test:
+        readable["data.test"] = base / configuration.data.test
     check_files(file, readable, hint="Correct the path, or make the study again with `sordino init`.")
-    return configuration.model_copy(update={"coordinator": table.model_copy(update=paths)})
+    data = configuration.data
+    examples = {"dataset": located(data.dataset, base), "test": str(base / data.test) if data.test else ""}
+    return configuration.model_copy(
+        update={"coordinator": table.model_copy(update=paths), "data": data.model_copy(update=examples)}
+    )

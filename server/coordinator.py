@@ -21,9 +21,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from learning.datasets import DatasetError, load_part
+from learning.data_names import OWN
+from learning.datasets import DatasetError
 from learning.options import OptionError
-from learning.task import TaskUnavailable, make_task
+from learning.own_data import load_test
+from learning.parameters import layers_of
+from learning.task import TaskUnavailable, clip_of, make_task
 from mechanisms.plan import InfeasiblePlan
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
@@ -116,7 +119,9 @@ def open_study(
         found = files.read()
         roster = found.roster
         task = make_task(configuration.study.task, dict(configuration.task))
-        layers = [array.size for array in task.initial_parameters().values()]
+        layers = layers_of(task.contribution_shapes)
+        adaptive, sketch = privacy.clip_update != "fixed", privacy.sketch_rows > 0
+        clip = clip_of(task, privacy.clip, adaptive=adaptive, sketch=sketch)
         plan = plan_study(
             mechanism=privacy.mechanism,
             clients=configuration.study.participants or len(roster),
@@ -136,15 +141,19 @@ def open_study(
             largest_roster=privacy.largest_roster,
             graph=privacy.graph,
             adversary=privacy.adversary,
-            **privacy.coding(layers),
+            **privacy.coding(layers, clip),
         )
         check_roster_fits(plan, roster)
         draws = read_draws(roster, found.lottery_file, plan)
         check_hosts(roster, plan.colluders, coordinator.one_machine)
         document = StudyDocument(
-            study=configuration.study.name, task=task.name, task_options=dict(configuration.task), plan=plan
+            study=configuration.study.name,
+            task=task.name,
+            task_options=dict(configuration.task),
+            plan=plan,
+            own_data=configuration.data.dataset == OWN,
         )
-        test_data = load_part(configuration.data.dataset, "test")
+        test_data = load_test(configuration.data.dataset, configuration.data.test)
         transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
         journal = Journal(coordinator.state)
         study = Study(

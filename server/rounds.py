@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -74,6 +74,11 @@ def most_control_bytes(parameters: RoundParameters) -> int:
     step = max(1, (parameters.cohort - parameters.quorum) // 512)
     sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
     return 256 * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + 1024
+
+
+# Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
+_MOST_STAGED_BYTES: Final = 96 << 20
+_FEWEST_CREDITS: Final = 4
 
 
 class AttemptAborted(Exception):
@@ -147,9 +152,9 @@ class Attempt:
         self._waiting: set[int] = set()  # of the phase under way: who may still answer
         self._answered: set[int] = set()  # and whose answer counts
         parameters = config.parameters
-        self._uploads = Uploads(
-            packed_size(parameters.dim, parameters.bits), upload_credits, self._grant_credit, self.upload_failed
-        )
+        size = packed_size(parameters.dim, parameters.bits)
+        credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
+        self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()
         self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
         self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated

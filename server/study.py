@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import structlog
 
 from learning.datasets import Dataset
-from learning.server_optimizers import FedAvg
 from learning.task import Task
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
 from mechanisms.statement import LOTTERY
+from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.context import RoundConfig
 from secagg.messages import (
     ADVERTISE_KEYS,
@@ -40,6 +40,7 @@ from server.outgoing import Outgoing
 from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
+from server.round_figures import round_figures, study_figures
 from server.rounds import Attempt, AttemptAborted, most_control_bytes
 from server.sessions import Session, Sessions, check_proof
 from server.trained_model import Learned, TrainedModel
@@ -50,7 +51,7 @@ from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
 from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
-from wire.study import StudyDocument, planned_upload_bytes, round_parameters
+from wire.study import StudyDocument, round_parameters
 
 log = structlog.get_logger()
 
@@ -105,9 +106,9 @@ class Study:
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
         self._exclusions = Exclusions(self._membership, journal, self._emit)
-        optimizer = FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum)
+        learner = task.learner(configuration.server_optimizer.make(), test_data)
         folder = configuration.coordinator.state.parent / "checkpoints"
-        self._model = TrainedModel(document.study, task, test_data, self._plan, optimizer, folder)
+        self._model = TrainedModel(document.study, task, learner, self._plan, folder)
         self._study_bytes = document.to_bytes()
         self._study_sha256 = hashlib.sha256(self._study_bytes).digest()
         self._documents = {self._study_sha256: self._study_bytes, signed.sha256: signed.file}
@@ -279,7 +280,8 @@ class Study:
             asyncio.CancelledError: the study was told to stop; the current attempt is closed first.
         """
         began = time.monotonic()
-        self._emit("study_started", **self._description(address))
+        figures = study_figures(self._configuration, self._document, self._parameters, self._membership)
+        self._emit("study_started", address=address, task=self._task.name, **figures)
         outcome = STOPPED
         sampler = asyncio.create_task(self._loop_lag.run())
         try:
@@ -395,6 +397,7 @@ class Study:
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
+        del model_bytes  # a large one goes as soon as everybody has it
         # Whoever left while the model was serialised would be waited for until the first deadline.
         cohort &= self.sessions.ready()
         attempt = Attempt(
@@ -440,6 +443,7 @@ class Study:
 
     async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen
+        self._documents.pop(self._model_sha256, None)  # whoever is in the sum has fetched it
         await self._journal.freeze_survivors(round_, attempt, u2, u3, masked_sum)
 
     async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
@@ -473,44 +477,25 @@ class Study:
         self, round_: int, number: int, attempt: Attempt, completed: Completed, began: float
     ) -> None:
         learned: Learned = await self._compute(self._model.learn, completed)
-        decoded, evaluation = learned.decoded, learned.evaluation
-        if decoded.wrapping.share > _MUCH_WRAPPING:
+        wrapped = learned.decoded.wrapping.share if self._plan.padded_dim >= FEWEST_VALUES else None
+        if wrapped is not None and wrapped > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
-        figures = attempt.figures
-        sizes = {name: figures.received.get(name, 0) for name in self._deadlines_s}
-        upload, download = attempt.mean_traffic(completed.u5)
         body = {
             "round": round_,
             "attempt": number,
-            "u1": sizes[ADVERTISE_KEYS],
-            "u2": sizes[SHARE_KEYS],
-            "u3": len(completed.u3),
-            "u4": len(completed.u4),
-            "u5": len(completed.u5),
-            "dropouts": figures.dropouts,
+            **round_figures(self._plan, attempt, completed, learned, self._membership),
             "seconds": round(time.monotonic() - began, 3),
-            "key_to_sum_s": round(figures.key_to_sum_s, 3),
-            "phase_seconds": figures.phase_seconds,
-            "upload_bytes": upload,
-            "download_bytes": download,
-            "vector_bytes": (self._plan.padded_dim * self._plan.bits + 7) // 8,
-            "accuracy": evaluation["accuracy"],
-            "loss": evaluation["loss"],
             **self._epsilons(),
             "coordinator_rss_mb": resident_mb(),
-            "survivors": sorted(map(self._membership.number, completed.u3)),
-            "clips": list(learned.clips),
             "next_clips": list(self._model.clips),
-            "below_clip": list(decoded.below),
-            "wrapped_share": decoded.wrapping.share,
-            "sum_sha256": None if learned.sum_sha256 is None else learned.sum_sha256.hex(),
+            "wrapped_share": wrapped,
             "loop_lag_ms": self._loop_lag.figures(),
             "ledger_rows": self._journal.ledger.head.rows,
             "ledger_head": self._journal.ledger.head.hash.hex(),
         }
         name = await asyncio.to_thread(self._model.save, round_)
         if self._transcripts is not None:
-            _, digest = await self._compute(self._model.serialised)
+            digest = await self._compute(self._model.sha256)
             identity = self._membership.roster.identity
             caught = {identity(who): reason for who, reason in attempt.cheats.items()}
             await asyncio.to_thread(self._transcripts.finish, round_, number, learned.sum_sha256, digest, caught)
@@ -588,27 +573,6 @@ class Study:
             "epsilon_released": (
                 self._account.epsilon_coordinator() if self._cohorts_are_public else self._account.epsilon_released()
             ),
-        }
-
-    def _description(self, address: str) -> Mapping[str, Any]:
-        data, privacy = self._configuration.data, self._configuration.privacy
-        return {
-            "study": self._document.study,
-            "task": self._task.name,
-            "participants": len(self._membership.roster),
-            "roster_version": self.roster_version,
-            "members": sorted(self._membership.numbers),
-            "hosts": len({entry.host for entry in self._membership.roster.entries}),
-            "rounds": self._plan.rounds,
-            "delta": self._plan.delta,
-            "epsilon_target": privacy.epsilon,
-            "plan": self._plan.to_json(),
-            "threshold": self._parameters.threshold(self._parameters.cohort),
-            "address": address,
-            "partition": {"name": data.partition, "alpha": data.alpha, "seed": data.seed},
-            "dataset": data.dataset,
-            "planned_upload_bytes": planned_upload_bytes(self._plan),
-            "one_machine": self._configuration.coordinator.one_machine,
         }
 
     def _emit_numbered(self, kind: str, **body: Any) -> None:

@@ -1,28 +1,22 @@
-"""The model that a study trains: as participants fetch it, changed by each sum, kept as a checkpoint."""
+"""What a study learns: as participants fetch it, changed by each sum, kept as a checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from learning.datasets import Dataset
-from learning.parameters import flatten, shapes_of, unflatten
-from learning.server_optimizers import FedAvg
+from learning.learner import Learner
+from learning.parameters import flatten
 from learning.task import Task
-from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Decoded, Encoder
 from mechanisms.plan import Plan
 from mechanisms.statement import GAUSSIAN
 from secagg.unmasking import Completed
-from wire.round_model import write_model
+from wire.round_model import model_sha256, write_model
 
 
 @dataclass(frozen=True)
@@ -32,25 +26,33 @@ class Learned:
     sum_sha256: bytes | None  # None where the sum holds no noise: nobody is told of it, not even by a digest
     decoded: Decoded
     evaluation: dict[str, float]
+    released: dict[str, Any]  # the statistic so far, where the study seeks one
     clips: tuple[float, ...]  # that the sum was made with
 
 
 class TrainedModel:
-    """Model, clips and optimiser between rounds. Its methods compute or write; none of them on the event loop."""
+    """Learner and clips between rounds. Its methods compute or write; none of them on the event loop."""
 
-    def __init__(
-        self, study: str, task: Task, test_data: Dataset, plan: Plan, optimizer: FedAvg, folder: Path
-    ) -> None:
-        """Args: folder is that of the checkpoints."""
-        self._study, self._task, self._test_data, self._plan = study, task, test_data, plan
-        self._optimizer, self._folder = optimizer, folder
-        self._shapes = shapes_of(task.initial_parameters())
-        self.vector: NDArray[np.float32] = flatten(task.initial_parameters())
+    def __init__(self, study: str, task: Task, learner: Learner, plan: Plan, folder: Path) -> None:
+        """
+        Args:
+            folder: that of the checkpoints.
+
+        Raises:
+            learning.options.OptionError: the learner can't serve as many rounds as are planned.
+        """
+        learner.prepare(plan.rounds)
+        self._study, self._task, self._learner, self._plan, self._folder = study, task, learner, plan, folder
         self.clips = plan.clipping.clips  # of the next round
 
     def serialised(self) -> tuple[bytes, bytes]:
         """The model with the clips of the next round, as participants fetch it, and its SHA-256."""
-        return serialised(self.vector, self.clips, self._plan.clipping)
+        data = write_model(flatten(self._learner.broadcast()), self.clips, self._plan.clipping)
+        return data, hashlib.sha256(data).digest()
+
+    def sha256(self) -> bytes:
+        """Of what `serialised` gives, without a copy of the model."""
+        return model_sha256(flatten(self._learner.broadcast()), self.clips, self._plan.clipping)
 
     def learn(self, completed: Completed) -> Learned:
         """Decode a sum, apply it, and evaluate the outcome on the coordinator's own data."""
@@ -61,18 +63,17 @@ class TrainedModel:
         # The operating system's randomness is drawn on only where the coordinator adds the noise.
         encoder = Encoder(self._plan, completed.cohort_context, self.clips)
         decoded = encoder.decode(completed.total, len(completed.u3), os.urandom)
-        self.vector = self._optimizer.apply(self.vector, decoded.mean)
+        self._learner.learn(decoded.mean, len(completed.u3), decoded.stddev)
+        decoded = replace(decoded, mean=decoded.mean[:0].copy())
         clips, self.clips = self.clips, self._plan.clipping.updated(self.clips, decoded.below)
-        evaluation = self._task.evaluate(unflatten(self.vector, self._shapes), self._test_data)
-        return Learned(sum_sha256, decoded, evaluation, clips)
+        return Learned(sum_sha256, decoded, self._learner.evaluate(), self._learner.released(), clips)
 
     def save(self, round_: int) -> str:
         """Write a checkpoint, durable when this returns; its name."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"round-{round_:06d}.npz"
         about = {"study": self._study, "task": self._task.name, "round": round_}
-        parameters = unflatten(self.vector, self._shapes)
-        save_checkpoint(self._folder / name, Checkpoint(parameters, self._optimizer.state(), about))
+        save_checkpoint(self._folder / name, Checkpoint(*self._learner.state(), about))
         return name
 
     def restore(self, name: str, figures: dict[str, Any]) -> None:
@@ -82,15 +83,9 @@ class TrainedModel:
             figures: of the round that it was written after.
 
         Raises:
-            ValueError: it is gone or damaged.
+            ValueError: it is gone, damaged, or another task's.
         """
         self.clips = self._plan.clipping.checked(tuple(figures.get("next_clips", self.clips)))
         loaded = load_checkpoint(self._folder / name)
-        self.vector = flatten(loaded.parameters)
-        self._optimizer.load_state(loaded.optimizer_state)
+        self._learner.load_state(loaded.parameters, loaded.optimizer_state)
 
-
-def serialised(model: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> tuple[bytes, bytes]:
-    """A model as participants fetch it, and its SHA-256."""
-    data = write_model(model, clips, rule)
-    return data, hashlib.sha256(data).digest()

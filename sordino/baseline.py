@@ -24,24 +24,25 @@ def run(directory: Path, cohorts: Sequence[Sequence[int]] | None, say: Callable[
         say: given the accuracy after each round.
         parts: how many parts the data is cut into, one a participant.
     """
-    from learning.datasets import load_dataset, load_labels
-    from learning.partitions import partition
-    from learning.server_optimizers import FedAvg
+    from learning.cut_data import cut_dataset
+    from learning.datasets import load_part
+    from learning.own_data import load_test
     from learning.simulation import simulate
-    from learning.task import make_task
+    from learning.task import clip_of, make_task
     from server.configuration import load
 
     configuration = load(directory)
     data = configuration.data
-    train, test = load_dataset(data.dataset)
+    train, test = load_part(data.dataset, "train"), load_test(data.dataset, data.test)
+    task = make_task(configuration.study.task, dict(configuration.task))
     simulate(
-        make_task(configuration.study.task, dict(configuration.task)),
+        task,
         train,
         test,
-        partition(load_labels(data.dataset), data.partition, parts, data.alpha, data.seed),
-        FedAvg(configuration.server_optimizer.rate, configuration.server_optimizer.momentum),
+        cut_dataset(data.dataset, data.partition, parts, data.alpha, data.seed, data.shards),
+        configuration.server_optimizer.make(),
         rounds=configuration.study.rounds if cohorts is None else len(cohorts),
-        l2_clip=configuration.privacy.clip,
+        l2_clip=clip_of(task, configuration.privacy.clip),
         seed=data.seed,
         cohorts=cohorts,
         on_round=lambda done: say(done.accuracy),

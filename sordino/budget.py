@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,12 @@ def find(path: Path) -> Place:
     if ledger.name == LEDGER_FILE and state.exists():
         return Place(ledger, state=state)
     return Place(ledger, journal=journal if journal.exists() else None)
+
+
+def _shown(path: Path) -> Path:
+    """Without ``a/..``, as settings may name it, where that is the same file."""
+    short = Path(os.path.normpath(path))
+    return short if short.resolve() == path.resolve() else path
 
 
 def _roster(study: StudyConfiguration) -> Roster | None:
@@ -364,7 +371,7 @@ def _all_studies(contents: Contents) -> list[dict[str, Any]]:
 
 def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     """`figures` for people."""
-    said = [f"{contents.about.side.capitalize()}'s ledger {contents.place.ledger}"]
+    said = [f"{contents.about.side.capitalize()}'s ledger {_shown(contents.place.ledger)}"]
     for study in body["studies"]:
         said += ["", *_study_lines(study, body["side"] == COORDINATOR)]
     if body.get("epsilon_released") is not None and body["studies"]:
@@ -401,7 +408,7 @@ def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
             f"{contents.place.ledger} is a coordinator's ledger: --participant without a name asks for a host's own.",
             f"Run it on a host's folder: `sordino budget show {where} --participant`",
         )
-    said = [f"What was spent from the data here, by the ledger {contents.place.ledger}:", ""]
+    said = [f"What was spent from the data here, by the ledger {_shown(contents.place.ledger)}:", ""]
     return [*said, *limit_lines(body["limits"]), "", *_ending(contents)]
 
 

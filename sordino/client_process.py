@@ -43,9 +43,10 @@ def main(settings_fd: int) -> NoReturn:
     with open(settings_fd, "rb") as file:
         text = file.read().decode()
     as_json, settings = text[0] == "1", HostSettings.from_json(text[1:])
+    from sordino.join_lines import join_line
     from sordino.logs import configure_logs  # before the shell: it loads structlog the light way
 
-    configure_logs()
+    configure_logs(terminal_line=join_line)
     use_few_arenas()
     from client.participant_host import JoinError, join
 

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sordino.guarantee import guarantee
+from sordino.guarantee import guarantee, unspent
+from sordino.plurals import counted
 from sordino.progress import StudyView
+from sordino.statistic_text import headline, table_rows
 
 REFUSED_BY_POLICY: Final = "refused: the round breaks its policy or budget"
 """The reason of a dropout that `server.rounds` gives for that code."""
 _NAMED: Final = 5
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """``no rounds``, ``1 round``, ``3 rounds``."""
-    return f"{number or 'no'} {one if number == 1 else many or one + 's'}"
+_VALUES: Final = 20
 
 
 def dropout_words(dropouts: int, rounds: int, aborted: int) -> str:
@@ -26,16 +24,38 @@ def dropout_words(dropouts: int, rounds: int, aborted: int) -> str:
 
 
 def epsilon_lines(
-    coordinator: float, budget: float, released: float, delta: float, plan: Mapping[str, Any]
+    coordinator: float,
+    budget: float,
+    released: float,
+    delta: float,
+    plan: Mapping[str, Any],
+    *,
+    all_rounds: bool = False,
 ) -> list[str]:
     """Both epsilons with the budget that they share, and under which condition they hold.
 
     Args:
         plan: see `sordino.guarantee.guarantee`.
+        all_rounds: the study had all its rounds: then it is said why less than the budget was spent.
     """
     line = f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
     holds = guarantee(plan)
-    return [f"{line},", f"{'':<20}{holds}"] if holds else [line]
+    lines = [f"{line},", f"{'':<20}{holds}"] if holds else [line]
+    left = unspent(coordinator, budget, plan) if all_rounds else ""
+    return [*lines, f"{'':<20}{left}"] if left else lines
+
+
+def finding_lines(view: StudyView) -> list[str]:
+    """What the study found so far: an accuracy, or the values of a statistic with their errors."""
+    lines = [] if view.accuracy is None else [f"accuracy            {view.accuracy:.3f}"]
+    found = table_rows(view.released)
+    for name, number, error in found[:_VALUES]:
+        lines.append(f"{name:<20}{number:>12} {error}".rstrip())
+    if len(found) > _VALUES:
+        lines.append(f"{'':<20}{len(found) - _VALUES} more in the report")
+    if not found and headline(view.released):
+        lines.append(f"{view.released.get('statistic', 'found'):<20}{headline(view.released)}")
+    return lines
 
 
 def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
@@ -52,8 +72,15 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         return lines
     left = view.left_by_round()
     lines += [
-        f"accuracy            {rounds[-1].accuracy:.3f}",
-        *epsilon_lines(view.epsilon_coordinator, view.epsilon_target, view.epsilon_released, view.delta, view.plan),
+        *finding_lines(view),
+        *epsilon_lines(
+            view.epsilon_coordinator,
+            view.epsilon_target,
+            view.epsilon_released,
+            view.delta,
+            view.plan,
+            all_rounds=view.completed == view.planned_rounds,
+        ),
         f"rounds              {view.completed} of {view.planned_rounds}, "
         f"{median([done.seconds for done in rounds]):.1f} s each",
         "dropouts            "
@@ -67,7 +94,9 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
     if models:
         # By the round in the name: a copy of the folder gives the files times of its own, in any order.
         newest = max(models, key=lambda path: (len(path.name), path.name))
-        lines.append(f"model               {_shown(newest)}")
+        lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{_shown(newest)}")
+        if not view.seeks_statistic:
+            lines.append(f"{'':<20}read it with sordino.load_model, see docs/your_own_model.md")
     return [*lines, f"report              sordino report {home}"]
 
 

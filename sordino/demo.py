@@ -441,7 +441,13 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
             result["epsilon_budget"],
             result["epsilon_released"],
             result["delta"],
-            {"mechanism": DDGAUSS, "colluders": result["A"], "clients": result["participants"]},
+            {
+                "mechanism": DDGAUSS,
+                "colluders": result["A"],
+                "clients": result["participants"],
+                "min_survivors": result["min_survivors"],
+            },
+            all_rounds=True,  # or its budget is spent
         ),
         f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
         f"{result['wall_s']:.0f} s with start and the baseline",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-INK, MUTED, GRID = "#22303c", "#66737f", "#e3e8ec"
-BLUE, RED, OCHRE = "#3b7a9e", "#b3452c", "#b98a2c"
+from sordino.figure_style import GRID, INK, MUTED, bare, save, styled
+
 _GAP: Final = 0.048  # between the names at the ends of lines, of the panel's height
 
 _BELOW, _ABOVE = 0.05, 0.08  # room below and above all curves, of their height
@@ -63,23 +63,10 @@ def draw_errors(
         room: share of each panel's width that is kept for the names of its lines.
         ticks: epsilons that are written on the axis; by default those of the points, thinned out.
     """
-    import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    style: Any = {
-        "font.size": 10,
-        "font.family": "DejaVu Sans",
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": MUTED,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "xtick.labelcolor": INK,
-        "ytick.labelcolor": INK,
-        "svg.hashsalt": "sordino",  # the same figures give the same file
-    }
-    with mpl.rc_context(style):
+    with styled():
         rows = len(panels) // columns
         size = (max(7.2, 5.4 * columns), 4.9 * rows if columns == 1 else 4.3 * rows)
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.04, hspace=0.06))
@@ -92,12 +79,7 @@ def draw_errors(
             _fit(panels[row * columns : (row + 1) * columns], axes[row, 0])
         for panel, one in zip(panels, axes.flat, strict=True):  # when the shared axis is known
             _name_ends(panel, one, room)
-        figure.text(0.012, -0.012, note, fontsize=8, color=MUTED, va="top", wrap=True)
-        figure.savefig(file, dpi=130, bbox_inches="tight", metadata=_metadata(file), facecolor="white")
-
-
-def _metadata(file: Path) -> dict[str, Any]:
-    return {"Date": None} if file.suffix.lower() == ".svg" else {}
+        save(figure, file, note)
 
 
 def _draw(panel: Panel, axes: Any, ticks: Sequence[float] | None) -> None:
@@ -130,9 +112,7 @@ def _draw(panel: Panel, axes: Any, ticks: Sequence[float] | None) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(which="minor", length=0)
     axes.grid(True, which="major", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    bare(axes, "top", "right")
 
 
 def _fit(panels: Sequence[Panel], axes: Any) -> None:

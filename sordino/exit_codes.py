@@ -26,6 +26,8 @@ class ExitCode(IntEnum):
     """A privacy ledger isn't what was written: a row was changed, removed, moved, inserted, or its end is missing."""
     TRANSCRIPT = 42
     """A transcript doesn't hold: the message names the first check that fails."""
+    AUDIT = 43
+    """An audit found less privacy, or less noise, than its plan claims."""
     INTERNAL = 70
     """A fault in sordino itself."""
     INTERRUPTED = 130
@@ -43,6 +45,7 @@ REMEDY: dict[ExitCode, str] = {
     ExitCode.BUDGET: "The study is over. A new study on the same data starts with the budget already spent.",
     ExitCode.LEDGER: "Restore the ledger and the files beside it from the newest copy; docs/ledger.md says what shows.",
     ExitCode.TRANSCRIPT: "Take the file from whoever wrote it; if that one fails too, docs/transcripts.md says why.",
+    ExitCode.AUDIT: "Expected if noise was divided on purpose; otherwise run no study. See docs/audit.md.",
     ExitCode.INTERRUPTED: "Run the same command again; a study goes on where its journal ends.",
 }
 
@@ -57,6 +60,7 @@ _SHORT: dict[ExitCode, str] = {
     ExitCode.BUDGET: "privacy budget reached",
     ExitCode.LEDGER: "ledger changed",
     ExitCode.TRANSCRIPT: "transcript doesn't hold",
+    ExitCode.AUDIT: "audit found less privacy than claimed",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

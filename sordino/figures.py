@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import matplotlib
@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from sordino.progress import PHASES, StudyView
+from sordino.statistic_text import HISTOGRAM, values_of, what_counts
 from wire.trust import TRUSTED_COORDINATOR
 
 # Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
@@ -37,6 +38,7 @@ _VARIABLES: Final = {
 _HALF: Final = (6.1, 3.3)  # inches at 72 units each: half the page's width, and nearly all of it
 _WIDE: Final = 12.7
 _HOST_ROWS: Final = 24
+_MOST_WHISKERS, _MOST_NAMES = 64, 20
 _SIZE: Final = 11.5
 
 _RC: Final[dict[Any, Any]] = {
@@ -68,11 +70,11 @@ _RC: Final[dict[Any, Any]] = {
 
 def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
     """Accuracy on held-out data after each round, beside the same training without noise."""
-    rounds = [done.round for done in view.rounds]
-    reached = [done.accuracy for done in view.rounds]
+    judged = [(done.round, done.accuracy) for done in view.rounds if done.accuracy is not None]
+    rounds, reached = [number for number, _ in judged], [accuracy for _, accuracy in judged]
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        last = max([*rounds, 1])
+        last = max([view.planned_rounds, *rounds, 1])
         if without_noise:
             count = min(len(without_noise), max(last, len(without_noise)))
             xs = list(range(1, count + 1))
@@ -95,6 +97,105 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
         _round_axis(axes, last)
         axes.set_ylabel("accuracy")
         return _svg(figure, "accuracy", "Accuracy on held-out data after each round")
+
+
+def statistic_figure(view: StudyView) -> str:
+    """The statistic after the last round: a distribution function, bars, points, or one value round by round."""
+    released = view.released
+    values = values_of(released)
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(*_HALF)
+        curve = released.get("cumulative"), released.get("edges")
+        if all(isinstance(part, list) for part in curve) and len(curve[1]) == len(curve[0]) + 1:
+            _distribution(axes, curve[1], [0.0, *curve[0]], values)
+            axes.set_xlabel(what_counts(released))
+        elif len(values) == 1:
+            _by_round(axes, view)
+        else:
+            _beside(axes, released, values)
+        return _svg(figure, "statistic", "The statistic after the last round")
+
+
+def _distribution(
+    axes: Any, edges: Sequence[float], cumulative: Sequence[float], values: Sequence[Mapping[str, Any]]
+) -> None:
+    """A distribution function, and each quantile on it with its interval."""
+    axes.plot(edges, cumulative, color=ACCENT, linewidth=2.0)
+    for value in values:
+        at, share, low, high = (value.get(name) for name in ("value", "share", "low", "high"))
+        if at is None or share is None:
+            continue
+        if low is not None and high is not None:
+            axes.plot([low, high], [share, share], color=INK, linewidth=1.6)
+        axes.plot([at], [share], color=INK, marker="o", markersize=5)
+        axes.annotate(
+            f"{at:.4g}", (at, share), xytext=(8, -4), textcoords="offset points", color=INK, va="top", ha="left"
+        )
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_ylabel("share at or below")
+
+
+def _by_round(axes: Any, view: StudyView) -> None:
+    """One value after each round, with two standard errors or its interval."""
+    points: list[tuple[int, float, float, float]] = []
+    for done in view.rounds:
+        for value in values_of(done.released)[:1]:
+            at, error = value.get("value"), value.get("standard_error")
+            if at is None:
+                continue
+            low, high = value.get("low"), value.get("high")
+            if error is not None:
+                low, high = at - 2 * error, at + 2 * error
+            points.append((done.round, at, at if low is None else low, at if high is None else high))
+    last = max([done.round for done in view.rounds])
+    if not points:
+        return
+    rounds = [point[0] for point in points]
+    axes.fill_between(rounds, [point[2] for point in points], [point[3] for point in points], color=QUIET, linewidth=0)
+    for number, at, low, high in points:
+        axes.plot([number, number], [low, high], color=MUTED, linewidth=1.6)
+        axes.plot([number], [at], color=ACCENT, marker="o", markersize=4)
+    axes.plot(rounds, [point[1] for point in points], color=ACCENT, linewidth=2.4)
+    _label_ends(axes, last, [(points[-1][1], f"{points[-1][1]:.4g}", ACCENT)])
+    _round_axis(axes, last)
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.set_ylabel(what_counts(view.released))
+
+
+def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> None:
+    """Bars where participants are counted, else points; each with two standard errors."""
+    known = [(place, value) for place, value in enumerate(values) if value.get("value") is not None]
+    counts = released.get("statistic") == HISTOGRAM
+    edges = released.get("edges")
+    along = isinstance(edges, list) and len(edges) == len(values) + 1
+    places = [(edges[place] + edges[place + 1]) / 2 if along else place for place, _ in known]
+    width = edges[1] - edges[0] if along else 1.0
+    heights = [float(value["value"]) for _, value in known]
+    if counts:
+        axes.bar(places, heights, width=0.86 * width, color=ACCENT, linewidth=0, alpha=0.85)
+    else:
+        axes.plot(places, heights, color=ACCENT, marker="o", markersize=5, linestyle="")
+    for at, height, (_, value) in zip(places, heights, known, strict=True):
+        error = value.get("standard_error")
+        if error is not None and len(known) <= _MOST_WHISKERS:
+            axes.plot([at, at], [height - 2 * error, height + 2 * error], color=INK, linewidth=1.4)
+    if along:
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+    elif len(values) <= _MOST_NAMES:
+        names = [str(value["name"]) for value in values]
+        axes.set_xticks(range(len(values)), [name.removeprefix("class ").removeprefix("column ") for name in names])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.axhline(0, color=GRID, linewidth=1.0)
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    if counts:
+        axes.set_ylabel("participants")
+    if along:
+        axes.set_xlabel(what_counts(released))
+    elif values:
+        axes.set_xlabel(str(values[0]["name"]).rpartition(" ")[0])
 
 
 def epsilon_figure(view: StudyView) -> str:

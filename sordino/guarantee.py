@@ -8,7 +8,7 @@ from typing import Any, Final
 from mechanisms.mechanism import DESCRIPTIONS, Description
 from wire.trust import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, trust_of
 
-UNRECORDED: Final = "the ledger does not record whether the coordinator was trusted not to lie"
+UNRECORDED: Final = "what the coordinator may do stands in the study's terms, not in this ledger"
 """Beside the condition of a study of which only the charges are at hand."""
 
 
@@ -42,6 +42,28 @@ def condition(mechanism: str, colluders: int, among: str = "", *, adversary: str
 def counts_colluders(mechanism: str) -> bool:
     """Whether the noise of A participants is taken off, so that A and h decide about epsilon."""
     return mechanism not in (TRUSTED_COORDINATOR, EACH_FOR_ITSELF)
+
+
+def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
+    """Why a study that had all its rounds has spent less than its budget; empty where it hasn't.
+
+    Args:
+        spent, budget: epsilon_coordinator and its budget.
+        plan: as `mechanisms.plan.Plan.to_json` gives it, or its mechanism, min_survivors and sampling.
+    """
+    if not 0 < spent <= 0.99 * budget:
+        return ""
+    if "granularity" in plan:
+        from mechanisms.plan import Plan
+
+        most = Plan.from_json(plan).epsilon_coordinator
+        if most < 0.99 * budget:
+            return f"the plan itself spends {most:.2f} at most: it could have no less noise"
+    if not counts_colluders(str(plan.get("mechanism", ""))) or "min_survivors" not in plan:
+        return ""
+    if plan.get("sampling", "none") != "none":
+        return "the rest is unspent: nobody was drawn for every round, or more than the fewest survived"
+    return f"the rest is unspent: the noise is sized for {plan['min_survivors']} survivors, and there were more"
 
 
 def guarantee(plan: Mapping[str, Any]) -> str:

@@ -6,14 +6,19 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from sordino.joined_home import DataChoice
+from sordino.plurals import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from client.enrolment import Look
+    from learning.datasets import Dataset
     from mechanisms.plan import Plan
+    from wire.study import StudyDocument
 
 _LABEL = 14
+_LONGEST = 80
+_COLUMNS, _LABELS = 12, 6  # that are named
 
 
 def _shares(plan: Plan) -> str:
@@ -27,6 +32,79 @@ def _shares(plan: Plan) -> str:
         f"of your keys go to {sharing.degree} of {others} others, your neighbours on a ring that nobody chooses; "
         f"{sharing.threshold} of them open one, if all {plan.clients} take part"
     )
+
+
+def _task(document: StudyDocument, plan: Plan) -> list[str]:
+    """What is computed from her data: for a statistic also what is asked, since that is what will be known."""
+    from learning.options import AE_DPFL
+    from learning.task import make_task
+    from learning.task_names import STATISTICS
+
+    if document.task in STATISTICS:
+        # As the task reads it: what the coordinator wrote may look like something else, and may leave defaults out.
+        options = make_task(document.task, dict(document.task_options)).options.asked()
+        asked = "; ".join(f"{name} {value}" for name, value in options.items())
+        return [
+            f"{document.task}, no training: {counted(plan.dim, 'value')} from you, of norm {plan.clip:g} at most",
+            f"asked for: {asked}",
+        ]
+    if document.task_options.get("method") == AE_DPFL:
+        from learning.tasks.votes import VoteOptions
+
+        queries = _printable(document.task_options.get("queries", VoteOptions().queries))
+        return [
+            f"{document.task}, by votes: your model stays here; its votes on {queries} public examples "
+            f"a round are sent, {counted(plan.dim, 'value')} of norm {plan.clip:g} at most"
+        ]
+    return [f"{document.task}, {counted(plan.dim, 'value')} in an update, clipped to norm {plan.clip:g}"]
+
+
+def _own(document: StudyDocument) -> str:
+    return "on data that each participant brings herself" if document.own_data else ""
+
+
+def _asked_for(document: StudyDocument) -> str:
+    """What examples of a study that trains look like: to be held beside her own."""
+    from learning.task import options_of
+    from learning.task_names import STATISTICS, TASKS
+
+    if document.task not in TASKS or document.task in STATISTICS:
+        return ""
+    options = options_of(document.task, dict(document.task_options))
+    shape, classes = getattr(options, "example_shape", None), getattr(options, "classes", None)
+    if shape is None:
+        return ""
+    told = counted(shape[0], "number") if len(shape) == 1 else f"numbers in the shape {' x '.join(map(str, shape))}"
+    labels = f", and a label from 0 to {classes - 1}" if isinstance(classes, int) and classes > 0 else ""
+    return f"it takes examples of {told}{labels}"
+
+
+def form_told(held: Dataset) -> str:
+    """``40 rows: age, weight, puls; label 0/1``: her file as she would tell a mistake by; shown to her alone."""
+    import numpy as np
+
+    from learning.datasets import NO_LABEL
+
+    shape = held.features.shape[1:]
+    told = f"{counted(len(held), 'row')}: "
+    if held.columns:
+        shown = ", ".join(held.columns[:_COLUMNS])
+        told += shown + (f" and {len(held.columns) - _COLUMNS} more" if len(held.columns) > _COLUMNS else "")
+    else:
+        told += f"{shape[0]} numbers each" if len(shape) == 1 else f"shape {shape}"
+    if not held.labelled:
+        return f"{told}; no column is called label"
+    known = np.unique(held.labels[held.labels != NO_LABEL])
+    few = "/".join(str(one) for one in known) if len(known) <= _LABELS else f"{known[0]} to {known[-1]}"
+    return f"{told}; label {few or 'without a value'}"
+
+
+def _printable(value: object) -> str:
+    """A coordinator's word on a terminal: no control characters, not for ever, and what is missing is said."""
+    from wire.peer_text import printable
+
+    text = printable(str(value)).replace("\n", "?")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"
 
 
 def _may_do(plan: Plan) -> str:
@@ -50,6 +128,7 @@ def describe_study(
     data: DataChoice,
     part_chosen: bool,
     ledger: Path | None,
+    held: Dataset | None = None,
     width: int,
 ) -> list[str]:
     """Lines for the terminal.
@@ -59,6 +138,10 @@ def describe_study(
         host: the name that this process will ask for.
         host_chosen, part_chosen: by her, and not for her.
         ledger: of earlier studies over this data, where she named one.
+        held: her own file's examples: what they look like stands beside what the study asks for, for her alone.
+
+    Raises:
+        learning.options.OptionError: the study's statistic can't be; `sordino.joining` has refused it by then.
     """
     from sordino.guarantee import condition
     from wire.trust import trust_of
@@ -78,7 +161,11 @@ def describe_study(
 
     line("authority", f"{fingerprint} (signs who takes part; compare it with what you were told)")
     line("address", look.card.address)
-    line("task", f"{document.task}, {plan.dim} values in an update, clipped to norm {plan.clip:g}")
+    for text in _task(document, plan):
+        line("task" if text.startswith(document.task) else "", text)
+    for text in (_asked_for(document), _own(document)):
+        if text:
+            line("", text)
     line("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}")
     line("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest")
     line("shares", _shares(plan))
@@ -98,7 +185,11 @@ def describe_study(
         ledger_line = f"{ledger}: what it says was spent from this data counts on"
     drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
     part = f"part {data.part + 1} of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
+    if data.file is not None:
+        part = f"all of {data.file}, on this machine"
     line("your data", part)
+    if held is not None:
+        line("", form_told(held))
     line("your folder", str(home))
     line("your ledger", ledger_line)
     when = "in each round"

@@ -35,6 +35,7 @@ CERTIFICATE_FILE: Final = Path("tls") / "client.pem"
 TLS_KEY_FILE: Final = Path("tls") / "client.key"
 IDENTITY_FILE: Final = Path("keys") / "participant.key"
 POLICY_FILE: Final = "policy.toml"
+_NAMES: Final = 1000  # that are tried
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -48,17 +49,28 @@ class DataChoice:
     seed: int
     parts: int
     part: int  # from 0
+    shards: int = 2
+    file: Path | None = None  # of her own, absolute; then all but the data set's name says nothing
 
 
 def default_home(study: str) -> Path:
     """Where a participant's folder is made unless she names one: the study's name, here.
+
+    Where something else has that name, such as the study's own folder, ``clinic-participant``, then with a number. A
+    folder that was made by a join keeps its name: whose it is, is for the caller to see.
 
     Raises:
         Failure: the name can't be that of a folder.
     """
     if not _USUAL_NAME.fullmatch(study):
         raise Failure(ExitCode.INPUT, f"the study's name, {study!r}, can't be that of a folder: name one with --home.")
-    return Path(study)
+    for name in (study, f"{study}-participant", *(f"{study}-participant-{number}" for number in range(2, _NAMES))):
+        home = Path(name)
+        if not home.exists() or (home / REQUEST_FILE).is_file():
+            return home
+        if home.is_dir() and not any(home.iterdir()):
+            return home
+    raise Failure(ExitCode.INPUT, f"{study}, and every name like it, is taken here: name a folder with --home.")
 
 
 def host_text(
@@ -99,10 +111,13 @@ def host_text(
         },
         "policy": {"file": POLICY_FILE} if policy is None else policy,
         "task": task_options,
-        "data": {
+        "data": {"dataset": data.dataset}
+        if data.file is not None
+        else {
             "dataset": data.dataset,
             "partition": data.partition,
             "alpha": data.alpha,
+            "shards": data.shards,
             "seed": data.seed,
             "parts": data.parts,
         },
@@ -120,7 +135,8 @@ def host_text(
     for name, table in tables.items():
         lines += ["", f"[{name}]{comments.get(name, '')}"]
         lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
-    lines += ["", "[[participants]]", f"key = {_toml(str(IDENTITY_FILE))}", f"part = {data.part}", ""]
+    held = f"part = {data.part}" if data.file is None else f"data = {_toml(str(data.file))}"
+    lines += ["", "[[participants]]", f"key = {_toml(str(IDENTITY_FILE))}", held, ""]
     return "\n".join(lines)
 
 
@@ -215,7 +231,7 @@ class JoinedHome:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
             str(content["host"]["name"]), str(content["coordinator"]["enrolment"])
             bytes.fromhex(content["study"]["authority_public_key"])
-            int(content["participants"][0]["part"]), dict(content["data"])
+            dict(content["participants"][0]), dict(content["data"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise Failure(
                 ExitCode.INPUT, f"{file} can't be used ({type(error).__name__}): restore it, or join into a new folder."

@@ -11,15 +11,15 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from learning.task_names import STATISTICS, TASKS
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import (
     CARD_FILE,
-    DataChoice,
     JoinedHome,
     default_home,
     find_home,
@@ -29,7 +29,8 @@ from sordino.joined_home import (
     open_home,
 )
 from sordino.joining_again import take_again
-from sordino.joining_policy import accepted_plan, check_host, read_policy
+from sordino.joining_data import check_form, choose_data, read_example, read_own_file, try_own, unread
+from sordino.joining_policy import accepted_plan, check_host, read_policy, spent_in
 from wire.peer_text import peer_text, printable
 
 if TYPE_CHECKING:
@@ -38,17 +39,10 @@ if TYPE_CHECKING:
 
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
+LISTENS_S, LISTENS_POLL_S = 60.0, 1.0
+"""How long a coordinator that isn't started yet is waited for, as by `sordino join --home`."""
 
 Say = Callable[[str], None]
-
-
-USUAL_DATA: Final[dict[str, Any]] = {
-    "dataset": "fashion-mnist-subset",
-    "partition": "dirichlet",
-    "alpha": 1.0,
-    "seed": 1,
-}
-"""What a participant's data are unless she chooses."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,9 @@ class JoinOptions:
     Attributes:
         home: her folder; None for one named after the study.
         name: of her process on the roster; None for one made of the code.
-        dataset, partition, alpha, seed: of her data; None takes those of `USUAL_DATA`.
+        dataset, partition, alpha, shards, seed: of her data; None takes those of `sordino.joining_data.USUAL_DATA`.
+        data: a file of her own, in the place of a part of a set.
+        task: module:Class on her machine, where the study's task is none that Sordino brings.
         part, parts: her part of the data, from 1; None for one made of the code, of as many as the plan has.
         policy_file: None: the plan that she is shown, once accepted, becomes her policy.
         agreed: don't ask.
@@ -74,9 +70,12 @@ class JoinOptions:
     dataset: str | None = None
     partition: str | None = None
     alpha: float | None = None
+    shards: int | None = None
     seed: int | None = None
     part: int | None = None
     parts: int | None = None
+    data: Path | None = None
+    task: str | None = None
     ledger: Path | None = None
 
 
@@ -143,12 +142,39 @@ def _check_time(code: JoinCode) -> None:
         ) from None
 
 
+def _check_task(options: JoinOptions, task: str, task_options: Mapping[str, object]) -> None:
+    """Code beyond Sordino's runs on her machine only if she has named it herself: importing it runs it.
+
+    Raises:
+        Failure: the study's task is a module's and she hasn't named it, or she named another one; or it is a statistic
+            with options that can't be, which she is not asked to agree to.
+    """
+    if options.task is not None and options.task != task:
+        raise Failure(ExitCode.INPUT, f"--task {options.task}: the study's task is {task}.")
+    if task not in TASKS and options.task is None:
+        raise Failure(
+            ExitCode.INPUT,
+            f"the study's task {task!r} is no part of Sordino: joining would run that module from this machine. Read "
+            f"it, and if you trust it add --task {task}.",
+        )
+    if task in STATISTICS:
+        from learning.options import OptionError
+        from learning.task import make_task
+
+        try:
+            make_task(task, dict(task_options))
+        except OptionError as error:
+            raise Failure(
+                ExitCode.INPUT, f"the study's task {task!r} can't be, tell its coordinator: {peer_text(str(error))}."
+            ) from None
+
+
 async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Look at the study, let her agree, and write her folder."""
-    from client.enrolment import CLOCK_NOTED_S, clock_sentence, look
+    from client.enrolment import CLOCK_NOTED_S, clock_sentence
     from sordino.plan_text import terminal_width
 
-    seen = await look(options.address, code.fingerprint)
+    seen = await _look(options.address, code.fingerprint, say)
     study = seen.card.study
     place = options.home if options.home is not None else default_home(study)
     found = _matching(open_home(place), code)
@@ -157,10 +183,23 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         return found
     if seen.clock_difference_s is not None and abs(seen.clock_difference_s) > CLOCK_NOTED_S:
         say(f"Note: {clock_sentence(seen.clock_difference_s)}.\n")
+    _check_task(options, seen.document.task, seen.document.task_options)
+    if seen.document.own_data and options.data is None:
+        raise Failure(
+            ExitCode.INPUT,
+            "the participants of this study bring data of their own: add --data FILE, a .csv or .npz file of yours.",
+        )
     private, identity = _new_identity()
     # Made of the code where she doesn't choose: what is shown before she agrees is what she gets when she does.
     host = options.name if options.name is not None else f"participant-{_made_of(code, b'name')[:4].hex()}"
-    data = _data(options, seen, code)
+    data = choose_data(options, seen, int.from_bytes(_made_of(code, b"part")[:8], "little"))
+    if options.data is None:
+        held = read_example(data, seen.document.task)
+    else:
+        held = read_own_file(options, options.data, seen)
+    of = data.dataset if options.data is None else str(options.data)
+    if held is not None:
+        check_form(held, of, seen)
     policy, policy_file = (None, None) if options.policy_file is None else read_policy(options.policy_file)
     text = host_text(
         host=host,
@@ -175,7 +214,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         policy=None if policy_file is not None else accepted_plan(seen),
         ledger=None if options.ledger is None else options.ledger.absolute(),
     )
-    check_host(text, options.policy_file, policy, seen)
+    check_host(text, options.policy_file, policy, seen, spent_in(options.ledger))
     from sordino.join_text import describe_study
     from wire.enrolment import show_fingerprint
 
@@ -188,11 +227,17 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         data=data,
         part_chosen=options.part is not None,
         ledger=options.ledger,
+        held=held if options.data is not None else None,
         width=terminal_width() - 2,
     ):
         say(line)
     say("")
+    if options.data is not None and held is not None:
+        for told in unread(options.data, held, seen):
+            say(f"Warning: {told}.\n")
     _agree(options, say)
+    if held is not None:
+        try_own(of, held, seen)
     tls_key, request = _request(study, host, identity, code)
     make_home(
         place,
@@ -207,6 +252,23 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     made = open_home(place)
     assert made is not None  # noqa: S101  # written by the lines above
     return made
+
+
+async def _look(address: str, fingerprint: bytes, say: Say) -> Look:
+    """As `client.enrolment.look`, with patience for a coordinator that doesn't listen yet."""
+    from client.enrolment import NobodyListens, look
+
+    ends, told = time.monotonic() + LISTENS_S, False
+    while True:
+        try:
+            return await look(address, fingerprint)
+        except NobodyListens as error:
+            if time.monotonic() >= ends:
+                raise
+            if not told:
+                say(f"{error}. Trying again for {LISTENS_S:g} s; Ctrl-C is safe: nothing was sent.")
+                told = True
+        await asyncio.sleep(LISTENS_POLL_S)
 
 
 def _agree(options: JoinOptions, say: Say) -> None:
@@ -249,17 +311,6 @@ def _request(study: str, host: str, identity: Any, code: JoinCode) -> tuple[byte
 def _made_of(code: JoinCode, what: bytes) -> bytes:
     """32 bytes that look random, the same for the same code; of its id, which her request names too."""
     return hashlib.sha256(b"sordino/v1/join\x00" + what + b"\x00" + code.code_id).digest()
-
-
-def _data(options: JoinOptions, seen: Look, code: JoinCode) -> DataChoice:
-    plan = seen.document.plan
-    parts = options.parts if options.parts is not None else max(plan.clients, plan.population)
-    drawn = int.from_bytes(_made_of(code, b"part")[:8], "little") % parts
-    part = drawn if options.part is None else options.part - 1
-    if not 0 <= part < parts:
-        raise Failure(ExitCode.INPUT, f"--part {options.part} is none of {parts} parts of the data: use 1 to {parts}.")
-    chosen = {name: getattr(options, name) for name in USUAL_DATA if getattr(options, name) is not None}
-    return DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part)
 
 
 def _card_note(seen: Look) -> bytes:
@@ -382,5 +433,3 @@ def _safely(say: Say) -> Say:
 
 def _sentence(error: Exception) -> str:
     return str(error).rstrip(".") + "."
-
-

@@ -7,8 +7,10 @@ the study; any other option must say what the folder says, since the request or 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learning.data_names import located
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import JoinedHome, only_process
 from sordino.joining_policy import check_accepts, read_policy
@@ -60,17 +62,21 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         "": (options.address, held["coordinator"].get("enrolment")),
         "--name": (options.name, name),
         "--ledger": (None if options.ledger is None else os.path.abspath(options.ledger), ledger),
-        "--dataset": (options.dataset, data.get("dataset")),
+        "--dataset": (None if options.dataset is None else located(options.dataset, Path.cwd()), data.get("dataset")),
         "--partition": (options.partition, data.get("partition")),
         "--alpha": (options.alpha, data.get("alpha")),
+        "--shards": (options.shards, data.get("shards")),
+        "--data": (None if options.data is None else os.path.abspath(options.data), first.get("data")),
         "--seed": (options.seed, data.get("seed")),
-        "--part": (options.part, first["part"] + 1),
+        "--part": (options.part, first["part"] + 1 if "part" in first else None),
         "--parts": (options.parts, data.get("parts")),
     }
     other = {option: pair for option, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
     if not other:
         return
-    holds = ", ".join(f"{option} {there}".strip() for option, (_, there) in other.items())
+    holds = ", ".join(
+        f"no {option}" if there is None else f"{option} {there}".strip() for option, (_, there) in other.items()
+    )
     given = ", ".join(f"{option} {here}".strip() for option, (here, _) in other.items())
     raise Failure(
         ExitCode.INPUT,

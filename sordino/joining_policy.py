@@ -11,6 +11,7 @@ from sordino.exit_codes import ExitCode, Failure
 if TYPE_CHECKING:
     from client.enrolment import Look
     from client.policy_file import PolicyTable
+    from wire.ledger_totals import Totals
     from wire.study import StudyDocument
 
 _NOTHING: Final = "Nothing was sent, and no folder was made."
@@ -32,12 +33,19 @@ def read_policy(given: Path) -> tuple[PolicyTable, bytes]:
 
 
 def check_accepts(
-    given: Path, policy: PolicyTable, document: StudyDocument, study_sha256: bytes, *, nothing: str
+    given: Path,
+    policy: PolicyTable,
+    document: StudyDocument,
+    study_sha256: bytes,
+    *,
+    nothing: str,
+    totals: Totals | None = None,
 ) -> None:
     """Hold a study against a policy that was given as a file.
 
     Args:
         nothing: what was not done, as a sentence.
+        totals: of her ledger; None where it isn't looked at.
 
     Raises:
         Failure: the policy refuses it.
@@ -45,7 +53,7 @@ def check_accepts(
     from client.policy import PolicyRefusal, check_terms
 
     try:
-        check_terms(policy.to_policy(), document, study_sha256)
+        check_terms(policy.to_policy(), document, study_sha256, totals)
     except PolicyRefusal as error:
         raise Failure(ExitCode.INPUT, f"{given}: your policy refuses this study ({error}). {nothing}") from None
 
@@ -70,12 +78,33 @@ def accepted_plan(seen: Look) -> dict[str, Any]:
     }
 
 
-def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: Look) -> None:
+def spent_in(ledger: Path | None) -> Totals:
+    """What a ledger that she names holds already; nothing where there is none yet.
+
+    Raises:
+        Failure: it can't be read, or was changed.
+    """
+    from wire.durable import StorageError
+    from wire.ledger import head_file, read_ledger
+    from wire.ledger_totals import Totals
+
+    if ledger is None or not (ledger.exists() or head_file(ledger).exists()):
+        return Totals()
+    try:
+        return read_ledger(ledger)[2]
+    except StorageError as error:
+        raise Failure(ExitCode.INPUT, f"--ledger: {error}. {_NOTHING}") from None
+
+
+def check_host(
+    text: str, file: Path | None, policy: PolicyTable | None, seen: Look, totals: Totals | None = None
+) -> None:
     """Hold the study against host.toml as it will be, before anything is sent or written.
 
     Args:
         text: of host.toml.
         file, policy: where she gave one, as `read_policy` found it.
+        totals: of her ledger, as `spent_in` found it.
 
     Raises:
         Failure: a value in host.toml can't be, or her policy refuses the study.
@@ -87,7 +116,7 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
 
     content = tomllib.loads(text)
     if policy is not None and file is not None:
-        check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING)
+        check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING, totals=totals)
         content["policy"] = policy.model_dump(exclude_none=True)
     try:
         settings = HostConfiguration(**content).settings()
@@ -97,6 +126,6 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
         message = str(first["msg"]).removeprefix("Value error, ")
         raise Failure(ExitCode.INPUT, f"{where}{message}. Change the option that it comes from.") from None
     try:
-        check_study(settings, seen.document, seen.study_sha256)
+        check_study(settings, seen.document, seen.study_sha256, totals)
     except PolicyRefusal as error:
         raise Failure(ExitCode.INPUT, f"your policy refuses this study ({error}). {_NOTHING}") from None

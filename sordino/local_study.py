@@ -12,12 +12,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from learning.data_names import OWN
+from learning.task_names import TASKS
+from sordino.data_checks import check_data, concrete
 from sordino.exit_codes import ExitCode, Failure
+from sordino.folder_of_ledgers import check_hosts, go_on_with, parts_of_hosts
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -42,15 +46,20 @@ class StudyOptions:
         authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
         sampling: "none", or "lottery": the authority's seeds draw ``cohort`` participants for each round.
         cohort: of a lottery; else None.
+        clip: None takes the task's own bound where it has one, else 1.
         population: of a lottery: the smallest roster that a round may begin with; None takes ``participants``.
         min_survivors: fewest in a sum; None takes what independent dropouts miss in one of a thousand rounds.
         quorum: fewest that begin a round; None takes ``min_survivors``.
+        server_rate: None takes that of the server optimiser, `learning.server_optimizers.DEFAULT_RATES`.
         listen: HOST:PORT of the coordinator.
         names: host names and addresses that its certificate holds besides the local ones.
         deadline_s: of each of the five phases; None takes the default of each.
+        training_s: of the phase that waits for local training; None takes the default, or ``deadline_s``.
         connect_s: longest wait for the roster before a round.
         max_attempts: at one round.
         one_machine: see ``server.configuration``.
+        ledgers: folder of the hosts' ledgers, a file for each by the host's name, with the layout of its studies
+            (`sordino.folder_of_ledgers`); empty: each in its host's folder.
     """
 
     name: str = "demo"
@@ -62,7 +71,9 @@ class StudyOptions:
     dataset: str = "fashion-mnist-subset"
     partition: str = "dirichlet"
     alpha: float = 1.0
+    shards: int = 2
     seed: int = 1
+    test: str = ""
     participants: int = 100
     hosts: int = 10
     enrol: int = 0
@@ -73,7 +84,7 @@ class StudyOptions:
     mechanism: str = "ddgauss"
     epsilon: float = 8.0
     delta: float = 1e-5
-    clip: float = 1.0
+    clip: float | None = None
     bits: int = 16
     max_dropout: float = 0.3
     adversarial: float = 0.05
@@ -92,14 +103,19 @@ class StudyOptions:
     clip_bit_weight: float = 0.3
     sketch_rows: int = 0
     sketch_ratio: float = 10.0
-    server_rate: float = 1.0
+    server_optimizer: str = "fedavg"
+    server_rate: float | None = None
     server_momentum: float = 0.7
+    server_second_momentum: float = 0.99
+    server_adaptivity: float = 1e-3
     listen: str = "127.0.0.1:8443"
     names: tuple[str, ...] = ()
     deadline_s: float | None = None
+    training_s: float | None = None
     connect_s: float = 60.0
     max_attempts: int = 3
     one_machine: bool = True
+    ledgers: str = ""
 
     @property
     def client_address(self) -> str:
@@ -144,7 +160,13 @@ class StudyOptions:
         return self.participants if self.population is None else self.population
 
     def settled(self) -> StudyOptions:
-        """With ``min_survivors`` and ``quorum`` as numbers."""
+        """With ``clip``, ``min_survivors``, ``quorum`` and ``server_rate`` as numbers.
+
+        Raises:
+            learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
+        """
+        from learning.server_optimizers import DEFAULT_RATES
+        from learning.task import clip_of, make_task
         from secagg.parameters import assumed_colluders, colluders_in_cohort, default_min_survivors
         from wire.study import cohorts_drawn
 
@@ -159,32 +181,43 @@ class StudyOptions:
             survivors = default_min_survivors(clients, colluders, self.max_dropout)
         if quorum is None:
             quorum = survivors
-        return replace(self, min_survivors=survivors, quorum=quorum)
+        task = make_task(self.task, dict(self.task_options))
+        clip = clip_of(task, self.clip, adaptive=self.clip_update != "fixed", sketch=self.sketch_rows > 0)
+        rate = DEFAULT_RATES.get(self.server_optimizer, 1.0) if self.server_rate is None else self.server_rate
+        return replace(self, clip=clip, min_survivors=survivors, quorum=quorum, server_rate=rate)
 
 
 @dataclass(frozen=True)
 class LocalStudy:
-    """A study as made."""
+    """A study as made.
+
+    Attributes:
+        data_files: where the participants made with it put their own files, each without its suffix; in the order of
+            the hosts. Empty where a set is cut.
+    """
 
     directory: Path
     options: StudyOptions
     plan: Plan
     hosts: tuple[Path, ...]
+    data_files: tuple[Path, ...] = ()
 
 
-def plan_for(options: StudyOptions) -> Plan:
+def plan_for(options: StudyOptions, **others: Any) -> Plan:
     """The plan of these options.
+
+    Args:
+        others: further arguments of `wire.study.plan_study`, for plans that aren't served.
 
     Raises:
         mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
     """
+    from learning.parameters import layers_of
     from learning.task import make_task
-    from wire.study import coding, plan_study
+    from wire.study import plan_study
 
     chosen = options.settled()
-    layers = [
-        array.size for array in make_task(chosen.task, dict(chosen.task_options)).initial_parameters().values()
-    ]
+    layers = layers_of(make_task(chosen.task, dict(chosen.task_options)).contribution_shapes)
     return plan_study(
         mechanism=chosen.mechanism,
         clients=chosen.in_a_round,
@@ -205,18 +238,32 @@ def plan_for(options: StudyOptions) -> Plan:
         beta=chosen.beta,
         k_stddevs=chosen.k_stddevs,
         rotation=None if chosen.rotation == "auto" else chosen.rotation,
-        **coding(
-            layers,
-            clip=chosen.clip,
-            by_layer=chosen.clip_by_layer,
-            scaling=chosen.clip_scaling,
-            update=chosen.clip_update,
-            quantile=chosen.clip_quantile,
-            rate=chosen.clip_rate,
-            bit_weight=chosen.clip_bit_weight,
-            sketch_rows=chosen.sketch_rows,
-            sketch_ratio=chosen.sketch_ratio,
-        ),
+        **coding_of(chosen, layers),
+        **others,
+    )
+
+
+def coding_of(options: StudyOptions, layers: Sequence[int]) -> dict[str, Any]:
+    """How updates are clipped and coded, as arguments of `wire.study.plan_study`.
+
+    Args:
+        options: settled.
+        layers: values of each array of a contribution.
+    """
+    from wire.study import coding
+
+    assert options.clip is not None  # noqa: S101  # settled
+    return coding(
+        layers,
+        clip=options.clip,
+        by_layer=options.clip_by_layer,
+        scaling=options.clip_scaling,
+        update=options.clip_update,
+        quantile=options.clip_quantile,
+        rate=options.clip_rate,
+        bit_weight=options.clip_bit_weight,
+        sketch_rows=options.sketch_rows,
+        sketch_ratio=options.sketch_ratio,
     )
 
 
@@ -232,7 +279,12 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
 
     _check_place(directory)
     check_places(options)
+    check_hosts(options)
+    options = replace(options, test=str(Path(options.test).absolute()) if options.test else "")
+    options = replace(options, ledgers=str(Path(options.ledgers).absolute()) if options.ledgers else "")
+    check_data(options)
     chosen = options.settled()
+    check_public_examples(chosen)
     plan = plan_for(chosen)
     largest = math.ceil(chosen.participants / max(chosen.hosts, 1))
     if not chosen.one_machine and plan.colluders < largest:
@@ -254,11 +306,16 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
         for folder in (path for path in work.rglob("*") if path.is_dir()):
             # Whatever the umask: a key is refused when others could put another one in its place.
             folder.chmod(folder.stat().st_mode & ~0o022)
+        if chosen.ledgers:
+            go_on_with(Path(chosen.ledgers), chosen)
         os.replace(work, directory)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    return LocalStudy(directory, chosen, plan, tuple(directory / "hosts" / name for name in names))
+    hosts = tuple(directory / "hosts" / name for name in names)
+    keys = (path for host in hosts for path in sorted((host / "keys").glob("participant-*.key")))
+    files = tuple(path.parent.parent / "data" / path.stem for path in keys) if chosen.dataset == OWN else ()
+    return LocalStudy(directory, chosen, plan, hosts, files)
 
 
 def check_places(options: StudyOptions) -> None:
@@ -305,6 +362,25 @@ def check_places(options: StudyOptions) -> None:
         )
 
 
+def check_public_examples(options: StudyOptions) -> None:
+    """Whether the coordinator has as many examples as votes of all rounds ask about.
+
+    Raises:
+        learning.options.OptionError: they are too few, or of another shape than the task's.
+        learning.datasets.DatasetError: there is no such set or file here.
+    """
+    from learning.options import AE_DPFL
+    from learning.own_data import load_test
+    from learning.server_optimizers import make_server_optimizer
+    from learning.task import make_task
+
+    if options.task_options.get("method") != AE_DPFL:
+        return
+    task = make_task(options.task, dict(options.task_options))
+    data = load_test(concrete(options.dataset), options.test)
+    task.learner(make_server_optimizer(options.server_optimizer), data).prepare(options.rounds)
+
+
 def _check_place(directory: Path) -> None:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         raise Failure(ExitCode.INPUT, f"{directory} is not a folder. Name one that is new or empty.")
@@ -316,7 +392,6 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     """Fill ``work``; returns the hosts' names."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from learning.datasets import resolve_dataset
     from learning.task import make_task
     from secagg.roster import RosterEntry
     from sordino.authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
@@ -328,14 +403,14 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
         options.authority.copy(work)
         _write_public(work / ".gitignore", b"*\n")
         task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
-        text = study_toml(options, dataset=resolve_dataset(options.dataset), task=task)
+        text = study_toml(options, dataset=concrete(options.dataset), task=task)
         _write_public(work / "study.toml", text.encode())
         return []
     clock = time.time()
     now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
     authority = AuthorityKeys.make(options.name, now)
     public = authority.public.hex()
-    dataset = resolve_dataset(options.dataset)
+    dataset = concrete(options.dataset)
     task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
     try:
         files = make_coordinator_files(options.name, authority, options.client_address, options.names, now)
@@ -344,19 +419,17 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     except ValueError as error:
         raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
 
-    width = max(2, len(str(options.hosts)))
     digits = max(3, len(str(options.participants)))
-    names = [f"host-{number:0{width}d}" for number in range(1, options.hosts + 1)]
+    hosts = parts_of_hosts(options.participants, options.hosts)
     entries: list[RosterEntry] = []
-    for index, name in enumerate(names):
-        # Part p belongs to host p * hosts // participants: runs of equal length, give or take one.
-        parts = [p for p in range(options.participants) if p * options.hosts // options.participants == index]
-        participants: list[tuple[str, int]] = []
+    for name, parts in hosts.items():
+        participants: list[tuple[str, int | str]] = []
         for part in parts:
             key = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
             _write_secret(work / "hosts" / name / file, ed25519_pem(key))
-            participants.append((file, part))
+            # Without a suffix: she puts a .csv or an .npz there.
+            participants.append((file, f"data/participant-{part + 1:0{digits}d}" if dataset == OWN else part))
             entries.append(RosterEntry(key.public_key().public_bytes_raw(), name))
         text = host_toml(
             options,
@@ -369,6 +442,8 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
             colluders=plan.colluders,
         )
         _write_public(work / "hosts" / name / "host.toml", text.encode())
+        if dataset == OWN:
+            (work / "hosts" / name / "data").mkdir(mode=0o700)
         _write_public(work / "hosts" / name / "ca.pem", authority.tls.pem)
         tls_key = new_key()
         certificate = authority.tls.issue_client(tls_key.public_key(), host_uri(name), now, SERVER_DAYS)
@@ -381,7 +456,7 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     # Keys must never be committed, wherever the folder lies.
     _write_public(work / ".gitignore", b"*\n")
     _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())
-    return names
+    return list(hosts)
 
 
 def _write_authority(
@@ -401,6 +476,8 @@ def _write_authority(
             coordinator=options.client_enrolment,
             draws=options.rounds if options.sampling == "lottery" else 0,
             places=options.places,
+            own_data=options.dataset == OWN,
+            task=options.task if options.task not in TASKS else "",
         )
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]

@@ -44,12 +44,15 @@ def _shown_safely(logger: object, name: str, message: structlog.types.EventDict)
     return {key: peer_text(value) if isinstance(value, str) else value for key, value in message.items()}
 
 
-def configure_logs(*, lowest: int = logging.INFO, plain: bool = False) -> None:
+def configure_logs(
+    *, lowest: int = logging.INFO, plain: bool = False, terminal_line: structlog.types.Processor | None = None
+) -> None:
     """One line a message: for people on a terminal, as JSON elsewhere.
 
     Args:
         lowest: the least severe level that is written; where a panel is on the terminal, warnings.
         plain: lines for people elsewhere too, between those of a verb that tells plain lines there.
+        terminal_line: makes a line on a terminal, instead of structlog's own way.
     """
     # gRPC writes lines of its own from C, in a format of its own; what they say comes back as an error anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -57,7 +60,7 @@ def configure_logs(*, lowest: int = logging.INFO, plain: bool = False) -> None:
     people = terminal or plain
     renderer: structlog.types.Processor = structlog.processors.JSONRenderer()
     if terminal:
-        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        renderer = terminal_line or structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     elif plain:
         renderer = _plain_line
     structlog.configure(

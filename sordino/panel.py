@@ -18,6 +18,7 @@ from rich.text import Text
 
 from sordino.guarantee import guarantee
 from sordino.progress import PHASES, Dropout, StudyView, log_lines, people
+from sordino.statistic_text import HISTOGRAM, headline, values_of
 
 _ENROLLED: Final = "participant-"
 """How hosts are named that enrolled without a name of their own."""
@@ -203,11 +204,7 @@ class StudyPanel:
     def _figures(self, narrow: bool, low: bool) -> list[RenderableType]:
         view = self.view
         last = view.rounds[-1] if view.rounds else None
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=19)
-        grid.add_column(width=12)
-        if not narrow:
-            grid.add_column(no_wrap=True)
+        grid = self._grid(narrow)
 
         def row(name: str = "", value: str = "", more: RenderableType = "") -> None:
             grid.add_row(*((name, value) if narrow else (name, value, more)))
@@ -222,8 +219,13 @@ class StudyPanel:
             row(name, f"{value:.2f} of {target:.2f}", _bar(share, 15, style))
         if not low:
             row()
-        accuracies = [done.accuracy for done in view.rounds]
-        row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
+        accuracies = [done.accuracy for done in view.rounds if done.accuracy is not None]
+        statistic: list[RenderableType] = []
+        if view.seeks_statistic:
+            statistic = [grid, *self._statistic(narrow)]
+            grid = self._grid(narrow)
+        else:
+            row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
         if self.without_noise:
             reached = min(len(accuracies), len(self.without_noise))
             shown = self.without_noise[reached - 1] if reached else None
@@ -236,7 +238,36 @@ class StudyPanel:
             row("upload", size_text(last.upload_bytes), Text("a participant", style=_DIM))
             row("download", size_text(last.download_bytes), Text("a participant", style=_DIM))
         heading = Text.assemble(("Privacy and progress", "bold"), (f"   delta {view.delta:g}", _DIM))
-        return [heading, grid]
+        return [heading, *statistic, grid]
+
+    def _statistic(self, narrow: bool) -> list[RenderableType]:
+        """Two lines, whatever is known: the figure, and the others or what it is over."""
+        released = self.view.released
+        values = [value.get("value") for value in values_of(released)]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        found, *others = headline(released).split(", ", 1) if len(values) > 1 else [headline(released)]
+        lines = [Text(found or "no result yet", style="" if found else _DIM, no_wrap=True)]
+        if len(known) > 1 and released.get("statistic") == HISTOGRAM:
+            width = 32 if narrow else 46
+            lines.append(Text(_bars(_pooled(known, width)), style="cyan", no_wrap=True))
+        elif others:
+            lines.append(Text(others[0], no_wrap=True))
+        else:
+            count = released.get("rounds")
+            told = f"of {count} {'round' if count == 1 else 'rounds'} together" if found and count else ""
+            lines.append(Text(told, style=_DIM, no_wrap=True))
+        for line in lines:
+            line.overflow = "ellipsis"
+        return [*lines]
+
+    @staticmethod
+    def _grid(narrow: bool) -> Table:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=19)
+        grid.add_column(width=14)  # of an epsilon of two digits and its budget
+        if not narrow:
+            grid.add_column(no_wrap=True)
+        return grid
 
     def _dropouts(self, narrow: bool, low: bool) -> list[RenderableType]:
         view = self.view
@@ -306,6 +337,18 @@ def _spark(values: Sequence[float], width: int = 15) -> str:
     if high - low < 1e-9:
         return _SPARKS[0] * len(shown)
     return "".join(_SPARKS[round((value - low) / (high - low) * (len(_SPARKS) - 1))] for value in shown)
+
+
+def _bars(values: Sequence[float]) -> str:
+    """Counts as a line of blocks, from 0 to their greatest; what noise made negative is 0."""
+    most = max([*values, 1e-9])
+    return "".join(_SPARKS[round(max(value, 0.0) / most * (len(_SPARKS) - 1))] for value in values)
+
+
+def _pooled(values: Sequence[float], width: int) -> list[float]:
+    """Neighbours added up until at most ``width`` are left."""
+    at_once = -(-len(values) // width)
+    return [sum(values[start : start + at_once]) for start in range(0, len(values), at_once)]
 
 
 def _clock_text(seconds: float) -> str:

@@ -91,6 +91,27 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {"central": {"noise_multiplier": multiplier, "accountant": accountant}, "rows": rows}
 
 
+def with_own_row(table: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the plan itself as a first row, where its mechanism is none of those compared.
+
+    Args:
+        table: see `alternatives`.
+        figures: of the plan, as `sordino.plan_text.figures_of` or `sordino.binomial_figures` gives them.
+    """
+    if figures["mechanism"] in MECHANISMS:
+        return dict(table)
+    variance = figures["full_stddev"] ** 2 + figures["clients"] * figures["granularity"] ** 2 / 6
+    own = {
+        "mechanism": figures["mechanism"],
+        "bits": figures["bits"],
+        "feasible": True,
+        "noise_multiplier": figures["noise_multiplier"],
+        "noise_cost": variance / (table["central"]["noise_multiplier"] * figures["clip"]) ** 2,
+        "upload_bytes": figures["upload_bytes"],
+    }
+    return dict(table) | {"rows": [own, *table["rows"]]}
+
+
 def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
     """The table as text of at most 78 columns; the chosen setting is marked."""
     head = ("mechanism", "bits", "noise multiplier", "noise cost", "upload bytes")

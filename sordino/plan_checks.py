@@ -35,7 +35,7 @@ def notes(figures: Mapping[str, Any], max_dropout: float, *, hosts_made: bool = 
         )
     if figures["mechanism"] == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")
-    found += _unreached(figures)
+    found += unreached(figures)
     if figures["abort_probability"] > OFTEN:
         found.append(
             f"Note: if everybody left independently with probability {max_dropout:g}, "
@@ -95,13 +95,19 @@ def reached(figures: Mapping[str, Any]) -> bool:
     return planned is None or planned > 0.999 * figures["epsilon"]
 
 
-def _unreached(figures: Mapping[str, Any]) -> list[str]:
+def unreached(figures: Mapping[str, Any]) -> list[str]:
+    """Why a plan spends less than it may, in a sentence; nothing where it doesn't."""
     if reached(figures):
         return []
     planned = figures[f"epsilon_{figures['target']}"]
+    told = f"Note: of the epsilon {figures['epsilon']:g} that may be spent, {planned:.3f} is planned. That"
     if planned > 0.99 * _largest_statable(figures):
-        return [f"Note: {planned:.3f} is the largest epsilon that can be stated at this delta and length."]
-    return [f"Note: the least noise that this mechanism allows on this grid gives epsilon {planned:.3f}."]
+        return [
+            f"{told} is the largest epsilon that can be stated at this delta and length: the samplers' distance from "
+            "their law, at most 2^-140 a value, counts e^epsilon times against delta. A larger one would promise "
+            "nothing any more."
+        ]
+    return [f"{told} is what the least noise gives that this mechanism allows on this grid."]
 
 
 def _largest_statable(figures: Mapping[str, Any]) -> float:

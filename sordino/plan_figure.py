@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sordino.error_figure import BLUE, MUTED, OCHRE, RED, Line, Panel, draw_errors
+from sordino.error_figure import Line, Panel, draw_errors
+from sordino.figure_style import BLUE, MUTED, OCHRE, RED
 from sordino.plan_alternatives import central_gaussian_multiplier, error_variance
+from sordino.plurals import counted
 
 _STEPS: Final = (1 / 8, 1 / 5.6, 1 / 4, 1 / 2.8, 1 / 2, 1 / 1.4, 1.0, 1.4, 2.0)  # of the chosen epsilon
 _TICKS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)
@@ -50,9 +52,9 @@ def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
     curves = error_curves(chosen)
     held = {epsilon for points in curves.values() for epsilon, _ in points}
     ticks = [epsilon for epsilon in (float(f"{chosen['epsilon'] * step:.2g}") for step in _TICKS) if epsilon in held]
-    rounds = f"{chosen['rounds']} round" + ("" if chosen["rounds"] == 1 else "s")
     panel = Panel(
-        f"{chosen['clients']} participants, {chosen['dim']} values of {chosen['bits']} bits, {rounds}, "
+        f"{counted(chosen['clients'], 'participant')}, {counted(chosen['dim'], 'value')} of "
+        f"{counted(chosen['bits'], 'bit')}, {counted(chosen['rounds'], 'round')}, "
         f"delta {chosen['delta']:g}",
         [
             Line("local Gaussian", RED, curves["local-gaussian"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from learning.near_names import did_you_mean
 from sordino.exit_codes import ExitCode, Failure
 
 DEFAULT_DIM: Final = 500
@@ -30,7 +31,8 @@ Number = TypeVar("Number", int, float)
 def one_of(option: str, given: str | None, allowed: Sequence[str]) -> None:
     """Raises Failure: ``given`` is no name that the option knows."""
     if given is not None and given not in allowed:
-        raise Failure(ExitCode.INPUT, f"{option} {given} is unknown. Use one of: {', '.join(allowed)}.")
+        near = did_you_mean(given, allowed)
+        raise Failure(ExitCode.INPUT, f"{option} {given} is unknown. Use one of: {', '.join(allowed)}.{near}")
 
 
 def graph_name(given: str, allowed: Sequence[str]) -> str:
@@ -68,7 +70,7 @@ def check_folder(option: str, file: Path) -> None:
         raise Failure(ExitCode.INPUT, f"{option} {file} can't be written: name a file in a folder that exists.")
 
 
-def check_names(*, mechanism: str, target: str | None, sampling: str, rotation: str | None) -> None:
+def check_names(*, mechanism: str, target: str | None, sampling: str, rotation: str) -> None:
     """Raises Failure: one of the names is unknown."""
     if mechanism == "randomised-response":
         raise Failure(
@@ -79,7 +81,7 @@ def check_names(*, mechanism: str, target: str | None, sampling: str, rotation: 
     one_of("--mechanism", mechanism, MECHANISMS)
     one_of("--target", target, TARGETS)
     one_of("--sampling", sampling, SAMPLINGS)
-    one_of("--rotation", rotation, ROTATIONS)
+    one_of("--rotation", rotation, ("auto", *ROTATIONS))
     if target == "conditional" and sampling == "none":
         raise Failure(ExitCode.INPUT, "--target conditional needs --sampling poisson and --population.")
 
@@ -101,6 +103,10 @@ _RANGES: Final[dict[str, tuple[Callable[[float], bool], str]]] = {
     "--clip-bit-weight": (lambda x: 1e-3 <= x <= 1, "0.001 to 1, such as 0.3"),
     "--sketch-rows": (lambda x: 0 <= x <= 1024, "1 to 1024, such as 15, or 0 for no sketch"),
     "--sketch-ratio": (lambda x: 1 <= x <= 1e6, "1 to 1000000, such as 10"),
+    "--server-rate": (lambda x: 0 < x <= 1e6, "more than 0 and at most 1000000"),
+    "--server-momentum": (lambda x: 0 <= x < 1, "0 to below 1; 0 is no momentum"),
+    "--server-second-momentum": (lambda x: 0 <= x < 1, "0 to below 1, such as 0.99"),
+    "--server-adaptivity": (lambda x: 0 < x <= 1e6, "more than 0, such as 0.001"),
     "--max-dropout": (lambda x: 0 <= x < 1, "a share from 0 to below 1; for 20 % write 0.2"),
 }
 
@@ -210,6 +216,41 @@ def shape(
     return values, None, (sketch_rows, sketch_shape(values, sketch_rows, ratio))
 
 
+def of_task(
+    task: str,
+    options: Mapping[str, object],
+    *,
+    dim: int | None,
+    clip: float | None,
+    layers: str | None,
+    clips: str | None,
+    adaptive: bool,
+    sketch: bool,
+) -> tuple[int, float | None]:
+    """(dim, clip) of a plan for a task: its values, and its own bound where it has one.
+
+    Raises:
+        Failure: the task can't be, or the values are stated as well.
+        learning.options.OptionError, learning.task.TaskUnavailable: its options can't be; the clip would distort it.
+    """
+    from learning.options import AE_DPFL
+    from learning.parameters import dimension
+    from learning.task import clip_of, make_task, model_shapes
+    from learning.task_names import STATISTICS, check_task_name
+
+    try:
+        check_task_name(task)
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, f"--task: {error}.") from None
+    for option, given in (("--dim", dim), ("--layers", layers), ("--clips", clips)):
+        if given is not None:
+            raise Failure(ExitCode.INPUT, f"--task {task} says how many values are sent: leave {option} out.")
+    if task not in STATISTICS and options.get("method") != AE_DPFL:
+        return dimension(model_shapes(task, options)), clip  # no model is made to be counted
+    made = make_task(task, dict(options))
+    return made.dim, clip_of(made, clip, adaptive=adaptive, sketch=sketch)
+
+
 def clip_rule(
     *,
     coded: int,
@@ -236,6 +277,8 @@ def clip_rule(
     from mechanisms.clip_rule import ClipRule
 
     one_of("--clip-scaling", clip_scaling, SCALINGS)
+    if clip_scaling != SCALINGS[0] and sizes is None:
+        raise Failure(ExitCode.INPUT, f"--clip-scaling {clip_scaling} needs layers: add --layers; or leave it out.")
     check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
     check_ranges(clip=clip)
     layers = (coded,) if sizes is None else sizes

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from sordino.plan_checks import CURIOUS_TRUST, no_ring, percent, reached
+from sordino.plurals import counted
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -82,7 +83,7 @@ def heading(figures: Mapping[str, Any]) -> str:
     """Who, what, how long, and which epsilon, in one sentence."""
     drawn = "" if figures["sampling"] == "none" else f" of {figures['population']}, {_SAMPLED[figures['sampling']]}"
     dim, padded = figures["dim"], figures["padded_dim"]
-    values = f"{dim} values" if padded == dim else f"{dim} values sent as {padded}"
+    values = counted(dim, "value") + ("" if padded == dim else f" sent as {padded}")
     most = f"at most {figures['epsilon']:g}"
     if not reached(figures):
         most = f"{figures['epsilon_' + figures['target']]:.3f} ({figures['epsilon']:g} was asked for)"
@@ -92,8 +93,8 @@ def heading(figures: Mapping[str, Any]) -> str:
         "conditional": f"epsilon_conditional {most} (published figure, for comparison only)",
     }[figures["target"]]
     return (
-        f"{figures['clients']} participants{drawn}, {values} of {figures['bits']} bits, "
-        f"{_count(figures['rounds'], 'round')}, {reader} at delta {figures['delta']:g}"
+        f"{figures['clients']} participants{drawn}, {values} of {counted(figures['bits'], 'bit')}, "
+        f"{counted(figures['rounds'], 'round')}, {reader} at delta {figures['delta']:g}"
     )
 
 
@@ -120,9 +121,13 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         (
             "upload",
             _bytes(figures["upload_bytes"]),
-            f"each round: {figures['padded_dim']} x {figures['bits']} bits for {dim} values",
+            f"each round: {figures['padded_dim']} x {counted(figures['bits'], 'bit')} for {counted(dim, 'value')}",
         ),
-        ("rotation block", f"{figures['block_dim']}", f"{figures['rotation']}, of {figures['coded_dim']} values"),
+        (
+            "rotation block",
+            f"{figures['block_dim']}",
+            f"{figures['rotation']}, of {counted(figures['coded_dim'], 'value')}",
+        ),
         (
             "grid step",
             f"{figures['granularity']:.4g}",
@@ -134,7 +139,7 @@ def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _epsilons(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     alone = figures["mechanism"] in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
     told = (
-        f"{_count(figures['rounds'], 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
+        f"{counted(figures['rounds'], 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
         f"{figures['delta']:g}"
     )
     if figures["mechanism"] == "gaussian":
@@ -185,7 +190,7 @@ def _noises(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                     f"noise of layer {number}",
                     f"{noise:.4g}",
                     f"of {'every' if figures['mechanism'] == 'gaussian' else 'the smallest'} sum, units of the "
-                    f"update; clip {clip:.4g}, {_count(size, 'value')}",
+                    f"update; clip {clip:.4g}, {counted(size, 'value')}",
                 )
             )
         if len(by_layer) > _LAYERS_SHOWN:
@@ -260,10 +265,6 @@ def _released(figures: Mapping[str, Any]) -> str:
         return "for readers of the models: here the same"
     share = figures["clients"] / figures["population"]
     return f"for readers of released models alone, each in {percent(share)} of the rounds"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _bytes(number: int) -> str:

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from learning.task_names import STATISTICS
 from sordino.guarantee import guarantee
+from sordino.plurals import counted
+from sordino.statistic_text import headline, values_of
 
 TELL_WAITING_S: Final = 10.0
 """Between two plain lines that say how many are connected while a round waits for participants."""
@@ -77,12 +80,15 @@ class CompletedRound:
     upload_bytes: float
     vector_bytes: float
     download_bytes: float
-    accuracy: float
-    loss: float
     epsilon_coordinator: float
     epsilon_released: float
     coordinator_rss_mb: float
     at: float
+    accuracy: float | None = None
+    """On the coordinator's own data; None where there is no model to judge."""
+    loss: float | None = None
+    released: Mapping[str, Any] = field(default_factory=dict)
+    """The statistic so far; empty where a model is learnt."""
     clips: tuple[float, ...] = ()
     """Of the layers, in this round; empty where an older coordinator didn't say."""
     below_clip: tuple[float, ...] = ()
@@ -158,7 +164,23 @@ class StudyView:
 
     @property
     def accuracy(self) -> float | None:
+        """After the last round; None before the first, and where there is no model."""
         return self.rounds[-1].accuracy if self.rounds else None
+
+    @property
+    def released(self) -> Mapping[str, Any]:
+        """The statistic after the last round; empty before the first, and where a model is learnt."""
+        return self.rounds[-1].released if self.rounds else {}
+
+    @property
+    def seeks_statistic(self) -> bool:
+        """Whether the task finds a statistic in place of a model, as far as that is known by now."""
+        return bool(values_of(self.released)) or (not self.rounds and self.task in STATISTICS)
+
+    @property
+    def finding(self) -> str:
+        """What is released, in one word."""
+        return "statistic" if self.seeks_statistic else "models"
 
     @property
     def completed(self) -> int:
@@ -171,7 +193,8 @@ class StudyView:
         """How the study ended, in one line; empty while it runs."""
         if self.finished is None:
             return ""
-        reason, count = str(self.finished.get("reason", "")), f"{self.completed} of {self.planned_rounds} rounds"
+        reason = str(self.finished.get("reason", ""))
+        count = f"{self.completed} of {counted(self.planned_rounds, 'round')}"
         if reason == "rounds done":
             return f"Finished: {count}" if self.begun else f"Already finished: {count}"
         if reason == "stopped":
@@ -269,8 +292,9 @@ class StudyView:
         self.partition = dict(event.get("partition") or {})
         if self.started_at is None:
             self.started_at = self.last_at
-        # A coordinator that starts again finds nobody connected.
-        self.lost |= self.connected
+        # A coordinator that starts again finds nobody connected; after the end nobody is expected, either.
+        if (self.finished or {}).get("reason") not in ("rounds done", "budget reached"):
+            self.lost |= self.connected
         self.connected.clear()
         self.dropped_now = set()
         self.phase = self.gathering = self.finished = self.enrolment = None
@@ -383,7 +407,10 @@ class StudyView:
                 at=self.last_at,
                 clips=tuple(float(value) for value in event.get("clips") or ()),
                 below_clip=tuple(float(value) for value in event.get("below_clip") or ()),
-                wrapped_share=None if event.get("wrapped_share") is None else float(event["wrapped_share"]),
+                wrapped_share=_number(event.get("wrapped_share")),
+                accuracy=_number(event.get("accuracy")),
+                loss=_number(event.get("loss")),
+                released=dict(event.get("released") or {}),
                 **number,
             )
         )
@@ -418,12 +445,14 @@ _ROUND_NUMBERS: Final = (
     "upload_bytes",
     "vector_bytes",
     "download_bytes",
-    "accuracy",
-    "loss",
     "epsilon_coordinator",
     "epsilon_released",
     "coordinator_rss_mb",
 )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _size(value: Any) -> int:
@@ -445,24 +474,28 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
     kind = event.get("kind")
     if kind == "study_started":
         return [
-            f"study {view.study}: {view.task}, {view.participants} participants, {view.planned_rounds} rounds, "
+            f"study {view.study}: {view.task}, {counted(view.participants, 'participant')}, "
+            f"{counted(view.planned_rounds, 'round')}, "
             f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}",
             *([f"{view.plan['mechanism']}: {holds}"] if (holds := guarantee(view.plan)) else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]
     if kind == "roster_adopted":
         changes = [f"{len(event[what])} {what}" for what in ("joined", "left") if event.get(what)]
-        return [f"version {event['version']} of the roster: {view.participants} participants, {', '.join(changes)}"]
+        members = counted(view.participants, "participant")
+        return [f"version {event['version']} of the roster: {members}, {', '.join(changes)}"]
     if kind == "waiting_for_enrolment":
         return [view.waiting] if event.get("first") else []
     if kind == "waiting_for_participants" and view.gathering is not None:
-        connected, needed, _, _ = view.gathering
+        connected, needed, _, left_s = view.gathering
         # With as many as are needed it only waits a moment for the others.
         silent = connected >= needed or view.gathering_told_at < view.gathering_at
-        return [] if silent else [f"waiting for participants: {connected} connected, {needed} needed"]
+        longest = f"; this attempt waits for {left_s:.0f} s" if left_s else ""
+        return [] if silent else [f"waiting for participants: {connected} connected, {needed} needed{longest}"]
     if kind == "attempt_started":
         again = f", attempt {view.attempt}" if view.attempt > 1 else ""
-        return [f"round {view.round} of {view.planned_rounds}{again}: {len(view.connected)} participants connected"]
+        connected = counted(len(view.connected), "participant")
+        return [f"round {view.round} of {view.planned_rounds}{again}: {connected} connected"]
     if kind == "phase_ended":
         return _dropout_lines(view, str(event.get("phase", "")))
     if kind == "attempt_aborted":
@@ -476,8 +509,10 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
         ]
     if kind == "round_completed":
         done = view.rounds[-1]
+        accuracy = "" if done.accuracy is None else f"accuracy {done.accuracy:.3f}"
+        found = [f"sum of {done.survivors}", accuracy, headline(done.released)]
         return [
-            f"round {done.round}: sum of {done.survivors}, accuracy {done.accuracy:.3f}, epsilon_coordinator "
+            f"round {done.round}: {', '.join(part for part in found if part)}, epsilon_coordinator "
             f"{done.epsilon_coordinator:.2f}, epsilon_released {done.epsilon_released:.2f}, {done.seconds:.1f} s"
         ]
     if kind == "study_finished":

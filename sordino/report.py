@@ -14,9 +14,23 @@ from sordino.exit_codes import ExitCode, Failure
 from sordino.guarantee import guarantee
 from sordino.local_study import ONE_MACHINE
 from sordino.panel import size_text
+from sordino.plurals import counted
 from sordino.progress import PHASES, StudyView, people
 from sordino.report_style import STYLE
 from sordino.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
+from sordino.statistic_text import (
+    HISTOGRAM,
+    QUANTILE,
+    about,
+    asked_rows,
+    figure_of,
+    headline,
+    in_words,
+    known,
+    table_rows,
+    title,
+    values_of,
+)
 from wire.trust import TRUSTED_COORDINATOR
 
 if TYPE_CHECKING:
@@ -24,6 +38,7 @@ if TYPE_CHECKING:
 
 BASELINE_FILE = "without_noise.json"
 MEASURED_FILE = "measured.json"
+_MOST_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +66,13 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
         output: where to write; None is ``report.html`` beside ``study.toml``.
 
     Raises:
-        Failure: nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
+        Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
     from server.configuration import load
     from server.journal import read_events
 
+    if directory.is_file() and directory.suffix != ".toml":
+        raise Failure(ExitCode.INPUT, f"{directory} is no study: name the study's folder, or its study.toml.")
     configuration = load(directory)
     home = directory if directory.is_dir() else directory.parent
     state = configuration.coordinator.state
@@ -82,8 +99,7 @@ def _checked_ledger(state: Path) -> str:
         raise Failure(ExitCode.LEDGER, f"no report is written, the ledger was changed. {error}") from error
     except StorageError as error:
         raise Failure(ExitCode.INPUT, f"no report is written without its ledger. {error}") from error
-    count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
-    return f"Privacy ledger: {count}, nothing changed; head {contents.head.hash.hex()}."
+    return f"Privacy ledger: {counted(contents.head.rows, 'row')}, nothing changed; head {contents.head.hash.hex()}."
 
 
 def read_extras(home: Path, *, one_machine: bool) -> Extras:
@@ -121,13 +137,15 @@ def render(view: StudyView, extras: Extras) -> str:
         _summary(view, extras),
         _mechanism(view, plan),
         '<section class="pair">',
+        _finding(view, extras),
         _figure(
-            "Accuracy",
-            "On held-out data at the coordinator.",
-            figures.accuracy_figure(view, extras.without_noise),
+            "Privacy spent",
+            _epsilon_caption(view),
+            figures.epsilon_figure(view),
+            below=_JUMP if view.planned_rounds > 1 else "",
         ),
-        _figure("Privacy spent", _epsilon_caption(view), figures.epsilon_figure(view)),
         "</section>",
+        _statistic(view),
         _clips(view, plan),
         _figure("Dropouts", _dropout_caption(view), figures.dropout_figure(view), wide=True),
         _dropout_list(view),
@@ -167,7 +185,7 @@ def _header(view: StudyView) -> str:
         partition = f"Dirichlet {view.partition.get('alpha', 0):g} partition"
     elif partition:
         partition = f"{partition} partition"
-    facts = [view.task, f"{view.participants} participants", partition, when]
+    facts = [view.task, counted(view.participants, "participant"), partition, when]
     return (
         f'<header><p class="kind">Sordino study report</p><h1>{_e(view.study)}</h1>'
         f'<p class="facts">{" &middot; ".join(_e(fact) for fact in facts if fact)}</p></header>'
@@ -181,7 +199,7 @@ def _tiles(view: StudyView, extras: Extras) -> str:
     last = view.rounds[-1] if view.rounds else None
     holds = guarantee(view.plan)
     tiles = [
-        ("Accuracy", f"{reached:.3f}" if reached is not None else "–", beside),
+        _found_tile(view) or ("Accuracy", f"{reached:.3f}" if reached is not None else "–", beside),
         (
             "Epsilon",
             f"{view.epsilon_coordinator:.2f}",
@@ -207,9 +225,30 @@ def _tiles(view: StudyView, extras: Extras) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
+def _found_tile(view: StudyView) -> tuple[str, str, str] | None:
+    """The statistic as a tile; None where a model is learnt."""
+    if not view.seeks_statistic:
+        return None
+    values = values_of(view.released)
+    if not values:
+        return ("Result", "–", "no round has ended yet")
+    if len(values) == 1:
+        number, error = figure_of(values[0])
+        if not known(view.released):
+            return (title(view.released), "–", number)
+        return (title(view.released), number, error)
+    if view.released.get("statistic") == HISTOGRAM:
+        return (title(view.released), f"{len(values)}", "bins; their counts are below")
+    middle = [value for value in values if value.get("share") == 0.5 and figure_of(value)[1]]
+    if view.released.get("statistic") == QUANTILE and middle:
+        number, error = figure_of(middle[0])
+        return ("Median", number, f"{error}; all {len(values)} quantiles are below")
+    return (title(view.released), f"{len(values)}", "values; they are below")
+
+
 def _aborted_words(view: StudyView) -> str:
     count = len(view.aborted)
-    return f"{count} {'attempt' if count == 1 else 'attempts'} aborted" if count else ""
+    return f"{counted(count, 'attempt')} aborted" if count else ""
 
 
 def _median(values: list[float]) -> float:
@@ -222,23 +261,100 @@ def _summary(view: StudyView, extras: Extras) -> str:
     if finished is None:
         ending = "The study has not finished; this is its state so far."
     elif finished.get("reason") == "rounds done":
-        ending = f"All {view.planned_rounds} rounds ended in a sum."
+        count = view.planned_rounds
+        ending = {1: "The one round", 2: "Both rounds"}.get(count, f"All {count} rounds") + " ended in a sum."
     elif finished.get("reason") == "budget reached":
-        ending = f"The privacy budget was reached after {len(view.rounds)} of {view.planned_rounds} rounds."
+        ending = f"The privacy budget was reached after {len(view.rounds)} of {counted(view.planned_rounds, 'round')}."
     else:
         reason = finished.get("reason", "")
-        ending = f"The study ended after {len(view.rounds)} of {view.planned_rounds} rounds: {reason}."
+        ending = f"The study ended after {len(view.rounds)} of {counted(view.planned_rounds, 'round')}: {reason}."
     text = [ending]
     if view.rounds:
         text.append(outcome(view))
+        if not view.seeks_statistic and headline(view.released):
+            text.append(f"{headline(view.released)[:1].upper()}{headline(view.released)[1:]}.")
     if extras.one_machine:
         text.append(ONE_MACHINE)
     return f'<p class="lead">{_e(" ".join(text))}</p>'
 
 
-def _figure(title: str, caption: str, svg: str, *, wide: bool = False) -> str:
+def _figure(title: str, caption: str, svg: str, *, wide: bool = False, below: str = "") -> str:
     body = f'<div class="scroll wide">{svg}</div>' if wide else svg
-    return f"<figure><h2>{_e(title)}</h2><p>{_e(caption)}</p>{body}</figure>"
+    more = f"<p>{_e(below)}</p>" if below else ""
+    return f"<figure><h2>{_e(title)}</h2><p>{_e(caption)}</p>{body}{more}</figure>"
+
+
+def _finding(view: StudyView, extras: Extras) -> str:
+    """What the study is for, drawn: the accuracy, or the statistic."""
+    from sordino import figures
+
+    if view.seeks_statistic and view.rounds and not any(known(done.released) for done in view.rounds):
+        why = figure_of(values_of(view.released)[0])[0] if values_of(view.released) else ""
+        return f"<figure><h2>{_e(title(view.released))}</h2><p>No value is told: {_e(why)}. See below.</p></figure>"
+    if view.seeks_statistic and view.released:
+        return _figure(title(view.released), _statistic_caption(view), figures.statistic_figure(view))
+    if view.seeks_statistic:
+        return "<figure><h2>Result</h2><p>No round has ended yet.</p></figure>"
+    return _figure(
+        "Accuracy", "On held-out data at the coordinator.", figures.accuracy_figure(view, extras.without_noise)
+    )
+
+
+def _statistic_caption(view: StudyView) -> str:
+    if view.released.get("cumulative"):
+        return "The distribution function as released; bars are the intervals of the quantiles."
+    if len(values_of(view.released)) == 1:
+        return "After each round, all rounds so far together, with two standard errors."
+    return "All rounds together; lines are two standard errors."
+
+
+def _statistic(view: StudyView) -> str:
+    """All values of a statistic, and what they mean."""
+    found = table_rows(view.released)
+    if not found:
+        return ""
+    shares = [value.get("share") for value in values_of(view.released)]
+    with_shares = view.released.get("statistic") == HISTOGRAM and any(share is not None for share in shares)
+    cells = []
+    for (name, number, error), share in zip(found[:_MOST_ROWS], shares, strict=False):
+        extra = f"<td>{'' if share is None else f'{100 * share:.1f} %'}</td>" if with_shares else ""
+        cells.append(f"<tr><td>{_e(name)}</td><td>{_e(number)}</td><td>{_e(error)}</td>{extra}</tr>")
+    more = f"<p>{len(found) - _MOST_ROWS} more are in `sordino report --json`.</p>" if len(found) > _MOST_ROWS else ""
+    told = "".join(f" {_e(sentence)}" for sentence in about(view.released)).strip()
+    head = f"<th></th><th>Estimate</th><th>{_exactness_head(view)}</th>" + ("<th>Share</th>" if with_shares else "")
+    return (
+        f'<section><h2>Values</h2><p class="lead">{told}</p>'
+        f'<div class="scroll"><table class="numbers statistic"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(cells)}</tbody></table></div>{more}{_asked(view)}</section>"
+    )
+
+
+def _exactness_head(view: StudyView) -> str:
+    """What stands beside an estimate: its standard error, or the interval that noise leaves."""
+    values = values_of(view.released)
+    if any(value.get("standard_error") is not None for value in values):
+        return "Standard error"
+    return "95 % interval" if any(value.get("low") is not None for value in values) else ""
+
+
+def _asked(view: StudyView) -> str:
+    """What was asked of each participant: column, bounds, what becomes of her rows, and the rest."""
+    rows = asked_rows(view.released)
+    cells = "".join(
+        f"<tr><th>{_e(name)}</th><td>{_e(value)}</td><td>{_e(_ASKED.get(name, ''))}</td></tr>" for name, value in rows
+    )
+    return f'<h3>What was asked</h3><table class="words plan">{cells}</table>' if rows else ""
+
+
+_ASKED = {
+    "column": "of each participant's data; numbers count from 0",
+    "low": "lower bound; smaller values count as the bound",
+    "high": "upper bound; larger values count as the bound",
+    "reduce": "what a participant's rows became",
+    "count": "whether it was counted who had a value",
+    "bins": "of equal width between the bounds, or classes from 0",
+    "quantiles": "shares of the participants",
+}
 
 
 def _mechanism(view: StudyView, plan: Plan | None) -> str:
@@ -274,7 +390,13 @@ def _epsilon_caption(view: StudyView) -> str:
         return "Of everybody but the coordinator, which is trusted."
     if abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3:
         return "Nobody is sampled, so coordinator and released are the same."
-    return "Coordinator: who sees every sum. Released: who sees the models only."
+    return f"Coordinator: who sees every sum. Released: who sees the {view.finding} only."
+
+
+_JUMP = (
+    "Stated at the order that the plan fixed (a Rényi filter), so true whenever the study is stopped; a part of the "
+    "conversion to epsilon doesn't depend on rounds, and comes whole with the first."
+)
 
 
 def _dropout_caption(view: StudyView) -> str:
@@ -311,16 +433,22 @@ def _phase_caption(view: StudyView) -> str:
     return f"{slowest} takes longest. Local training is part of MaskedInputCollection."
 
 
+def _cell(figure: float | None) -> str:
+    return "–" if figure is None else f"{figure:.3f}"
+
+
 def _rounds(view: StudyView) -> str:
-    rows = []
+    judged = not view.seeks_statistic
+    single = len(values_of(view.released)) == 1
+    lines = []
     for done in view.rounds:
         cells = [
             str(done.round) + (f" <small>attempt {done.attempt}</small>" if done.attempt > 1 else ""),
             str(done.sizes[0]),
             str(done.survivors),
             str(done.dropouts or "–"),
-            f"{done.accuracy:.3f}",
-            f"{done.loss:.3f}",
+            *([_cell(done.accuracy), _cell(done.loss)] if judged else []),
+            *([_e(in_words(values_of(done.released)[0])) if values_of(done.released) else "–"] if single else []),
             f"{done.epsilon_coordinator:.2f}",
             f"{done.epsilon_released:.2f}",
             f"{done.seconds:.1f}",
@@ -329,14 +457,14 @@ def _rounds(view: StudyView) -> str:
             f"{done.download_bytes / 1e3:.1f}",
             f"{done.coordinator_rss_mb:.0f}",
         ]
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     heads = [
         ("Round", ""),
         ("Began", "u1"),
         ("In the sum", "u3"),
         ("Left", ""),
-        ("Accuracy", ""),
-        ("Loss", "nats"),
+        *([("Accuracy", ""), ("Loss", "nats")] if judged else []),
+        *([(title(view.released), "rounds so far")] if single else []),
         ("Epsilon", "coordinator"),
         ("Epsilon", "released"),
         ("Took", "s"),
@@ -348,7 +476,7 @@ def _rounds(view: StudyView) -> str:
     head = "".join(f"<th>{_e(name)}<small>{_e(unit)}</small></th>" for name, unit in heads)
     return (
         f'<section><h2>Rounds</h2><div class="scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+        f"<tbody>{''.join(lines)}</tbody></table></div></section>"
     )
 
 

@@ -31,21 +31,22 @@ def outcome(view: StudyView) -> str:
     spent = f"epsilon {view.epsilon_coordinator:.2f} at delta {view.delta:g}"
     holds = guarantee(view.plan)
     mechanism = view.plan.get("mechanism")
+    one = "contribution" if view.seeks_statistic else "update"
     if mechanism == TRUSTED_COORDINATOR:
         return (
-            f"The coordinator is trusted: in each round it saw one sum over {count} updates without noise, no single "
-            "update, and added the noise itself. What everybody else can learn about one participant's data, over all "
-            f"rounds, is bounded by {spent} (zero-out)."
+            f"The coordinator is trusted: in each round it saw one sum over {count} {one}s without noise, no "
+            f"single {one}, and added the noise itself. What everybody else can learn about one participant's data, "
+            f"over all rounds, is bounded by {spent} (zero-out)."
         )
     if mechanism == EACH_FOR_ITSELF:
         return (
-            f"Each update carried its own noise before it left its participant, and the coordinator learned one sum "
+            f"Each {one} carried its own noise before it left its participant, and the coordinator learned one sum "
             f"over {count} of them a round. What anybody can learn about one participant's data, over all rounds and "
             f"whoever colludes, is bounded by {spent} (replace-one)."
         )
     return (
-        f"In each round the coordinator learned one noisy sum over {count} updates, and no single update. What all it "
-        f"received can tell about one participant's data, over all rounds, is bounded by {spent}"
+        f"In each round the coordinator learned one noisy sum over {count} {one}s, and no single {one}. What all "
+        f"it received can tell about one participant's data, over all rounds, is bounded by {spent}"
         + (f" ({holds})." if holds else ".")
     )
 
@@ -60,7 +61,7 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         ("Trusts", trust_of(plan.mechanism, plan.adversary).words),
         ("Adjacency", described.adjacency),
         ("Theorem", described.theorem),
-        ("Clip", clip_words(plan.clipping)),
+        ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
     ]
     shares = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
     if shares:
@@ -74,12 +75,12 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def clip_words(rule: ClipRule) -> str:
-    """How updates are clipped, in one line."""
+def clip_words(rule: ClipRule, what: str = "update") -> str:
+    """How updates are clipped, in one line; a statistic's contributions too, which are no longer by themselves."""
     several = len(rule.layers) > 1
     least, most = f"{min(rule.clips):.4g}", f"{max(rule.clips):.4g}"
     size = least if least == most else f"{least} to {most}"
-    words = f"L2 norm {size} of " + (f"each of {len(rule.layers)} layers" if several else "the whole update")
+    words = f"L2 norm {size} of " + (f"each of {len(rule.layers)} layers" if several else f"the whole {what}")
     if rule.adaptive:
         words += f" in round 1, then following the {rule.quantile:g} quantile of the norms in {rule.update} steps"
     else:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from learning.data_names import OWN
 from sordino.plan_checks import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from sordino.local_study import StudyOptions
+
+Number = TypeVar("Number", int, float)
 
 
 def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object]) -> str:
@@ -30,22 +33,21 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("name", options.name, "(fixed) letters, digits, . _ -"),
             _line("rounds", options.rounds, "(fixed) rounds that share the privacy budget"),
             _line("participants", options.in_a_round, "(fixed) most in one round; the plan is for so many"),
-            _line("task", options.task, "(fixed) softmax-regression, mlp, or cnn (needs the extra torch)"),
+            _line("task", options.task, "(fixed) what is computed; `sordino init --help` lists them"),
             "",
-            "[task]  # (fixed) how each participant trains in a round",
+            "[task]  # (fixed) what each participant computes in a round",
             *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
             "",
             "[data]  # (fixed)",
-            _line("dataset", dataset, "fashion-mnist-subset, -full; --dataset fashion-mnist: full if installed"),
-            _line("partition", options.partition, "dirichlet: uneven classes; iid: the same mixture for all"),
-            _line("alpha", options.alpha, "dirichlet only: small is uneven"),
-            _line("seed", options.seed, "of the partition; public"),
+            _line("dataset", dataset, "`sordino data list` shows them; own: each participant has a file"),
+            *_cut(options, dataset),
+            _line("test", options.test, "your own file to evaluate on; empty: the data set's test part"),
             "",
             "[privacy]  # (fixed)",
             _line("mechanism", options.mechanism, "ddgauss, skellam, local-gaussian; gaussian: trusts the coordinator"),
             _line("epsilon", options.epsilon, "budget of the whole study; the noise follows from it"),
             _line("delta", options.delta, "chance that the guarantee fails; far below 1/participants"),
-            _line("clip", options.clip, "largest L2 norm of one update; the first one where clips adapt"),
+            _line("clip", _settled(options.clip), "largest L2 norm of one update; the first one where clips adapt"),
             _line("clip_by_layer", options.clip_by_layer, "each array of the model by itself"),
             _line("clip_scaling", options.clip_scaling, "noise by layer: uniform, proportional, least-noise"),
             _line("clip_update", options.clip_update, "fixed; geometric or linear: follow a quantile of the norms"),
@@ -71,13 +73,16 @@ def study_toml(options: StudyOptions, *, dataset: str, task: Mapping[str, object
             _line("connect_s", _short(options.connect_s), "for the roster to connect, then go on with the quorum"),
             _line("advertise_keys_s", _short(options.deadline_s or 15), "fresh keys"),
             _line("share_keys_s", _short(options.deadline_s or 20), "encrypted shares of the secrets"),
-            _line("masked_input_s", _short(options.deadline_s or 60), "local training and the masked update"),
+            _line("masked_input_s", _short(_training_s(options)), "local training and the masked update"),
             _line("consistency_check_s", _short(options.deadline_s or 15), "signatures over who is in the sum"),
             _line("unmasking_s", _short(options.deadline_s or 15), "the shares that open the sum"),
             "",
             "[server_optimizer]",
-            _line("rate", options.server_rate, "step along the mean update"),
+            _line("name", options.server_optimizer, "fedavg; adaptive: fedadam, fedyogi, fedadagrad"),
+            _line("rate", _settled(options.server_rate), "step along the mean update; adaptive ones: 0.01 to 0.1"),
             _line("momentum", options.server_momentum, "0 is plain averaging"),
+            _line("second_momentum", options.server_second_momentum, "fedadam, fedyogi: of the mean's squares"),
+            _line("adaptivity", options.server_adaptivity, "adaptive ones: added to the root of those squares"),
             "",
             "[coordinator]  # paths are relative to this file",
             _line("listen", options.listen, "HOST:PORT; 0.0.0.0:PORT for all interfaces"),
@@ -107,14 +112,15 @@ def host_toml(
     authority_public_key: str,
     dataset: str,
     task: Mapping[str, object],
-    participants: Sequence[tuple[str, int]],
+    participants: Sequence[tuple[str, int | str]],
     h_min: int,
     colluders: int,
 ) -> str:
     """A host's file, read back by ``client.configuration.load``.
 
     Args:
-        participants: for each one its key file, relative to the host's folder, and its part of the data.
+        participants: for each one its key file, relative to the host's folder, and its part of the data; or the file
+            that holds her own.
         h_min, colluders: fewest honest participants in a sum, and A, under the study's plan.
     """
     lines = [
@@ -124,7 +130,7 @@ def host_toml(
         "[host]",
         _line("name", host, "as the roster has it"),
         _line("journal", "journal.sqlite", "attempts; keep it, never share it"),
-        _line("ledger", "ledger.sqlite", "what was spent; keep it, one for all studies over this data"),
+        _line("ledger", _ledger(options, host), "what was spent; keep it, one for all studies over this data"),
         "",
         "[study]",
         _line("name", options.name, ""),
@@ -152,16 +158,48 @@ def host_toml(
         "[task]  # as in the study's file",
         *(_line(key, value, _TASK_COMMENTS.get(key, "option of the task")) for key, value in task.items()),
         "",
+        *_data(options, dataset),
+    ]
+    for key, held in participants:
+        lines += ["", "[[participants]]", _line("key", key, "secret")]
+        if isinstance(held, str):
+            lines.append(_line("data", held, "her file: put it there as .csv or .npz"))
+        else:
+            lines.append(_line("part", held, ""))
+    return _aligned(lines)
+
+
+def _ledger(options: StudyOptions, host: str) -> str:
+    return f"{options.ledgers}/{host}.sqlite" if options.ledgers else "ledger.sqlite"
+
+
+def _cut(options: StudyOptions, dataset: str) -> list[str]:
+    if dataset == OWN:
+        return []
+    return [
+        _line("partition", options.partition, "iid, dirichlet: uneven classes, shards, natural: one user each"),
+        _line("alpha", options.alpha, "dirichlet only: small is uneven"),
+        _line("shards", options.shards, "shards only: runs of one class for each participant"),
+        _line("seed", options.seed, "of the partition; public"),
+    ]
+
+
+def _data(options: StudyOptions, dataset: str) -> list[str]:
+    if dataset == OWN:
+        return [
+            "[data]  # each participant has a file of her own: .csv, a line of column names and then numbers, or .npz,",
+            "# features and labels (docs/data.md). A name below without a suffix stands for either; or name any file.",
+            _line("dataset", dataset, ""),
+        ]
+    return [
         "[data]  # the data set, cut into parts; each participant holds one",
         _line("dataset", dataset, ""),
         _line("partition", options.partition, ""),
         _line("alpha", options.alpha, ""),
+        _line("shards", options.shards, ""),
         _line("seed", options.seed, ""),
         _line("parts", options.places, ""),
     ]
-    for key, part in participants:
-        lines += ["", "[[participants]]", _line("key", key, "secret"), _line("part", part, "")]
-    return _aligned(lines)
 
 
 def _curious(options: StudyOptions) -> list[str]:
@@ -195,12 +233,40 @@ _TRANSCRIPTS = {
     "curious": "none in a curious study, whatever this says",
 }
 _TASK_COMMENTS = {
+    "method": "dp-fedavg, dp-fedsgd, fedprox, blur, lus, blur-lus, ae-dpfl",
+    "queries": "public examples that are voted on in a round",
+    "pool": "share of the coordinator's examples that may be asked about; the rest judge the model",
+    "confidence": "least share of votes that labels an example; 0 takes all",
+    "server_epochs": "passes of the global model over what was labelled",
+    "server_rate": "its step size; 0: client_rate",
+    "server_batch_size": "its examples in one step; 0: batch_size",
+    "column": "number of a column from 0, or label; several with commas",
+    "low": "public lower bound of a value, in the column's units",
+    "high": "public upper bound; values beyond count as the bound",
+    "reduce": "what a participant's rows become",
+    "count": "whether a participant may have no value; false is less noisy",
+    "bins": "of equal width between the bounds, or classes from 0",
+    "quantiles": "shares, with commas between; more of them cost nothing",
+    "local_steps": "steps in a round, whatever the number of examples",
+    "blur_weight": "lambda of BLUR: how hard a change longer than the clip is drawn back",
+    "sparsity": "share of each array that LUS zeroes",
+    "proximal_weight": "mu of FedProx",
     "client_rate": "step size of local training",
     "batch_size": "examples in one step",
     "local_epochs": "passes over one's own data in a round",
     "pooling": "side of the square of pixels averaged into one feature",
     "pixel_scale": "a feature is pixel_scale x pixel + pixel_offset",
     "pixel_offset": "",
+    "features": "numbers in one example; 0: examples are images",
+    "classes": "labels are 0 to classes - 1",
+    "side": "of the images, in pixels",
+    "channels": "of the images: 1 is grey, 3 are colours",
+    "hidden": "units of the hidden layer, or of the LSTM",
+    "initial_seed": "of the initial weights; public",
+    "groups": "of channels that are normalised together",
+    "vocabulary": "words, besides the four special ones",
+    "length": "words of one example",
+    "embedding": "numbers that stand for one word",
 }
 
 
@@ -233,11 +299,15 @@ def _toml(value: object) -> str:
     return json.dumps(str(value))  # for the strings used here a JSON string is a TOML basic string
 
 
+def _training_s(options: StudyOptions) -> float:
+    return options.training_s or options.deadline_s or 60
+
+
 def _short(seconds: float) -> float:
     """``60`` and not ``60.0``."""
     return int(seconds) if seconds == int(seconds) else seconds
 
 
-def _settled(value: int | None) -> int:
+def _settled(value: Number | None) -> Number:
     assert value is not None  # noqa: S101  # settled before a file is written
     return value

@@ -134,7 +134,8 @@ def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
         f"Alone, at the study's order, this sum is epsilon {body['epsilon']:.4g} for each of the {body['u3']} in it, "
         f"at delta {body['delta']:g}, {adjacency_word(plan.adjacency)}, "
         f"{holds}; such figures don't add up: "
-        f"all {plan.rounds} rounds together are at most {plan.epsilon:g}.",
+        + ("the one round is" if plan.rounds == 1 else f"all {plan.rounds} rounds together are")
+        + f" at most {plan.epsilon:g}.",
         f"With fewer than {plan.min_survivors} in it the sum stays closed; any {body['threshold']} of "
         + ("u1" if body["graph"] == COMPLETE else f"its {body['degree']} neighbours on the ring")
         + " can rebuild what one of u2 masked with.",

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, field_validator
 
+from learning.task_names import check_task_name
 from secagg.lottery import MOST_DRAWS
 from secagg.roster import LARGEST_ROSTER
 from sordino.certificates import CLIENT_DAYS, CertificateAuthority, CertificateError, new_key, private_pem
@@ -55,6 +56,15 @@ class AuthorityTable(Table):
     """Most participants at the same time, as the study's plan covers them; 0: any number."""
     client_days: float = Field(default=CLIENT_DAYS, gt=0, le=LONGEST_CLIENT_DAYS)
     """How long a participant's TLS certificate is valid."""
+    own_data: bool = False
+    """Whether each participant brings data of her own: an invitation says what to type."""
+    task: str = ""
+    """The study's task where it is module:Class, which each participant names; else empty."""
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: str) -> str:
+        return check_task_name(value) if value else ""
 
     @field_validator("coordinator")
     @classmethod
@@ -169,6 +179,10 @@ def _settings_text(settings: AuthorityTable) -> str:
         f"places = {settings.places}  # most participants at the same time, as the plan covers them; 0: any number",
         f"client_days = {settings.client_days:g}  # how long a participant's TLS certificate is valid",
     ]
+    if settings.own_data:
+        lines.append("own_data = true  # participants bring data of their own: an invitation asks for --data")
+    if settings.task:
+        lines.append(f"task = {json.dumps(settings.task)}  # a class of one's own, which each participant names")
     return "\n".join(lines) + "\n"
 
 

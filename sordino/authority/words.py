@@ -9,6 +9,7 @@ from typing import Any, Final
 from sordino.authority.folder import AuthorityError
 from sordino.authority.requests import Judgement
 from sordino.authority.visit import Visit
+from sordino.plurals import counted
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
 _WOULD: Final = _VERDICTS | {"accept": "would be accepted", "refuse": "would be refused"}
@@ -58,7 +59,7 @@ def signed_lines(visit: Visit, *, always: bool = False) -> list[str]:
     """The same for people; ``always`` also says that nothing was signed."""
     found = []
     if visit.signed is not None:
-        found.append(f"Signed version {visit.signed[0]} of the roster: {visit.signed[1]} participants.")
+        found.append(f"Signed version {visit.signed[0]} of the roster: {counted(visit.signed[1], 'participant')}.")
     elif always:
         found.append("Nothing has changed since the last version, so none was signed.")
     if visit.published is not None:

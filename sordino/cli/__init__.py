@@ -16,10 +16,12 @@ from typing import Any
 import typer
 
 import sordino
+from learning.near_names import did_you_mean
 from sordino.cli import (
     authority,
     bench,
     budget,
+    data,
     demo,
     experiment,
     graph,
@@ -29,9 +31,12 @@ from sordino.cli import (
     plan,
     report,
     serve,
+    simulate,
     transcript,
 )
+from sordino.cli.spellings import respelled
 from sordino.exit_codes import ExitCode, Failure
+from sordino.extras import EXTRAS
 from sordino.processes import leave_no_core
 from wire.peer_text import printable
 
@@ -67,10 +72,11 @@ def _root(
     pass
 
 
-for _verb in (demo, init, plan, graph, serve, join, report, loadtest):
+for _verb in (demo, init, plan, graph, serve, join, report, simulate, loadtest):
     app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
 app.add_typer(authority.app)
 app.add_typer(budget.app)
+app.add_typer(data.app)
 app.add_typer(experiment.app)
 app.add_typer(transcript.app)
 app.add_typer(bench.app)
@@ -88,19 +94,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             leave_no_core()  # whatever the verb: most of them hold a key at some time
         code = _invoke(given)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already, and there is nothing to add
+            sys.exit(int(ExitCode.INPUT))
         failure = explain(error)
-        if failure.code is ExitCode.INTERNAL and os.environ.get("SORDINO_TRACEBACK"):
+        if os.environ.get("SORDINO_TRACEBACK") and (failure.code is ExitCode.INTERNAL or _is_a_mistake(error)):
             raise
         _tell(failure, given)
         code = int(failure.code)
     except KeyboardInterrupt:
         code = int(ExitCode.INTERRUPTED)
+    # `python -m` ends a process by SIGINT, whatever its code, when a KeyboardInterrupt once passed through source text
+    # that was executed, as each dataclass is while modules load (CPython's run_eval_code_obj). The next text resets it.
+    exec("")
     sys.exit(code)
 
 
 def _invoke(arguments: list[str]) -> int:
     command: Any = typer.main.get_command(app)
-    result = command.main(args=arguments, prog_name="sordino", standalone_mode=False)
+    result = command.main(args=respelled(command, arguments), prog_name="sordino", standalone_mode=False)
     return int(result) if isinstance(result, int) else 0
 
 
@@ -129,15 +140,16 @@ def explain(error: Exception) -> Failure:
     if isinstance(code, int) and code in set(ExitCode) and code:  # the shells' StartError and JoinError
         return Failure(ExitCode(code), message)
     if names & _INPUT_ERRORS:
-        return Failure(ExitCode.INPUT, message)
+        more = "SORDINO_TRACEBACK=1 shows all of the traceback" if _is_a_mistake(error) else None
+        return Failure(ExitCode.INPUT, message, more)
     if isinstance(error, PermissionError | FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return Failure(ExitCode.INPUT, f"{error.filename}: {error.strerror}. Check the path and its mode.")
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         return Failure(ExitCode.NETWORK, message)
     if isinstance(error, OSError):
         return Failure(ExitCode.INPUT, f"{error.filename or ''}: {error.strerror or message}".lstrip(": "))
-    if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.split(".")[0] in _EXTRAS:
-        extra = _EXTRAS[error.name.split(".")[0]]
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.split(".")[0] in EXTRAS:
+        extra = EXTRAS[error.name.split(".")[0]]
         return Failure(ExitCode.INPUT, f"{error.name} isn't installed. Run pip install '.[{extra}]' in the checkout.")
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
         return Failure(ExitCode.INPUT, message)
@@ -145,6 +157,12 @@ def explain(error: Exception) -> Failure:
         ExitCode.INTERNAL,
         f"a fault in sordino: {type(error).__name__}: {message}. SORDINO_TRACEBACK=1 shows where.",
     )
+
+
+def _is_a_mistake(error: Exception) -> bool:
+    """Whether code of the user's own went wrong: she may want to see where, as with a fault of ours."""
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    return "learning.own_task.TaskMistake" in names and error.__cause__ is not None
 
 
 _INPUT_ERRORS = {
@@ -156,18 +174,9 @@ _INPUT_ERRORS = {
     "secagg.roster.InvalidRoster",
     "secagg.errors.InvalidParameters",
     "learning.options.OptionError",
-    "learning.datasets.DatasetError",
-    "learning.task.TaskUnavailable",
-}
-
-
-# Third-party packages that only some verbs need -> the extra that brings them.
-_EXTRAS = {
-    "grpc_health": "server",
-    "grpc_reflection": "server",
-    "matplotlib": "server",
-    "dp_accounting": "server",
-    "torch": "torch",
+    "learning.blocks.DatasetError",
+    "learning.own_task.TaskUnavailable",
+    "sordino.simulation.settings.SimulationError",
 }
 
 
@@ -206,7 +215,9 @@ def _refused_value(error: Any) -> str | None:
             return f"{option} {given} is no number: for {share[1]} % write {float(share[1]) / 100:g}."
         return f"{option} {given} is no number."
     names = re.findall(r"'([^']*)'", str(detail["msg"]).partition("is not one of")[2])
-    return f"{option} {given} is unknown. Use one of: {', '.join(names)}." if names else None
+    if not names:
+        return None
+    return f"{option} {given} is unknown. Use one of: {', '.join(names)}.{did_you_mean(given, names)}"
 
 
 def _spoken(arguments: Sequence[str]) -> str:

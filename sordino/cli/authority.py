@@ -14,6 +14,7 @@ import typer
 
 from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
+from sordino.plurals import counted
 
 if TYPE_CHECKING:
     from sordino.authority.visit import Visit
@@ -84,6 +85,17 @@ def init(
     client_days: Annotated[
         float, typer.Option(help="How long a participant's TLS certificate is valid; it is renewed in time.")
     ] = 90,
+    own_data: Annotated[
+        bool, typer.Option("--own-data", help="Participants bring data of their own: invitations say --data FILE.")
+    ] = False,
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="The study's task, where it is none of Sordino's: invitations name it.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> int:
     from pydantic import ValidationError
@@ -94,7 +106,13 @@ def init(
 
     try:
         settings = AuthorityTable(
-            study=study, coordinator=coordinator, draws=draws, places=places, client_days=client_days
+            study=study,
+            coordinator=coordinator,
+            draws=draws,
+            places=places,
+            client_days=client_days,
+            own_data=own_data,
+            task=task,
         )
         sessions = address if address is not None else session_address(coordinator, host or ())
     except ValidationError as error:
@@ -163,11 +181,13 @@ def invite(
     if unplaced:
         note = (
             f"Note: {unplaced} of the open codes will be refused if all are used: the study has "
-            f"{folder.settings.places} places. Take codes back, or revoke a member."
+            f"{counted(folder.settings.places, 'place')}. Take codes back, or revoke a member."
         )
         typer.echo(note, err=True)
     address = folder.settings.coordinator or "HOST:PORT"
-    commands = [f"sordino join {address} --code {code.to_text()}" for code in codes]
+    settings = folder.settings
+    more = (" --data FILE" if settings.own_data else "") + (f" --task {settings.task}" if settings.task else "")
+    commands = [f"sordino join {address} --code {code.to_text()}{more}" for code in codes]
     if as_json:
         made = [
             {
@@ -190,7 +210,9 @@ def invite(
     typer.echo("She types:" if count == 1 else "Each types one of these:")
     for command in commands:
         typer.echo(f"  {command}")
-    if not folder.settings.coordinator:
+    if settings.own_data:
+        typer.echo("\nFILE is her own, a .csv or an .npz: docs/your_own_data.md.")
+    if not settings.coordinator:
         typer.echo("\nauthority.toml names no coordinator: put its address in for HOST:PORT.")
     typer.echo(f"\nLet in:  sordino authority run {directory}  (or approve --sign)")
     return int(ExitCode.OK)
@@ -421,7 +443,7 @@ def _tell_visit(visit: Visit, as_json: bool) -> None:
     for one in news:
         print(words.line(one), flush=True)
     if visit.signed is not None:
-        print(f"signed version {visit.signed[0]} with {visit.signed[1]} participants", flush=True)
+        print(f"signed version {visit.signed[0]} with {counted(visit.signed[1], 'participant')}", flush=True)
 
 
 def _say(as_json: bool, text: str, *, error: bool = False) -> None:

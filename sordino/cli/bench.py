@@ -188,6 +188,66 @@ def noise(
 
 
 @app.command(
+    "training",
+    help=(
+        "Local training of all participants of a round on random images: one after the other, and all at once, in "
+        "turns.\n\nWall time; the smallest of the runs counts, since other work on the machine only ever adds. For "
+        "tasks in torch also the loop with as many threads in each operation, the operations that the gradients take, "
+        "and how long these would take at the rates of bare library calls."
+    ),
+    epilog="Example: [bold]sordino bench training --task femnist-cnn --participants 100 --examples 20[/bold]\n\n"
+    + _CODES,
+)
+def training(
+    task: Annotated[str, typer.Option(metavar="NAME", help="A task for images.")] = "femnist-cnn",
+    participants: Annotated[int, typer.Option(min=1, max=100_000, help="Of the round.")] = 100,
+    examples: Annotated[int, typer.Option(min=1, max=10_000, help="Of each participant.")] = 20,
+    task_option: Annotated[
+        list[str] | None,
+        typer.Option("--task-option", metavar="KEY=VALUE", help="Of the task; repeatable.", show_default=False),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, max=256, help="At once; 0: one for each core.")] = 0,
+    runs: Annotated[int, typer.Option(min=1, max=99, help="Of each way; one more before them isn't counted.")] = 3,
+    as_json: Json = False,
+) -> int:
+    from bench.machine import describe, one_line
+    from bench.training import run
+    from learning.task import TaskUnavailable
+    from sordino.cli.task_options import options_of
+
+    machine = _calibrated(describe)
+    try:
+        figures = run(task, options_of(task_option), participants, examples, threads, runs)
+    except (ValueError, TaskUnavailable) as error:
+        raise Failure(ExitCode.INPUT, str(error)) from error
+    if as_json:
+        typer.echo(json.dumps({"machine": machine, **figures}))
+    else:
+        names = {
+            "one_by_one": "one by one",
+            "one_by_one_torch_threads": f"one by one, {figures['threads']} threads in each operation",
+            "at_once": f"at once, {figures['threads']} threads",
+        }
+        rows = [
+            (
+                names[way],
+                *(f"{seconds[key]:.3f}" for key in ("minimum", "median", "maximum")),
+                f"{figures['cpu_seconds'][way]['minimum']:.3f}",
+            )
+            for way, seconds in figures["seconds"].items()
+        ]
+        for key, limit in (figures["limits"] or {}).items():
+            if key != "operations":
+                bound = f"{limit['seconds_at_the_faster']:.3f}"
+                operations = f"{figures['limits']['operations']:.3g} operations"
+                rows.append((f"limit: {operations}, {key.removeprefix('threads_')} threads", bound, "", "", ""))
+        title = f"{task}, {figures['dim']:,} values, {participants} x {examples} examples"
+        _print_table((title, "least, s", "median", "most", "CPU"), rows)
+        typer.echo(f"\nAt once is {figures['speedup']:.2f} times as fast as one by one.\n{one_line(machine)}")
+    return _judge("training", [] if figures["same"] else ["training at once gives other updates than one by one"])
+
+
+@app.command(
     "primitives",
     help="What this machine does at best: keystream, add, packing, hashes, keys, Shamir's scheme, gRPC.",
     epilog="Example: [bold]sordino bench primitives[/bold]\n\n" + _CODES,

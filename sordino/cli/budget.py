@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
+from sordino.plurals import counted
 
 NAME = "budget"
 app = verb_group(
@@ -145,8 +146,8 @@ def verify(
         }
         typer.echo(json.dumps(found if had_at is None else found | {"head_row": had_at}))
         return int(ExitCode.OK)
-    count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
-    typer.echo(f"{count}, nothing changed; held against {' and '.join(contents.held_against)}.")
+    rows, against = counted(contents.head.rows, "row"), " and ".join(contents.held_against)
+    typer.echo(f"{rows}, nothing changed; held against {against}.")
     if had_at is not None:
         typer.echo(f"The head that was named is that of row {had_at}.")
     typer.echo(f"Head {contents.head.hash.hex()}")

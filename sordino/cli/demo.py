@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.exit_codes import ExitCode, Failure, listing
+from sordino.extras import check_extra
 
 NAME = "demo"
 HELP = (
@@ -45,6 +46,7 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 takes a free one.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
+    check_extra("server")  # before anything is made or started: coordinator and report need it
     from sordino.demo import DemoOptions, Interrupted, final_lines, run_demo
     from sordino.local_study import ONE_MACHINE
     from sordino.panel import Display, StudyPanel

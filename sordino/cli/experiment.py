@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sordino.cli.experiment_audit import EPILOG, HELP, audit
+from sordino.cli.experiment_runs import add_to
+from sordino.cli.progress_line import counting
 from sordino.cli.verb_group import verb_group
 from sordino.exit_codes import ExitCode, Failure, listing
 
@@ -18,10 +19,8 @@ app = verb_group(NAME, "Reproduce published experiments with the encoder and the
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 _MOST_TRIALS = 100_000
 
-
-@app.callback()
-def _several() -> None:
-    """Keeps the verb's name in the command line while there is only one experiment."""
+app.command("audit", help=HELP, epilog=EPILOG)(audit)
+add_to(app)
 
 
 @app.command(
@@ -126,7 +125,7 @@ def dme(
             common=common,
         )
     )
-    rows = run(settings, trials, workers=workers, told=_tell)
+    rows = run(settings, trials, workers=workers, told=counting("encodings"))
     if not any(row["feasible"] for row in rows):
         raise Failure(ExitCode.INFEASIBLE, str(rows[0]["reason"]), rows[0]["suggestion"] or None)
     body = body_of(common, rows, trials)
@@ -143,11 +142,3 @@ def dme(
         if file is not None:
             typer.echo(f"Written: {file}")
     return int(ExitCode.OK)
-
-
-def _tell(done: int, of: int) -> None:
-    """One line on a terminal, rewritten; nothing elsewhere."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return
-    end = "\r\x1b[K" if done == of else ""
-    print(f"\r{done:,} of {of:,} encodings".replace(",", " ") + end, end="", file=sys.stderr, flush=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from learning.data_names import OWN
 from sordino.cli import clip_options as _options
+from sordino.cli import task_options as _task
+from sordino.cli.study_options import study_options
+from sordino.default_bounds import defaults_told
 from sordino.exit_codes import ExitCode, Failure, listing
 from sordino.local_study import ONE_MACHINE, StudyOptions
+from sordino.plurals import counted
 
 if TYPE_CHECKING:
     from sordino.carried_authority import CarriedAuthority
@@ -38,6 +42,10 @@ LOTTERY = (
     "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws. "
     "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 )
+BOUNDED = (
+    "The clip is {:.6g}, the bound that the task keeps by itself: no contribution is longer, whatever somebody's data, "
+    "and none is cut."
+)
 _D = StudyOptions()
 _STUDY, _DATA, _PRIVACY, _CODING, _NETWORK = "Study", "Data", "Privacy", _options.PANEL, "Network"
 
@@ -58,8 +66,14 @@ def run(
         ),
     ] = None,
     hosts: Annotated[
-        int, typer.Option(min=0, help="Client processes they are spread over.", rich_help_panel=_STUDY)
-    ] = _D.hosts,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Client processes they are spread over.",
+            rich_help_panel=_STUDY,
+            show_default=f"{_D.hosts}, or one for each participant where they are fewer",
+        ),
+    ] = None,
     enrol: Annotated[
         int,
         typer.Option(min=0, help="Places kept for participants who join with a code.", rich_help_panel=_STUDY),
@@ -75,31 +89,59 @@ def run(
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=_STUDY)] = _D.rounds,
-    task: Annotated[
-        str, typer.Option(help="softmax-regression, mlp, or cnn (needs torch).", rich_help_panel=_STUDY)
-    ] = _D.task,
-    client_rate: Annotated[float, typer.Option(help="Step size of local training.", rich_help_panel=_STUDY)] = 0.5,
-    batch_size: Annotated[int, typer.Option(help="Examples in one step.", rich_help_panel=_STUDY)] = 20,
-    local_epochs: Annotated[
-        int, typer.Option(help="Passes over one's own data in a round.", rich_help_panel=_STUDY)
-    ] = 3,
-    server_rate: Annotated[
-        float, typer.Option(help="Step along the mean update.", rich_help_panel=_STUDY)
-    ] = _D.server_rate,
-    server_momentum: Annotated[
-        float, typer.Option(help="Momentum of the coordinator; 0 is plain averaging.", rich_help_panel=_STUDY)
-    ] = _D.server_momentum,
+    task: Annotated[str, _task.TASK] = _D.task,
+    method: Annotated[str | None, _task.METHOD] = None,
+    client_rate: Annotated[float | None, _task.CLIENT_RATE] = None,
+    batch_size: Annotated[int | None, _task.BATCH_SIZE] = None,
+    local_epochs: Annotated[int | None, _task.LOCAL_EPOCHS] = None,
+    task_option: Annotated[list[str] | None, _task.TASK_OPTION] = None,
+    server_optimizer: Annotated[str, _task.SERVER_OPTIMIZER] = _D.server_optimizer,
+    server_rate: Annotated[float | None, _task.SERVER_RATE] = _D.server_rate,
+    server_momentum: Annotated[float, _task.SERVER_MOMENTUM] = _D.server_momentum,
+    server_second_momentum: Annotated[float, _task.SERVER_SECOND_MOMENTUM] = _D.server_second_momentum,
+    server_adaptivity: Annotated[float, _task.SERVER_ADAPTIVITY] = _D.server_adaptivity,
     dataset: Annotated[
-        str, typer.Option(help="fashion-mnist-subset or fashion-mnist.", rich_help_panel=_DATA)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="One of `sordino data list`, FORMAT:PATH, or own: each participant has a file of her own, and "
+            "host.toml says where.",
+            rich_help_panel=_DATA,
+        ),
     ] = _D.dataset,
     partition: Annotated[
-        str, typer.Option(help="dirichlet (uneven classes) or iid.", rich_help_panel=_DATA)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Who holds which examples: iid, dirichlet (uneven classes), shards (few classes each), natural (one "
+            "user of the set each).",
+            rich_help_panel=_DATA,
+        ),
     ] = _D.partition,
     alpha: Annotated[float, typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA)] = _D.alpha,
+    shards: Annotated[
+        int, typer.Option(min=1, help="Shards only: runs of one class for each.", rich_help_panel=_DATA)
+    ] = _D.shards,
     seed: Annotated[int, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA)] = _D.seed,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your own file to evaluate on, .npz or .csv.",
+            rich_help_panel=_DATA,
+            show_default="the data set's test part, where it has one",
+        ),
+    ] = None,
     epsilon: Annotated[float, typer.Option(help="Budget of the whole study.", rich_help_panel=_PRIVACY)] = _D.epsilon,
     delta: Annotated[float, typer.Option(help="Chance that the guarantee fails.", rich_help_panel=_PRIVACY)] = _D.delta,
-    clip: Annotated[float, typer.Option(help="Largest L2 norm of one update.", rich_help_panel=_PRIVACY)] = _D.clip,
+    clip: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest L2 norm of one update.",
+            rich_help_panel=_PRIVACY,
+            show_default="1; where the task bounds it, that",
+        ),
+    ] = _D.clip,
     bits: Annotated[
         int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_PRIVACY)
     ] = _D.bits,
@@ -216,6 +258,17 @@ def run(
             show_default=False,
         ),
     ] = None,
+    training_s: Annotated[
+        float | None,
+        typer.Option(
+            "--training-s",
+            min=1,
+            metavar="S",
+            help="Longest wait for local training and the masked vector, seconds: as long as the slowest takes.",
+            rich_help_panel=_NETWORK,
+            show_default="60",
+        ),
+    ] = None,
     one_machine: Annotated[
         bool | None,
         typer.Option(
@@ -225,21 +278,31 @@ def run(
             show_default="one-machine; separate-machines with --authority",
         ),
     ] = None,
+    ledgers: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledgers",
+            "--ledger",
+            metavar="DIR",
+            help="Folder for the ledgers of the hosts made here, DIR/host-01.sqlite and so on: the same for every "
+            "study over the same data with the same participants, so that what was spent adds up.",
+            rich_help_panel=_PRIVACY,
+            show_default="one in each host's folder",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from mechanisms.refusals import InfeasiblePlan
-    from secagg.parameters import GRAPHS
-    from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
+    given = dict(locals())  # the options as they came; what follows changes some
+    from learning.task import make_task
     from sordino.carried_authority import CarriedAuthority
-    from sordino.local_study import check_places, make_local_study, plan_for
+    from sordino.expected_errors import expected_errors, expected_lines
+    from sordino.local_study import make_local_study
     from sordino.plan_checks import notes
-    from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, graph_name, one_of
-    from sordino.plan_refusals import check_aborts, check_counts, in_options
     from sordino.plan_text import figures_of, plan_lines, terminal_width
+    from sordino.study_checks import check_study
 
     if mechanism == "binomial":
         raise Failure(ExitCode.INPUT, "--mechanism binomial can be planned, not served. Use ddgauss or skellam.")
-    one_of("--mechanism", mechanism, ("ddgauss", "skellam", "gaussian", "local-gaussian"))
     carried = None
     if authority is not None:
         carried = CarriedAuthority.read(authority)
@@ -249,115 +312,32 @@ def run(
         participants = _D.participants
     listen = listen or _D.listen
     one_machine = _D.one_machine if one_machine is None else one_machine
-    if participants == 0 and enrol:
-        hosts = 0
-    one_of("--sampling", sampling, ("none", "lottery"))
+    if hosts is None or (participants == 0 and enrol):
+        hosts = min(_D.hosts, participants)
     if participants + enrol < 2:
         raise Failure(
             ExitCode.INPUT,
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
             "Use 2 or more.",
         )
-    one_of("--rotation", rotation, ("auto", *ROTATIONS))
-    if adversary == SEMI_MALICIOUS:
-        raise Failure(
-            ExitCode.INPUT,
-            "--adversary semi-malicious is for comparison only (sordino plan, graph, bench): a study is served under "
-            "malicious or curious.",
-        )
-    one_of("--adversary", adversary, (MALICIOUS, CURIOUS))
-    graph = graph_name(graph, ("auto", *GRAPHS))
-    one_of("--clip-scaling", clip_scaling, SCALINGS)
-    check_adapting(clip_update, clip_quantile, clip_rate, clip_bit_weight)
-    check_sketch(sketch_rows, sketch_ratio)
-    if sketch_rows and clip_by_layer:
-        raise Failure(ExitCode.INPUT, "a sketch mixes the layers: use either --clip-by-layer or --sketch-rows.")
-    check_ranges(
-        epsilon=epsilon,
-        delta=delta,
-        clip=clip,
-        bits=bits,
-        max_dropout=max_dropout,
-        adversarial=adversarial,
-        beta=beta,
-        k_stddevs=k_stddevs,
-    )
-    options = StudyOptions(
+    options = study_options(
+        given,
+        mechanisms=("ddgauss", "skellam", "gaussian", "local-gaussian"),
+        samplings=("none", "lottery"),
         name=name if name is not None else directory.resolve().name,
-        rounds=rounds,
-        enrol=enrol,
         authority=carried,
-        sampling=sampling,
-        cohort=cohort,
-        population=population,
-        task=task,
-        task_options={"client_rate": client_rate, "batch_size": batch_size, "local_epochs": local_epochs},
-        dataset=dataset,
-        partition=partition,
-        alpha=alpha,
-        seed=seed,
         participants=participants,
         hosts=hosts,
-        epsilon=epsilon,
-        delta=delta,
-        clip=clip,
-        bits=bits,
-        max_dropout=max_dropout,
-        adversarial=adversarial,
-        adversary=adversary,
-        graph=graph,
-        min_survivors=min_survivors,
-        quorum=quorum,
-        beta=beta,
-        k_stddevs=k_stddevs,
-        mechanism=mechanism,
-        rotation=rotation,
-        clip_by_layer=clip_by_layer,
-        clip_scaling=clip_scaling,
-        clip_update=clip_update,
-        clip_quantile=_D.clip_quantile if clip_quantile is None else clip_quantile,
-        clip_rate=_D.clip_rate if clip_rate is None else clip_rate,
-        clip_bit_weight=_D.clip_bit_weight if clip_bit_weight is None else clip_bit_weight,
-        sketch_rows=sketch_rows,
-        sketch_ratio=_D.sketch_ratio if sketch_ratio is None else sketch_ratio,
-        server_rate=server_rate,
-        server_momentum=server_momentum,
         listen=listen,
         names=tuple(host or ()),
+        training_s=training_s,
         one_machine=one_machine,
+        ledgers="" if ledgers is None else str(ledgers),
     )
-    check_places(options)
-    # What a plan calls clients are the participants of one round.
-    counted, option = "participants", "--participants"
-    if sampling == "lottery":
-        counted, option = "cohort", "--cohort"
-    elif enrol:
-        option = "--participants and --enrol, together"
-    chosen = {
-        "clients": options.in_a_round,
-        "sampling": sampling,
-        "population": options.smallest_roster,
-        "rounds": rounds,
-        "bits": bits,
-        "max_dropout": max_dropout,
-        "adversarial": adversarial,
-        "min_survivors": min_survivors,
-        "quorum": quorum,
-    }
-
-    def again(changed: dict[str, Any]) -> dict[str, Any]:
-        renamed = {counted if name == "clients" else name: value for name, value in changed.items()}
-        if counted == "participants" and counted in renamed:
-            renamed[counted] = max(renamed[counted] - enrol, 0)
-        return figures_of(plan_for(dataclasses.replace(options, **renamed)))
-
-    check_counts(chosen, again, option)
-    try:
-        check_aborts(again({}), max_dropout, again)
-    except InfeasiblePlan as problem:
-        raise in_options(problem, chosen, again) from None
+    check_study(options)
     study = make_local_study(directory, options)
     figures = figures_of(study.plan)
+    expected = expected_errors(study.plan, study.options.task, study.options.task_options)
     if as_json:
         body = {
             "study": study.options.name,
@@ -367,23 +347,39 @@ def run(
             "authority": None if carried is not None else str((study.directory / "authority").resolve()),
             "hosts": [str(path.resolve()) for path in study.hosts],
             "plan": figures,
+            "expected": expected,
+            "data": [str(path) for path in study.data_files],
         }
         typer.echo(json.dumps(body))
         return int(ExitCode.OK)
     typer.echo(
         f"Made the study {study.options.name} in {study.directory}: "
-        f"{participants} participants on {hosts} {'host' if hosts == 1 else 'hosts'}"
-        + (f", and {enrol} {'place' if enrol == 1 else 'places'} for those who enrol" if enrol else "")
+        f"{counted(participants, 'participant')} on {counted(hosts, 'host')}"
+        + (f", and {counted(enrol, 'place')} for those who enrol" if enrol else "")
         + ".\n"
     )
     width = terminal_width()
     for line in plan_lines(figures, width - 2):
         typer.echo(f"  {line}")
+    if expected is not None:
+        typer.echo("")
+        for line in expected_lines(expected, width):
+            typer.echo(line)
+    bound = make_task(study.options.task, dict(study.options.task_options)).l2_sensitivity
+    if bound is not None and bound == study.options.clip:
+        typer.echo("\n" + textwrap.fill(BOUNDED.format(bound), width))
     if study.options.smallest_roster is not None:
         promise = LOTTERY.format(study.options.in_a_round, study.options.smallest_roster)
         typer.echo("\n" + textwrap.fill(promise, width))
-    for note in notes(figures, max_dropout, hosts_made=bool(study.hosts)):
+    warned = [f"Warning: {one}" for one in (expected["warnings"] if expected is not None else ())]
+    bounds = [told] if (told := defaults_told(study.options.task, study.options.task_options)) else []
+    for note in [*notes(figures, max_dropout, hosts_made=bool(study.hosts)), *bounds, *warned]:
         typer.echo("\n" + textwrap.fill(note, width))
+    if study.data_files:
+        first, last = study.data_files[0], study.data_files[-1]
+        typer.echo("")
+        for line in _where_files_go(first, last, len(study.data_files), width):
+            typer.echo(line)
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
     if study.hosts:
         typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
@@ -395,10 +391,24 @@ def run(
     if enrol:
         typer.echo(f"Invite:    sordino authority invite {study.directory / 'authority'}")
         typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
+        if study.options.dataset == OWN:
+            typer.echo(f"They join: sordino join {study.options.client_enrolment} --code CODE --data FILE")
     typer.echo("\n" + textwrap.fill(AWAY.format(study.directory / "authority"), width, break_on_hyphens=False))
     if one_machine:
         typer.echo("\n" + textwrap.fill(ONE_MACHINE, width))
     return int(ExitCode.OK)
+
+
+def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
+    """Where the participants' own files are expected, said once for all of them."""
+    told = f"Before a host joins, put the file of each of its participants there, as .csv or .npz: {first}.csv"
+    if count > 1:
+        told += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
+    told += (
+        ". A .csv has a line of column names, then numbers; all files have the same columns. Files that lie elsewhere "
+        "are named in host.toml."
+    )
+    return textwrap.wrap(told, width, break_on_hyphens=False, break_long_words=False)
 
 
 def _as_carried(

@@ -78,6 +78,15 @@ def run(
             show_default="drawn at random",
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="The study's task, where it is none of Sordino's: a module here that you have read and trust.",
+            rich_help_panel=_CODE,
+            show_default=False,
+        ),
+    ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -90,16 +99,35 @@ def run(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="fashion-mnist-subset or fashion-mnist.", rich_help_panel=_DATA, show_default="fashion-mnist-subset"
+            help="One of `sordino data list`, or FORMAT:PATH.",
+            rich_help_panel=_DATA,
+            show_default="fashion-mnist-subset",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md.",
+            rich_help_panel=_DATA,
+            show_default=False,
         ),
     ] = None,
     partition: Annotated[
         str | None,
-        typer.Option(help="dirichlet (uneven classes) or iid.", rich_help_panel=_DATA, show_default="dirichlet"),
+        typer.Option(
+            help="iid, dirichlet (uneven classes), shards, or natural.", rich_help_panel=_DATA, show_default="dirichlet"
+        ),
     ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA, show_default="1.0"),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Shards only: runs of one class for each.", rich_help_panel=_DATA, show_default="2"
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA, show_default="1")
@@ -145,9 +173,12 @@ def run(
                 policy_file=policy,
                 agreed=yes,
                 name=name,
+                task=task,
                 dataset=dataset,
                 partition=partition,
                 alpha=alpha,
+                shards=shards,
+                data=data,
                 seed=seed,
                 part=part,
                 parts=parts,
@@ -156,10 +187,12 @@ def run(
             say,
         )
         address, policy = None, None  # both are in the folder now
-    elif yes or any(one is not None for one in (name, ledger, dataset, partition, alpha, seed, part, parts)):
+    elif yes or any(
+        one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
+    ):
         raise Failure(
             ExitCode.INPUT,
-            "--yes, --name, --ledger and the options of the data go with --code; else see host.toml.",
+            "--yes, --name, --task, --ledger and the options of the data go with --code; else see host.toml.",
         )
     _take_part(home if home is not None else Path(), address, policy, as_json=as_json)
 

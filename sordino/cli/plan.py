@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli import clip_options as _options
-from sordino.exit_codes import ExitCode, listing
+from sordino.cli import task_options as _task
+from sordino.default_bounds import defaults_told
+from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "plan"
 HELP = (
@@ -30,6 +32,9 @@ HELP = (
     "clip, inflated_clip, granularity, local_stddev, central_stddev and full_stddev are then in scaled units. "
     "layer_noise_stddev lists the noise of each layer in units of the update: central_stddev, of the smallest sum, "
     "times the layer's scale.\n\n"
+    "Statistics: --task mean, sum, histogram or quantile, with --task-option as of `sordino init`, tells how exact the "
+    "answer will be before any budget is spent: the standard error that the result will state, if everybody has a "
+    "value; of a quantile, that of the share at or below it. JSON has it under expected.\n\n"
     "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum; "
     "null with fixed clips. Other figures may be null, too. An epsilon is null above 70, which the sampler's distance "
     "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, "
@@ -131,20 +136,41 @@ def run(
         int | None,
         typer.Option(help="Fewest that begin a round.", show_default="min-survivors", rich_help_panel=_PROTOCOL),
     ] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(help="Values in one update.", show_default="500, or of all layers", rich_help_panel=_CODING),
-    ] = None,
-    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_CODING)] = 16,
-    rotation: Annotated[
+    task: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="hadamard or hadamard-blocks.",
-            show_default="hadamard unless it pads by more than 5 %",
+            help="Plan for this task: it says how many values are sent, and a statistic their clip. Then the error to "
+            "be expected of the statistic is told.",
+            show_default=False,
             rich_help_panel=_CODING,
         ),
     ] = None,
+    task_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task-option",
+            metavar="KEY=VALUE",
+            help="An option of the task; repeatable.",
+            show_default=False,
+            rich_help_panel=_CODING,
+        ),
+    ] = None,
+    dim: Annotated[
+        int | None,
+        typer.Option(
+            help="Values in one update.", show_default="500, or of all layers, or the task's", rich_help_panel=_CODING
+        ),
+    ] = None,
+    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_CODING)] = 16,
+    rotation: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="auto (hadamard unless it pads by more than 5 %), hadamard or hadamard-blocks.",
+            rich_help_panel=_CODING,
+        ),
+    ] = "auto",
     beta: Annotated[
         float,
         typer.Option(help="Level of the conditional rounding.", show_default="e^-0.5", rich_help_panel=_CODING),
@@ -158,7 +184,12 @@ def run(
     sketch_rows: Annotated[int, _options.SKETCH_ROWS] = 0,
     sketch_ratio: Annotated[float | None, _options.SKETCH_RATIO] = None,
     clip: Annotated[
-        float | None, typer.Option(help="Largest L2 norm of one update.", show_default="1", rich_help_panel=_CODING)
+        float | None,
+        typer.Option(
+            help="Largest L2 norm of one update.",
+            show_default="1; where the task bounds it, that",
+            rich_help_panel=_CODING,
+        ),
     ] = None,
     layers: Annotated[
         str | None,
@@ -208,6 +239,7 @@ def run(
         clip_rule,
         default_target,
         graph_name,
+        of_task,
         one_of,
         shape,
     )
@@ -231,6 +263,20 @@ def run(
     check_population(clients, population, sampling)
     if plot is not None:
         check_picture("--plot", plot)
+    if task is None and task_option:
+        raise Failure(ExitCode.INPUT, "--task-option is of a task: say which with --task.")
+    options = _task.options_of(task_option)
+    if task is not None:
+        dim, clip = of_task(
+            task,
+            options,
+            dim=dim,
+            clip=clip,
+            layers=layers,
+            clips=clips,
+            adaptive=clip_update != "fixed",
+            sketch=sketch_rows > 0,
+        )
     dim, sizes, sketch = shape(dim=dim, layers=layers, sketch_rows=sketch_rows, sketch_ratio=sketch_ratio)
     reader = target if target is not None else default_target(sampling, max_dropout, adversarial)
     check_budgets(reader, budget_coordinator, budget_released)
@@ -253,7 +299,7 @@ def run(
             clip_bit_weight=clip_bit_weight,
         ),
         "sketch": sketch,
-        "rotation": rotation,
+        "rotation": None if rotation == "auto" else rotation,
         "epsilon": epsilon,
         "delta": delta,
         "rounds": rounds,
@@ -284,9 +330,13 @@ def run(
     check_aborts(figures, max_dropout, again)
     settled = chosen | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
-        from sordino.plan_alternatives import alternatives
+        from sordino.plan_alternatives import alternatives, with_own_row
 
-        figures["alternatives"] = alternatives(settled)
+        figures["alternatives"] = with_own_row(alternatives(settled), figures)
+    if task is not None:
+        figures |= {"task": task, "expected": _expected(settled, task, options)}
+        if told := defaults_told(task, options):
+            figures["default_bounds"] = told
     if plot is not None:
         from sordino.plan_figure import draw_plan
 
@@ -315,6 +365,16 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> dict[str, Any]:
     return figures_of(plan) | (tighter_bounds(plan) if bounds else {})
 
 
+def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) -> dict[str, Any] | None:
+    """The error of a statistic; None of other tasks, and with binomial noise, for which there is no such figure."""
+    if settled["mechanism"] == "binomial":
+        return None
+    from sordino.expected_errors import expected_errors
+    from wire.study import plan_study
+
+    return expected_errors(plan_study(**settled), task, options)
+
+
 def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
     from sordino.plan_checks import notes
     from sordino.plan_text import aligned, heading, plan_lines, terminal_width
@@ -327,8 +387,19 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
     typer.echo(textwrap.fill(heading(figures), width, break_on_hyphens=False) + "\n")
     for line in plan_lines(figures, width - 2):
         typer.echo(f"  {line}")
+    expected = figures.get("expected")
+    if expected is not None:
+        from sordino.expected_errors import expected_lines
+
+        typer.echo("")
+        for line in expected_lines(expected, width):
+            typer.echo(line)
     for note in notes(figures, chosen["max_dropout"]):
         paragraph(note)
+    if "default_bounds" in figures:
+        paragraph(figures["default_bounds"])
+    for warning in expected["warnings"] if expected is not None else ():
+        paragraph(f"Warning: {warning}")
     typer.echo("")
     for line in aligned(_about(figures), width):
         typer.echo(line)

@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from sordino.exit_codes import ExitCode, listing
+from sordino.plurals import counted
 
 NAME = "report"
 HELP = (
-    "Write a study's report.html from what its coordinator recorded.\n\nIt shows accuracy, the privacy spent and on "
-    "which assumptions, dropouts, phase times, and the plan in plain words. The page is one file, needs no network, "
-    "and can be printed. It may be written while the study runs; a study whose ledger was changed gets none."
+    "Write a study's report.html from what its coordinator recorded.\n\nIt shows accuracy or the statistic, the "
+    "privacy spent and on which assumptions, dropouts, phase times, and the plan in plain words. The page is one file, "
+    "needs no network, and can be printed. It may be written while the study runs; a study whose ledger was changed "
+    "gets none."
 )
 EPILOG = "Example: [bold]sordino report my-study[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
 
@@ -39,6 +41,7 @@ def run(
             "report": str(path.resolve()),
             "rounds": len(view.rounds),
             "accuracy": view.accuracy,
+            "released": view.released,
             "epsilon_coordinator": view.epsilon_coordinator,
             "epsilon_released": view.epsilon_released,
             "delta": view.delta,
@@ -48,5 +51,5 @@ def run(
         }
         typer.echo(json.dumps(body))
     else:
-        typer.echo(f"Wrote {path} ({len(view.rounds)} of {view.planned_rounds} rounds).")
+        typer.echo(f"Wrote {path} ({len(view.rounds)} of {counted(view.planned_rounds, 'round')}).")
     return int(ExitCode.OK)

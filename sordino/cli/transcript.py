@@ -134,7 +134,10 @@ def _refused(verb: str, path: Path, error: Any, as_json: bool, held: list[dict[s
 
 def _read(path: Path) -> bytes:
     if path.is_dir():
-        raise Failure(ExitCode.INPUT, f"{path} is a folder: name the files in it, such as {path}/*.transcript")
+        place = path / "transcripts" if (path / "transcripts").is_dir() else path  # the coordinator's folder
+        if (path / "coordinator").is_dir():  # a study's
+            place = path / "coordinator" / "transcripts"
+        raise Failure(ExitCode.INPUT, f"{path} is a folder: name the files in it, such as {place}/*.transcript")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -144,7 +144,8 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def draw(body: Mapping[str, Any], file: Path) -> None:
     """Error against epsilon: a panel for each mechanism and number of clients, a line for each number of bits."""
-    from sordino.error_figure import MUTED, Line, Panel, draw_errors
+    from sordino.error_figure import Line, Panel, draw_errors
+    from sordino.figure_style import MUTED
 
     rows = body["rows"]
     panels = []

@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.closing_lines import counted
 from sordino.loadtest.summary import BETWEEN, UNSEEN, EndedRound, Outcomes, percentile
 from sordino.panel import Display, StudyPanel, size_text
+from sordino.plurals import counted
 from sordino.progress import PHASES
 
 _DIM: Final = "bright_black"

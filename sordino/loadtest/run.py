@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.child_process import STOP_S, Child, child_environment, stop
-from sordino.closing_lines import counted
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.display import LoadDisplay
 from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.schedule import plain_sum, sum_digest
 from sordino.loadtest.summary import Outcomes, broken_bounds
 from sordino.local_study import LocalStudy, make_local_study
+from sordino.plurals import counted
 from sordino.processes import free_port
 
 RESULT_FILE: Final = "result.json"

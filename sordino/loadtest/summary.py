@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sordino.closing_lines import counted
 from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.schedule import Drop
+from sordino.plurals import counted
 from sordino.progress import PHASES
 
 UNSEEN: Final = {

@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sordino.closing_lines import counted
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.display import LoadDisplay
 from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.run import run_load_test
 from sordino.loadtest.schedule import PHASE_NAMES
+from sordino.plurals import counted
 
 SHARES: Final = (0.1, 0.2, 0.3)
 

@@ -53,6 +53,16 @@ def test_least_file_and_defaults(study: Path) -> None:
     assert load(study / "study.toml") == read
 
 
+def test_data_is_found_from_the_folder(study: Path) -> None:
+    (study / "study.toml").write_text(LEAST + '[data]\ndataset = "cifar10:shared/cifar"\ntest = "held-out.npz"\n')
+    assert f"data.test: there is no file {study / 'held-out.npz'}" in refusal(study)
+    (study / "held-out.npz").write_text("x")
+    data = load(study).data
+    assert (data.dataset, data.test) == (f"cifar10:{study / 'shared' / 'cifar'}", str(study / "held-out.npz"))
+    (study / "study.toml").write_text(LEAST + '[data]\ndataset = "own"\n')
+    assert (load(study).data.dataset, load(study).data.test) == ("own", "")
+
+
 def test_frozen(study: Path) -> None:
     read = load(study)
     with pytest.raises(ValidationError):
@@ -96,7 +106,7 @@ def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.Monke
         (
             '"softmax-regression"',
             '"gpt"',
-            "study.task = 'gpt' should be 'softmax-regression', 'mlp', 'cnn' or 'synthetic'.",
+            "study.task = 'gpt': unknown task 'gpt'; known tasks: softmax-regression",
         ),
         ("epsilon = 4", "epsilon = 4\nclip_by_layer = 'maybe'", "clip_by_layer = 'maybe' should be true or false."),
         ('"clinic"', '"a b"', "study.name = 'a b'"),

@@ -97,7 +97,9 @@ def test_replaced_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", version(2)[0][:100], Authority().roster(2), AUTHORITY.roster(2, study="other")]
+    "content",
+    [b"", version(2)[0][:100], Authority().roster(2), AUTHORITY.roster(2, study="other")],
+    ids=["empty", "half", "another authority's", "another study's"],  # signatures differ from worker to worker
 )
 def test_half_a_file_or_another_study_s_is_left_alone(tmp_path: Path, content: bytes) -> None:
     put(tmp_path, 1)

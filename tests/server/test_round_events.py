@@ -77,7 +77,7 @@ def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_p
 def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serialised = server.trained_model.serialised
+    written = server.trained_model.write_model
 
     async def scenario() -> None:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
@@ -91,9 +91,9 @@ def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
                     deadline = time.monotonic() + 10
                     while not where.of("participant_lost") and time.monotonic() < deadline:
                         time.sleep(0.01)
-                return serialised(*arguments)
+                return written(*arguments)
 
-            monkeypatch.setattr(server.trained_model, "serialised", slowly)
+            monkeypatch.setattr(server.trained_model, "write_model", slowly)
             async with playing(peers):
                 where.start()
                 await where.finish()

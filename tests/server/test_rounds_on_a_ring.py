@@ -113,7 +113,7 @@ def test_sums_are_right_whoever_leaves(ring_folder: Path, tmp_path: Path, monkey
                 masked = [peers[who].vectors[round_].astype(np.uint64) for who in sorted(completed.u3)]
                 assert (completed.total == np.sum(masked, axis=0) % (1 << bits)).all()
             assert totals[0].u3 == frozenset(range(MEMBERS)) - {5, 17, 30}
-            planned = where.study._description("")["plan"]
+            planned = where.of("study_started")[0]["plan"]
             assert (planned["graph"], planned["adversary"]) == ("harary", "malicious")
 
     asyncio.run(scenario())

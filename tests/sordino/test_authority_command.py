@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -210,6 +211,19 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     assert (code, out.count("SORD1-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
 
 
+def test_an_invitation_names_the_data_and_the_task_that_she_must_bring(run: Run, tmp_path: Path) -> None:
+    own = ("--dataset", "own", "--participants", 0, "--enrol", 7, "--task", "mean", "--max-dropout", 0, "--epsilon", 30)
+    assert run("init", tmp_path / "clinic", *own, "--rounds", 1)[0] == 0
+    out = run("authority", "invite", tmp_path / "clinic/authority")[1]
+    assert re.search(r"sordino join localhost:8444 --code SORD1-\S+ --data FILE$", out, re.M)
+    more = ("--own-data", "--task", "mine:Net", "--coordinator", "localhost:9444")
+    assert run("authority", "init", tmp_path / "a", "--study", STUDY, *more)[0] == 0
+    out = run("authority", "invite", tmp_path / "a")[1]
+    assert re.search(r"--code SORD1-\S+ --data FILE --task mine:Net$", out, re.M)
+    code, _, err = run("authority", "init", tmp_path / "b", "--study", STUDY, "--task", "a/b.py")
+    assert (code, "--task a/b.py" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
@@ -266,7 +280,7 @@ def test_from_invitation_to_certificate_and_back(run: Run, home: Path, coordinat
     assert "1 accepted, not yet listed" in out
     assert "bob" not in out
     code, out, _ = run("authority", "sign", home)
-    assert "Signed version 2 of the roster: 1 participants." in out
+    assert "Signed version 2 of the roster: 1 participant." in out
     assert "The coordinator has version 2." in out
     authority = open_folder(home)
     assert [entry.host for entry in coordinator.roster(authority).entries] == ["ann"]
@@ -375,4 +389,4 @@ def test_a_process_of_its_own(run: Run, home: Path, coordinator: Coordinator) ->
             ended = process.wait(30)
             process.stdout.close()  # type: ignore[union-attr]
         assert ended == (-signal.SIGKILL if number == 1 else 0)
-        assert f"signed version {number + 1} with {number} participants" in line
+        assert f"signed version {number + 1} with {number} participant{'s' if number > 1 else ''}\n" in line

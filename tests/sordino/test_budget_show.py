@@ -110,6 +110,18 @@ def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
     assert "round  attempt" not in out  # in short
 
 
+def test_a_ledger_is_named_without_detours(home: Path, run: Run) -> None:
+    """Settings name ledgers that hosts share relative to themselves: host-01/../ours.sqlite."""
+    text = (home / "host.toml").read_text()
+    (home / "host.toml").write_text(text.replace('ledger = "ledger.sqlite"', 'ledger = "../host-01/ledger.sqlite"'))
+    assert "../host-01" in (home / "host.toml").read_text()
+    for more in ((), ("--participant",)):
+        code, out, _ = run("budget", "show", home, *more)
+        assert code == 0
+        assert str(home / "ledger.sqlite") in out
+        assert ".." not in out
+
+
 def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     own = run("budget", "show", "--participant")
@@ -137,7 +149,6 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
 def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: Run) -> None:
     from client.policy_rounds import epsilon_in_total
     from wire.ledger import read_ledger
-    from wire.ledger_rows import price
 
     body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
     shown = body["limits"]["together"][0]["epsilon"]
@@ -146,7 +157,6 @@ def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: R
     asked = epsilon_in_total(
         of,
         totals,
-        price(of, of.h_min),
         delta=1e-5,
         study_sha256=hashlib.sha256(b"registry").digest(),
         data_name=ME.hex(),

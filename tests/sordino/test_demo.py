@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sordino.child_process import child_environment
 from sordino.demo import DemoOptions, final_lines, parts_by_participant
 from sordino.local_study import make_local_study
 
-SMALL = ("--participants", "20", "--processes", "4")
+SMALL = ("--participants", "20", "--processes", "3")
 
 
 def command(*arguments: str) -> list[str]:
@@ -51,7 +52,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     ended = subprocess.run(
         # Rounds long enough that the middle of one can be hit.
-        command("--participants", "60", "--processes", "6", "--rounds", "6", "--out", str(folder), "--json"),
+        command("--participants", "40", "--processes", "4", "--rounds", "5", "--out", str(folder), "--json"),
         capture_output=True,
         text=True,
         timeout=120,
@@ -61,7 +62,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     result = json.loads(ended.stdout)
     names = "accuracy accuracy_without_noise epsilon_coordinator epsilon_released delta rounds dropouts wall_s"
     assert set(names.split()) <= set(result)
-    assert result["rounds"] == 6
+    assert result["rounds"] == 5
     assert result["dropouts"] == 10
     assert result["attempts_aborted"] == 0
     assert result["epsilon_coordinator"] <= 8
@@ -81,7 +82,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
         timeout=60,
         check=True,
     )
-    assert json.loads(again.stdout)["rounds"] == 6
+    assert json.loads(again.stdout)["rounds"] == 5
 
 
 @pytest.mark.slow
@@ -159,7 +160,8 @@ def test_final_lines_are_short_and_complete() -> None:
     for word in (
         "0.741, 0.761",
         "6.78 of 8",
-        "delta 1e-05,\n                    zero-out, if at most 5 of 100 collude\n",
+        "delta 1e-05,\n                    zero-out, if at most 5 of 100 collude\n"
+        "                    the rest is unspent: the noise is sized for 70 survivors, and there were more\n",
         "min_survivors 70",
         "h_min 65",
         "A 5",
@@ -169,3 +171,13 @@ def test_final_lines_are_short_and_complete() -> None:
         assert word in text
     assert "could not be measured" in "\n".join(final_lines(result | {"networked_round": None}))
     assert "accuracy            0.741\n" in "\n".join(final_lines(result | {"accuracy_without_noise": None}))
+
+
+def test_without_its_packages_the_demo_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """A bare installation lacks the coordinator's: said before there is a folder, not by a process that fails."""
+    monkeypatch.setattr("sordino.extras.find_spec", lambda name: None if name == "grpc_health" else object())
+    code, _, err = run("demo", "--out", tmp_path / "demo")
+    assert (code, (tmp_path / "demo").exists()) == (2, False)
+    assert err == "sordino demo: grpc_health isn't installed. Run pip install '.[server]' in the checkout.\n"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sordino.cli.progress_line import counting
 from sordino.experiments.dme import (
     BITS,
     EPSILONS,
@@ -188,6 +189,22 @@ def test_what_is_about_common_noise_is_not_said_of_others(run: Run) -> None:
         _, out, _ = run(*SHORT[:-1], 0, "--mechanisms", mechanism)
         assert "16 bits or more" not in out
         assert "whole deviations" not in out
+
+
+def test_progress_is_a_line_that_a_terminal_rewrites(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell = counting("rounds")
+    for terminal, kind, told in (
+        (True, "xterm", "\r3 of 8 192 rounds\r8 192 of 8 192 rounds\r\x1b[K"),
+        (True, "dumb", ""),
+        (False, "xterm", ""),
+    ):
+        monkeypatch.setenv("TERM", kind)
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        tell(3, 8192)
+        tell(8192, 8192)
+        assert capsys.readouterr() == ("", told)
 
 
 def test_help(run: Run) -> None:

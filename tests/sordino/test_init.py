@@ -115,7 +115,7 @@ def test_verb_prints_the_plan_and_what_comes_next(run: Run, tmp_path: Path) -> N
 
 def test_plan_and_init_share_the_options_of_clips(run: Run, tmp_path: Path) -> None:
     """The naive pair has its own defaults in each: init's plan is then another than the one that was looked at."""
-    clips = ("--clip-update", "geometric", "--clip-scaling", "least-noise", "--bits", 18, "--rounds", 3, "--json")
+    clips = ("--clip-update", "geometric", "--bits", 18, "--rounds", 3, "--json")
     made = json.loads(run("init", tmp_path / "one", *clips)[1])["plan"]
     dim = made["dim"]
     planned = json.loads(run("plan", "--clients", 100, "--dim", dim, *clips)[1])
@@ -255,8 +255,8 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
         (("--separate-machines",), 3, "the largest host holds 10 participants"),
         (("--hosts", 200), 2, "200 hosts can't share 100 participants"),
         (("--task", "gpt"), 2, "unknown task 'gpt'"),
-        (("--dataset", "mnist"), 2, "unknown data set 'mnist'"),
-        (("--partition", "odd"), 2, "data.partition = 'odd'"),
+        (("--dataset", "MNIST?"), 2, "unknown data set 'MNIST?'"),
+        (("--partition", "odd"), 2, "unknown partition 'odd'"),
         (("--client-rate", -1), 2, "client_rate"),
         (("--listen", "nowhere"), 2, "coordinator.listen = 'nowhere' must read HOST:PORT"),
         (("--host", "a b"), 2, "--host: 'a b' is neither a host name nor an IP address"),
@@ -331,3 +331,106 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     (carried / "roster.json").write_bytes(changed)
     _, _, err = run("init", tmp_path / "another", "--authority", carried, "--enrol", 12, "--epsilon", 30)
     assert "not signed by this study's authority" in err
+
+
+def test_ledgers_that_other_studies_go_on_with(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One folder for all studies over the same data, a file for each host: two processes never share one."""
+    monkeypatch.chdir(tmp_path)
+    for study in ("first", "second"):
+        asked = ("--participants", "8", "--hosts", "2", "--max-dropout", "0.1", "--rounds", "2")
+        code, _, told = run("init", study, *asked, "--ledgers", "spent")
+        assert code == 0, told
+        for host in ("host-01", "host-02"):
+            found = client.configuration.load(tmp_path / study / "hosts" / host).host.ledger
+            assert found == tmp_path / "spent" / f"{host}.sqlite"
+    code, _, told = run("init", "third", *asked, "--ledgers", "no/where")
+    assert (code, f"--ledgers {tmp_path}/no/where: No such file or directory. Name a folder" in told) == (2, True)
+    assert not (tmp_path / "third").exists()
+
+
+SPENT_TOGETHER = ("--participants", "8", "--hosts", "2", "--max-dropout", "0.1", "--rounds", "2", "--ledgers", "spent")
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (("--participants", "6"), "--participants is 6, there 8"),
+        (("--hosts", "4"), "--hosts is 4, there 2"),
+        (("--enrol", "2"), "--participants and --enrol together is 10, there 8"),
+        (("--seed", "2"), "--seed is 2, there 1"),
+        (("--alpha", "0.5"), "--alpha is 0.5, there 1.0"),
+        (("--partition", "iid"), "--partition is iid, there dirichlet; --alpha is not set, there 1.0"),
+        (("--dataset", "own", "--participants", "8"), "--dataset is own, there fashion-mnist-subset"),
+    ],
+)
+def test_ledgers_of_another_layout_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: tuple[str, ...], told: str
+) -> None:
+    """A participant whose charges lie in two files would have them added up nowhere, and begin at nothing unawares."""
+    monkeypatch.chdir(tmp_path)
+    assert run("init", "first", *SPENT_TOGETHER)[0] == 0
+    before = (tmp_path / "spent" / "layout.json").read_bytes()
+    code, _, err = run("init", "second", *SPENT_TOGETHER, *other)
+    assert (code, told in err, "Choose as there, or name another folder." in err) == (2, True, True), err
+    assert f"--ledgers {tmp_path}/spent is of studies with other hosts or data" in err
+    assert not (tmp_path / "second").exists()
+    assert (tmp_path / "spent" / "layout.json").read_bytes() == before
+    # What doesn't say who has what may differ.
+    assert run("init", "third", *SPENT_TOGETHER, "--mechanism", "skellam", "--epsilon", "6")[0] == 0
+
+
+def test_a_folder_of_ledgers_is_its_owners_alone(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spent = tmp_path / "spent"
+    spent.mkdir()
+    for mode in (0o777, 0o1777, 0o770):
+        spent.chmod(mode)
+        code, _, err = run("init", "first", *SPENT_TOGETHER)
+        assert (code, "others can write to it" in err, "Run chmod go-w on it" in err) == (2, True, True), err
+        assert not list(spent.iterdir())
+    spent.chmod(0o755)
+    assert run("init", "first", *SPENT_TOGETHER)[0] == 0
+    assert (spent / "layout.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_ledgers_nobody_has_written_down_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spent = tmp_path / "spent"
+    spent.mkdir(mode=0o700)
+    (spent / "host-02.sqlite").touch()
+    code, _, err = run("init", "first", *SPENT_TOGETHER)
+    assert (code, "holds host-02.sqlite, but not layout.json" in err) == (2, True), err
+    for damaged in ("", "{", "[]", '{"format": 2, "hosts": {}}', '{"format": 1, "hosts": 3}', "[" * 100_000):
+        (spent / "layout.json").write_text(damaged)
+        code, _, err = run("init", "first", *SPENT_TOGETHER)
+        assert (code, "layout.json doesn't say whose the ledgers beside it are" in err) == (2, True), err
+    assert not (tmp_path / "first").exists()
+
+
+def test_ledgers_are_of_the_hosts_that_are_made(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("--participants", "0", "--enrol", "12", "--ledgers", "spent", "--epsilon", "30")
+    code, _, err = run("init", "first", *asked)
+    assert (code, "who has spent in other studies says sordino join --ledger FILE" in err) == (2, True), err
+    assert not (tmp_path / "spent").exists()
+
+
+def test_hosts_are_as_many_as_participants_where_those_are_few(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("init", tmp_path / "few", "--participants", "6", "--max-dropout", "0.1", "--json")
+    assert (code, len(json.loads(out)["hosts"])) == (0, 6)
+
+
+def test_default_bounds_are_told_where_a_study_is_made(run: Run, tmp_path: Path) -> None:
+    small = ("--participants", 20, "--hosts", 2, "--dataset", "own", "--rounds", 1, "--bits", 18)
+    mean = ("--task", "mean", "--task-option", "column=hours")
+    code, out, err = run("init", tmp_path / "study", *small, *mean)
+    assert (code, err) == (0, "")
+    assert "Note: the bounds 0 to 1 are the default" in " ".join(out.split())
+
+
+def test_a_test_file_that_is_missing_is_an_options_fault(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("init", tmp_path / "study", "--test", tmp_path / "nofile.csv")
+    assert (code, err) == (2, f"sordino init: --test {tmp_path / 'nofile.csv'}: there is no such file.\n")
+    assert not (tmp_path / "study").exists()

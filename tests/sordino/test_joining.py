@@ -19,13 +19,16 @@ import pytest
 import client.enrolment
 import sordino.joined_home
 import sordino.joining
+import sordino.joining_data
 import wire.durable
 from client.certificate import load_certificate
 from client.configuration import load
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, Look
+from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable
+from learning.datasets import DatasetError
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import DataChoice
 from sordino.joining import JoinOptions, finish_joining, join_by_code
@@ -34,7 +37,10 @@ from sordino.processes import free_port
 from tests.server.enrolment_port import STUDY, Authority, document, identity, port_in_thread
 from wire.enrolment import JoinCode, read_request, verify_answer, write_package
 from wire.key_files import KeyFileError
+from wire.ledger import head_file
+from wire.ledger_rows import make_entry
 from wire.settings_file import ConfigurationError
+from wire.study import StudyDocument, coding, plan_study
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 
@@ -109,6 +115,136 @@ def joining(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
 # ---------------------------------------------------------------- it works
 
 
+def test_with_a_file_of_her_own(joining: Joining) -> None:
+    file = Path("mine.csv")  # relative to where she is, absolute in her folder
+    file.write_text("a,b\n1,2\n")
+    assert "--part says how a data set is cut" in joining.refused(data=file, part=3)
+    with pytest.raises(DatasetError, match=r"other\.csv: put it there"):
+        joining.join(data=Path("other.csv"))
+    assert joining.join(data=file) == joining.home
+    read = load(joining.home)
+    assert (read.data.dataset, read.participants[0].part) == ("own", None)
+    assert read.participants[0].data == file.absolute()
+    assert f"allof{file.absolute()},onthismachine" in "".join("".join(joining.said).split())
+
+
+def test_her_file_is_tried_once_she_agreed(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried is what a stranger's study says: nothing of it runs before she was asked."""
+    tried: list[dict[str, Any]] = []
+
+    def check(*given: Any, **more: Any) -> None:
+        tried.append(more)
+        raise Failure(ExitCode.INPUT, "the task can't use the examples")
+
+    monkeypatch.setattr("sordino.data_checks.check_task_takes", check)
+    Path("mine.csv").write_text("a,b\n1,2\n")
+    assert "add --yes if you agree" in unsigned.refused(data=Path("mine.csv"), agreed=False)
+    assert tried == []
+    assert "can't use" in unsigned.refused(data=Path("mine.csv"))
+    assert tried == [{"planned": document().plan.dim}]
+
+
+def softmax(**more: Any) -> StudyDocument:
+    """A study of two classes of three numbers."""
+    plan = plan_study(
+        clients=7,
+        dim=8,
+        bits=16,
+        epsilon=50.0,
+        delta=1e-5,
+        rounds=2,
+        max_dropout=0.3,
+        adversarial=0.0,
+        min_survivors=5,
+        **coding([8], clip=1.0),
+    )
+    options = {"features": 3, "classes": 2}
+    return StudyDocument(study=STUDY, task="softmax-regression", task_options=options, plan=plan, **more)
+
+
+def test_a_study_over_data_of_their_own_is_joined_with_such(joining: Joining) -> None:
+    """Its code, typed as it stands, joined with a part of clothing images: each round failed, and nobody was told."""
+    joining.where.enrolment._document = softmax(own_data=True).to_bytes()
+    file = Path("visits.csv")
+    file.write_text("age,weight,puls,label\n" + "0.1,-1.3,0.4,1\n" * 39 + "0.2,1.1,0.5,0\n")
+    assert "add --data FILE, a .csv or .npz file of yours" in joining.refused()
+    assert "add --data FILE" in joining.refused(dataset="fashion-mnist-subset")
+    assert joining.join(data=file) == joining.home
+    said = " ".join("\n".join(joining.said).split())
+    assert "on data that each participant brings herself" in said
+    assert "it takes examples of 3 numbers, and a label from 0 to 1" in said
+    assert "40 rows: age, weight, puls; label 0/1" in said
+
+
+def test_labels_that_are_none_of_the_study_s_are_told_to_her_and_keep_nobody_away(joining: Joining) -> None:
+    """Each round's training would fail, and zeros be sent, as quietly as with clothing."""
+    joining.where.enrolment._document = softmax(own_data=True).to_bytes()
+    Path("mine.csv").write_text("age,weight,puls,label\n0.1,0.2,0.3,1\n0.1,0.2,0.3,2\n")
+    assert joining.join(data=Path("mine.csv")) == joining.home
+    [told] = [line for line in joining.said if line.startswith("Warning")]
+    assert "mine.csv: 1 label of 2 is none from 0 to 1" in told
+
+
+def test_prepared_data_of_another_form_is_refused_before_anything_is_sent(unsigned: Joining) -> None:
+    unsigned.where.enrolment._document = softmax().to_bytes()
+    told = unsigned.refused()  # the usual data: images of clothing
+    assert "can't use the examples of fashion-mnist-subset: examples have shape (28, 28)" in told
+    assert "examples have shape (28, 28)" in unsigned.refused(agreed=False)  # and before she is asked
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("age,weight,label\n1,2,0\n", "examples have shape (2,)"), ("age,weight,pulse\n1,2,3\n", "label")],
+)
+def test_a_file_without_a_column_is_refused_before_she_is_asked(unsigned: Joining, content: str, told: str) -> None:
+    unsigned.where.enrolment._document = softmax(own_data=True).to_bytes()
+    Path("mine.csv").write_text(content)
+    refused = unsigned.refused(data=Path("mine.csv"), agreed=False)
+    assert "can't use the examples of mine.csv" in refused
+    assert told in refused
+    assert "Its columns are 0 age, 1 weight" in refused
+    assert unsigned.said == []
+
+
+def test_no_value_of_her_file_is_in_her_way(joining: Joining) -> None:
+    """She is told what can't be used, before she agrees and without a word of what it says; the request leaves."""
+    file = Path("mine.csv")
+    file.write_text("a,b,label\n>1000000,2,severe\n1e39,1,0\n1,2,3,4\n")
+    assert joining.join(data=file) == joining.home
+    said = "".join(joining.said)
+    assert f"Warning: data file {file}: left out 1 line with another number of cells" in said
+    assert f"Warning: data file {file}: left out 2 rows" in said
+    assert f"Warning: data file {file}: NO ROW CAN BE USED" in said
+    assert not any(cell in said for cell in (">1000000", "1e39", "severe"))
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "dim", "rows"),
+    [
+        ("softmax-regression", {"features": 1, "classes": 2}, 4, ("0.3,0", "0.3,1", "0.3,2", "x,0", "1e39,0", "0.3,")),
+        ("mean", {"column": "age"}, 2, ("1,0", ">9,0", "inf,x", ",0", "1,2,3")),
+        ("histogram", {"bins": 2}, 2, ("1,0", "1,7", "1,x", "1,0.5")),
+    ],
+)
+def test_what_her_first_row_says_never_decides(task: str, options: dict[str, Any], dim: int, rows: Any) -> None:
+    """A study with `classes=2` got no request from whoever's first label was 2: its owner sees who looked and left."""
+    file = Path("mine.csv")
+    seen: Any = SimpleNamespace(
+        document=SimpleNamespace(task=task, task_options=options, plan=SimpleNamespace(dim=dim))
+    )
+    chosen = JoinOptions(address="localhost:1", code="", home=None, data=file)
+    for row in rows:
+        file.write_text(f"age,label\n{row}\n")
+        held = sordino.joining_data.read_own_file(chosen, file, seen)
+        sordino.joining_data.unread(file, held, seen)
+        sordino.joining_data.try_own(str(file), held, seen)
+        file.write_text(f"size,class\n{row}\n")  # the form does
+        other = sordino.joining_data.read_own_file(chosen, file, seen)
+        assert sordino.joining_data.unread(file, other, seen) == [] or task == "softmax-regression"
+        with pytest.raises(Failure, match="can't use the examples of mine"):
+            sordino.joining_data.try_own(str(file), other, seen)
+
+
 def test_a_folder_that_is_complete(joining: Joining) -> None:
     assert joining.join(name="laptop", part=3, parts=9, ledger=joining.work / "spent.sqlite") == joining.home
     read = load(joining.home)
@@ -139,6 +275,34 @@ def test_the_folder_is_named_after_the_study(joining: Joining) -> None:
     assert joining.join(home=None, code=code) == Path(STUDY)
     assert Path(STUDY, "tls", "client.pem").exists()
     assert joining.join(home=None, code=code) == Path(STUDY)
+
+
+def test_the_folder_has_another_name_where_the_study_s_is_taken(joining: Joining) -> None:
+    """As after `sordino init`, in the same place."""
+    Path(STUDY).mkdir()
+    Path(STUDY, "study.toml").write_text("")
+    Path(f"{STUDY}-participant").write_text("a file")
+    code = joining.authority.code(valid_s=120.0).to_text()
+    assert joining.join(home=None, code=code) == Path(f"{STUDY}-participant-2")
+    assert joining.join(home=None, code=code) == Path(f"{STUDY}-participant-2")  # it goes on there
+    assert sorted(one.name for one in Path(STUDY).iterdir()) == ["study.toml"]
+
+
+def test_code_that_sordino_does_not_bring_is_named_by_her(joining: Joining) -> None:
+    """A module runs as soon as it is imported: a study's word for it is not enough."""
+    ran, module = Path("ran"), Path("planted.py")
+    module.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    own = replace(joining.where.study.terms, task="planted:Task")
+    joining.where.enrolment._document = own.to_bytes()
+    assert "joining would run that module" in joining.refused()
+    assert "the study's task is planted:Task" in joining.refused(task="planted:Other")
+    assert joining.join(task="planted:Task") == joining.home
+    assert load(joining.home).study.task == "planted:Task"
+    assert not ran.exists()  # not before she takes part
+
+
+def test_no_other_task_than_the_study_s(joining: Joining) -> None:
+    assert "the study's task is synthetic" in joining.refused(task="planted:Task")
 
 
 def test_a_policy_of_her_own(joining: Joining) -> None:
@@ -197,6 +361,26 @@ def test_another_authority_than_the_code_names(unsigned: Joining) -> None:
     assert "another authority than the join code names" in told
 
 
+def test_a_total_without_room_for_the_plan_is_refused_before_anything_is_paid(joining: Joining) -> None:
+    """The ledger that she names holds another study: with this one's plan it would be above her total."""
+    file, ledger = Path("total.toml"), Path("spent.sqlite")
+    file.write_text(LOOSE + "max_epsilon_total = 60\n")
+    plan = joining.where.study.terms.plan
+    journal = ClientJournal(Path("journal.sqlite"), ledger)
+    earlier = make_entry(
+        plan, study="old", study_sha256=bytes(32), round=1, attempt=1, identity=bytes(32), data="dd" * 32
+    )
+    journal.ledger.append(earlier).result()
+    journal.close()
+    told = joining.refused(policy_file=file, ledger=ledger)
+    assert f"epsilon-in-total: the {plan.rounds} rounds of the study's plan would bring epsilon over all" in told
+    assert "Nothing was sent, and no folder was made." in told
+    head = head_file(ledger)
+    head.write_bytes(bytes(len(head.read_bytes())))
+    assert "--ledger: " in joining.refused(policy_file=file, ledger=ledger)
+    assert joining.join(policy_file=file) == joining.home  # with a ledger of its own
+
+
 def test_a_card_of_the_right_authority_shown_by_somebody_else(
     unsigned: Joining, tmp_path: Path, authority: Authority
 ) -> None:
@@ -228,7 +412,16 @@ def test_a_policy_that_refuses_the_study(unsigned: Joining) -> None:
 def test_options_that_can_t_be(unsigned: Joining) -> None:
     assert "use 1 to 7" in unsigned.refused(part=8)
     assert "host.name" in unsigned.refused(name="my laptop")
-    assert "data.dataset" in unsigned.refused(dataset="mnist")
+    assert "unknown data set 'MNIST?'" in unsigned.refused(dataset="MNIST?")
+    assert "name it with --data FILE" in unsigned.refused(dataset="own")
+
+
+def test_a_set_that_is_not_there(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(unsigned.work))
+    with pytest.raises(DatasetError, match="sordino data prepare shakespeare"):
+        unsigned.join(dataset="shakespeare")
+    assert not unsigned.home.exists()
+    assert unsigned.requests() == []
 
 
 def test_nobody_to_ask(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,9 +458,13 @@ def test_clocks(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expired" in unsigned.refused(code=code)
 
 
-def test_nobody_there_or_somebody_else(unsigned: Joining) -> None:
-    with pytest.raises(EnrolmentUnavailable, match="can't be reached"):
+def test_nobody_there_or_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sordino.joining, "LISTENS_S", 0.1)
+    monkeypatch.setattr(sordino.joining, "LISTENS_POLL_S", 0.05)
+    with pytest.raises(EnrolmentUnavailable, match="nobody listens there; check the address"):
         unsigned.join(address=f"localhost:{free_port()}")
+    with pytest.raises(EnrolmentUnavailable, match="can't be reached"):
+        unsigned.join(address="nowhere.invalid:8444")  # not tried again: no start of a coordinator helps
     with socket.create_server(("127.0.0.1", 0)) as plain:
 
         def answer() -> None:
@@ -279,6 +476,30 @@ def test_nobody_there_or_somebody_else(unsigned: Joining) -> None:
         thread.start()
         assert "doesn't speak TLS" in unsigned.refused(address=f"localhost:{plain.getsockname()[1]}")
         thread.join()
+
+
+def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused twice, and is there the third time: as when join is started before serve."""
+    looked: list[str] = []
+    look = client.enrolment.look
+
+    async def later(address: str, fingerprint: bytes) -> Any:
+        looked.append(address)
+        if len(looked) < 3:
+            raise client.enrolment.NobodyListens(f"{address} can't be reached: nobody listens there")
+        return await look(address, fingerprint)
+
+    monkeypatch.setattr(client.enrolment, "look", later)
+    monkeypatch.setattr(sordino.joining, "LISTENS_POLL_S", 0.01)
+    said: list[str] = []
+    options = unsigned.options(agreed=False)
+    with pytest.raises(Failure, match="nobody can be asked here"):
+        join_by_code(options, said.append)
+    assert len(looked) == 3
+    assert [line for line in said if "nobody listens there" in line] == [
+        f"{options.address} can't be reached: nobody listens there. Trying again for 60 s; Ctrl-C is safe: nothing was "
+        "sent."
+    ]
 
 
 def test_a_folder_of_something_else(unsigned: Joining) -> None:
@@ -343,6 +564,7 @@ def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.Mo
             unsigned.join(policy_file=file)
     for changes, told in (
         ({"part": 4}, "--part 3, not --part 4"),
+        ({"data": Path("mine.csv")}, "with no --data, not --data .*here/mine.csv"),
         ({"name": "desk", "dataset": "fashion-mnist"}, "--name laptop, .*subset, not --name desk, --dataset"),
         ({"ledger": unsigned.work / "spent.sqlite"}, "--ledger .*ledger.sqlite, not --ledger"),
         ({"address": "localhost:1"}, f"{unsigned.where.address}, not localhost:1"),

@@ -181,7 +181,7 @@ def test_an_epsilon_that_no_plan_can_state_is_not_promised(run: Run) -> None:
     said = " ".join(out.split())
     assert "epsilon 71.283 (200 was asked for)" in said
     assert "at most 200" not in said
-    assert "Note: 71.283 is the largest epsilon that can be stated at this delta and length." in said
+    assert "Note: of the epsilon 200 that may be spent, 71.283 is planned. That is the largest epsilon that" in said
 
 
 def test_each_tighter_bound_is_its_readers(run: Run) -> None:
@@ -524,3 +524,22 @@ def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tup
     for setting in suggested.removeprefix("Use ").rstrip(".").split(";")[0].split(", or "):
         code, _, err = run("plan", *arguments, *setting.split())
         assert (code, err) == (0, ""), setting
+
+
+def test_a_mechanism_that_is_only_compared_stands_in_its_own_table(run: Run) -> None:
+    asked = ("--mechanism", "binomial", "--clients", 1000, "--rounds", 1, "--bits", 20, "--alternatives")
+    rows = planned(run, *asked)["alternatives"]["rows"]
+    assert [row["mechanism"] for row in rows].count("binomial") == 1
+    assert rows[0]["noise_multiplier"] == planned(run, *asked)["noise_multiplier"]
+    assert rows[0]["noise_cost"] > 10 * rows[-1]["noise_cost"]
+    [marked] = [line for line in run("plan", *asked)[1].splitlines() if line.startswith("> ")]
+    assert marked.split()[:3] == [">", "binomial", "20"]
+
+
+def test_default_bounds_are_told_before_anything_is_spent(run: Run) -> None:
+    mean = ("--clients", 100, "--rounds", 1, "--task", "mean", "--no-alternatives")
+    told = " ".join(run("plan", *mean)[1].split())
+    assert "Note: the bounds 0 to 1 are the default, as neither low nor high is given" in told
+    bounds = ("--task-option", "low=0", "--task-option", "high=1")
+    assert "default" not in run("plan", *mean, *bounds)[1]
+    assert "default" not in run("plan", "--clients", 100, "--rounds", 1, "--task", "histogram", "--no-alternatives")[1]

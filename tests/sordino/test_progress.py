@@ -54,6 +54,8 @@ def test_plain_lines_say_whom_it_waits_for_at_once_and_every_ten_seconds() -> No
         told += [(tenth / 10, line) for line in log_lines(event, view)]
     line = "waiting for participants: 5 connected, 7 needed"
     assert told == [(0.0, line), (10.0, line), (20.0, line)]
+    waits = event | {"at": 130.0, "left_s": 59.9}
+    assert log_lines(waits, StudyView().apply_all([waits])) == [f"{line}; this attempt waits for 60 s"]
     view.apply({"kind": "attempt_aborted", "at": 125.0, "round": 1, "attempt": 1, "phase": "Connecting"})
     event |= {"at": 125.5}
     view.apply(event)
@@ -101,6 +103,7 @@ def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: 
 
 def test_a_finished_study_served_again_says_so(events: Events) -> None:
     view = StudyView().apply_all([*events, events[0], events[-1]])
+    assert view.lost == StudyView().apply_all(events).lost  # whoever was there at its end wasn't lost
     assert view.waiting == "Already finished: 15 of 15 rounds"
     assert StudyView().apply_all([events[0], events[-1]]).waiting == "Already finished: 15 of 15 rounds"
 
@@ -124,7 +127,7 @@ def test_unknown_and_sparse_events_do_no_harm() -> None:
     view = StudyView().apply_all([{"seq": 1, "at": 1.0, "kind": "something_new"}, {"seq": 2}])
     view.apply({"seq": 3, "at": 2.0, "kind": "study_started"})
     view.apply({"seq": 4, "at": 2.0, "kind": "round_completed", "round": 1})
-    assert view.rounds[0].accuracy == 0.0
+    assert view.rounds[0].accuracy is None
 
 
 def test_lines_for_a_log(events: Events) -> None:

@@ -6,12 +6,13 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mechanisms.clip_rule import ClipRule
-from sordino.figures import _share_range
+from sordino.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.progress import StudyView
 from sordino.report import Extras, render
 from wire.study import plan_study
@@ -251,3 +252,23 @@ def test_the_axis_of_accuracy_ends_near_the_data(values: tuple[float, ...], wide
     assert 0 <= low <= min(values, default=0)
     assert max(values, default=1) <= high <= 1
     assert high - low <= widest + 1e-9
+
+
+def test_accuracy_and_epsilon_have_one_axis_of_rounds(events: Events) -> None:
+    """Of a study that was interrupted, too: two figures side by side are read as one."""
+    view = StudyView().apply_all([event for event in events if event.get("round", 0) <= 4 and event != events[-1]])
+    assert (len(view.rounds), view.planned_rounds) == (4, 15)
+    for figure in (accuracy_figure(view, ()), epsilon_figure(view)):
+        assert ">14<" in figure
+
+
+def test_why_epsilon_jumps_is_said_below_its_chart(events: Events) -> None:
+    page = render(StudyView().apply_all(events), Extras())
+    assert "comes whole with the first" in page
+
+
+def test_a_file_that_is_no_study_is_told_apart(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "visits0.csv").write_text("age,label\n1,0\n")
+    code, _, err = run("report", tmp_path / "visits0.csv")
+    assert code == 2
+    assert "is no study: name the study's folder, or its study.toml." in err

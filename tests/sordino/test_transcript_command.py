@@ -170,3 +170,10 @@ def test_show_of_a_drawn_cohort(folder: Path, capsys: pytest.CaptureFixture[str]
         20,
         False,
     )
+
+
+def test_a_studys_folder_is_told_where_its_transcripts_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "coordinator" / "transcripts").mkdir(parents=True)
+    code, _, err = command("show", tmp_path, capsys=capsys)
+    assert code == 2
+    assert f"such as {tmp_path}/coordinator/transcripts/*.transcript" in err

@@ -1,0 +1,70 @@
+"""What a study's events say: of the study when it begins, and of a round when its sum has been learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from learning.data_names import OWN
+from mechanisms.plan import Plan
+from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
+from secagg.parameters import RoundParameters
+from secagg.unmasking import Completed
+from server.configuration import StudyConfiguration
+from server.membership import Membership
+from server.rounds import Attempt
+from server.trained_model import Learned
+from wire.study import StudyDocument, planned_upload_bytes
+
+
+def study_figures(
+    configuration: StudyConfiguration, document: StudyDocument, parameters: RoundParameters, membership: Membership
+) -> Mapping[str, Any]:
+    """What the study is, but for its task's name: its people, plan, threshold and data."""
+    data, plan, roster = configuration.data, document.plan, membership.roster
+    return {
+        "study": document.study,
+        "participants": len(roster),
+        "roster_version": roster.version,
+        "members": sorted(membership.numbers),
+        "hosts": len({entry.host for entry in roster.entries}),
+        "rounds": plan.rounds,
+        "delta": plan.delta,
+        "epsilon_target": configuration.privacy.epsilon,
+        "plan": plan.to_json(),
+        "threshold": parameters.threshold(parameters.cohort),
+        "partition": {}
+        if data.dataset == OWN
+        else {"name": data.partition, "alpha": data.alpha, "shards": data.shards, "seed": data.seed},
+        "dataset": data.dataset,
+        "planned_upload_bytes": planned_upload_bytes(plan),
+        "one_machine": configuration.coordinator.one_machine,
+    }
+
+
+def round_figures(
+    plan: Plan, attempt: Attempt, completed: Completed, learned: Learned, membership: Membership
+) -> Mapping[str, Any]:
+    """Who took part in a completed attempt and until when, what it cost in time and bytes, and what was learnt."""
+    figures, evaluation = attempt.figures, learned.evaluation
+    upload, download = attempt.mean_traffic(completed.u5)
+    return {
+        "u1": figures.received.get(ADVERTISE_KEYS, 0),
+        "u2": figures.received.get(SHARE_KEYS, 0),
+        "u3": len(completed.u3),
+        "u4": len(completed.u4),
+        "u5": len(completed.u5),
+        "dropouts": figures.dropouts,
+        "key_to_sum_s": round(figures.key_to_sum_s, 3),
+        "phase_seconds": figures.phase_seconds,
+        "upload_bytes": upload,
+        "download_bytes": download,
+        "vector_bytes": (plan.padded_dim * plan.bits + 7) // 8,
+        "accuracy": evaluation.get("accuracy"),
+        "loss": evaluation.get("loss"),
+        "released": learned.released,
+        "survivors": sorted(map(membership.number, completed.u3)),
+        "clips": list(learned.clips),
+        "below_clip": list(learned.decoded.below),
+        "sum_sha256": None if learned.sum_sha256 is None else learned.sum_sha256.hex(),
+    }

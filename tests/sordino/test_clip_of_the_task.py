@@ -1,0 +1,86 @@
+"""init, study.toml and serve: the clip is the task's own bound where it has one, and nothing that would distort it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import server.configuration
+from server.coordinator import StartError, open_study
+from sordino.local_study import StudyOptions, make_local_study, plan_for
+
+Run = Callable[..., tuple[int, str, str]]
+FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "clip"),
+    [
+        (("--task", "histogram", "--task-option", "bins=20"), 1.0),
+        (("--task", "mean", "--task-option", "column=0-3"), 2.0),
+        (("--task", "sum", "--clip", 3), 3.0),
+        (("--method", "ae-dpfl", "--task-option", "queries=25"), 5.0),
+        ((), 1.0),
+    ],
+)
+def test_init_takes_the_bound(run: Run, tmp_path: Path, arguments: tuple[object, ...], clip: float) -> None:
+    code, out, err = run("init", tmp_path / "study", *FEW, *arguments)
+    assert (code, err) == (0, "")
+    assert f"clip = {clip} " in (tmp_path / "study" / "study.toml").read_text()
+    told = "the bound that the task keeps by itself" in " ".join(out.split())
+    assert told == (bool(arguments) and "--clip" not in arguments)
+    for home in (tmp_path / "study" / "hosts").iterdir():
+        assert 'task = "' in (home / "host.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--task", "histogram", "--clip", 0.5), "a clip of 0.5 would distort the sum: leave the clip out"),
+        (("--task", "mean", "--clip-update", "geometric"), "clips that adapt would distort the sum"),
+        (("--task", "sum", "--sketch-rows", 15), "is exact where a sketch is not"),
+        (("--task", "quantile", "--method", "fedprox"), "unknown option 'method'"),
+        (("--method", "ae-dpfl", "--task-option", "queries=600"), "2 rounds of 600 queries need 1200 public examples"),
+        (("--method", "ae-dpfl", "--dataset", "own"), "it has none: name a file of them"),
+        (("--method", "ae-dpfl", "--task", "histogram"), "task 'histogram' doesn't"),
+    ],
+)
+def test_init_refuses_what_would_distort(run: Run, tmp_path: Path, arguments: tuple[object, ...], told: str) -> None:
+    code, out, err = run("init", tmp_path / "study", *FEW, *arguments)
+    assert (code, out) == (2, "")
+    assert told in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
+    options = StudyOptions(
+        participants=10, hosts=2, rounds=2, epsilon=20.0, task="mean", task_options={"column": "0,1"}, name="means"
+    )
+    make_local_study(tmp_path / "study", options)
+    file = tmp_path / "study" / "study.toml"
+    written = file.read_text()
+    file.write_text(re.sub(r"^clip = .*\n", "", written, flags=re.MULTILINE))
+    configuration = server.configuration.load(tmp_path / "study")
+    assert configuration.privacy.clip is None
+    study, journal = open_study(configuration)
+    assert study.terms.plan == plan_for(options)  # the same as with the clip that init writes
+    study.close()
+    journal.close()
+    file.write_text(re.sub(r"^clip = .*\n", "clip = 1.0\n", written, flags=re.MULTILINE))
+    with pytest.raises(StartError, match=r"bounds each contribution to norm 1\.41421 by itself, and a clip of 1 would"):
+        open_study(server.configuration.load(tmp_path / "study"))
+
+
+def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
+    """init has looked, but study.toml can be changed: as many rounds as the pool holds, and not one more."""
+    options = StudyOptions(
+        participants=10, hosts=2, rounds=10, epsilon=40.0, task_options={"method": "ae-dpfl", "queries": 100}, name="v"
+    )
+    make_local_study(tmp_path / "study", options)
+    file = tmp_path / "study" / "study.toml"
+    file.write_text(file.read_text().replace("rounds = 10 ", "rounds = 11 "))
+    with pytest.raises(StartError, match="11 rounds of 100 queries need 1100 public examples; the coordinator has 10"):
+        open_study(server.configuration.load(tmp_path / "study"))

@@ -1,0 +1,208 @@
+"""A task and examples that don't belong together are refused when the study is made."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.datasets import Dataset
+from learning.parameters import shapes_of
+from learning.task import make_task, model_shapes
+from learning.task_names import STATISTICS
+from learning.tasks.mlp import Mlp
+from sordino.data_checks import check_data, check_task_takes
+from sordino.exit_codes import Failure
+from sordino.local_study import StudyOptions
+
+OWN_TASK = """
+import numpy as np
+from sordino import ModelTask, TaskOptions
+
+class Straight(ModelTask):
+    Options = TaskOptions
+    names = ("weights", "bias")
+    def __init__(self, options):
+        self.options = options
+    def initial_parameters(self):
+        return {"weights": np.zeros(784, np.float32), "bias": np.zeros(1, np.float32)}
+    def local_update(self, parameters, data, rng, l2_clip):
+        data.features.reshape(len(data), 784)
+        return {name: parameters[name] for name in self.names}
+    def evaluate(self, parameters, data):
+        return {"accuracy": 0.0, "loss": 0.0}
+
+class Choosy(Straight):
+    def local_update(self, parameters, data, rng, l2_clip):
+        if data.features.max() > 100:
+            raise ValueError(f"{data.features.max()} is above 100")
+        return parameters
+
+class Swapped(Straight):
+    names = ("bias", "weights")
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "lines_of_784.py").write_text(OWN_TASK)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    return "lines_of_784"
+
+
+def options(**chosen: Any) -> StudyOptions:
+    return StudyOptions(participants=10, hosts=1, **({"task_options": {}} | chosen))
+
+
+ROWS = Dataset(np.zeros((3, 5), np.float32), np.zeros(3, np.int64))
+IMAGES = Dataset(np.zeros((3, 28, 28), np.float32), np.zeros(3, np.int64))
+WORDS = Dataset(np.zeros((3, 4), np.int32), np.zeros((3, 4), np.int64))
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "data", "told"),
+    [
+        # 16 GB of weights, and 680 GB: refused by what the options say, before any of it is made.
+        ("mlp", {"features": 1_000_000, "hidden": 4096}, ROWS, "takes (1000000,)"),
+        ("mlp", {"features": 5, "hidden": 4096}, ROWS, "an update of 65546 values with the study's options"),
+        ("mlp", {"hidden": 4096, "classes": 100_000}, IMAGES, "an update of 412915360 values"),
+        ("lstm", {"length": 10_000}, WORDS, "takes (10000,)"),
+        (
+            "lstm",
+            {"length": 4, "vocabulary": 1_000_000, "embedding": 65_536, "hidden": 65_536},
+            WORDS,
+            "an update of 169728557636 values",
+        ),
+        (
+            "mlp",
+            {"hidden": 4096, "classes": 100_000, "method": "ae-dpfl"},
+            IMAGES,
+            "a model of 412915360 values; at most 268435456",
+        ),
+        ("synthetic", {"dim": 1 << 28}, ROWS, "an update of 268435456 values"),
+    ],
+)
+def test_a_strangers_model_is_not_made_to_be_refused(
+    task: str, options: dict[str, Any], data: Dataset, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if task == "lstm":
+        pytest.importorskip("torch", reason="the task needs it")
+
+    def made(*_: Any) -> Any:
+        raise AssertionError("the model was made")
+
+    monkeypatch.setattr("learning.task.make_task", made)
+    monkeypatch.setattr("learning.tasks.mlp.Mlp.initial_parameters", made)
+    with pytest.raises(Failure) as failure:
+        check_task_takes(task, options, data, "mine.csv", planned=7)
+    assert told in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("softmax-regression", {}), ("mlp", {"features": 7, "hidden": 3}), ("synthetic", {"dim": 9})),
+        *(("mean", {"low": 0.0, "high": 1.0}), ("histogram", {})),
+        *((name, {}) for name in ("cnn", "femnist-cnn", "resnet18")),
+        ("lstm", {"vocabulary": 20, "hidden": 5}),
+    ],
+)
+def test_shapes_are_told_without_the_model(name: str, options: dict[str, Any]) -> None:
+    if name in ("cnn", "femnist-cnn", "resnet18", "lstm"):
+        pytest.importorskip("torch", reason="the task needs it")
+    task = make_task(name, options)
+    stated = model_shapes(name, options)
+    assert list(stated.items()) == list(task.contribution_shapes.items())
+    if name not in STATISTICS:
+        assert list(stated.items()) == list(shapes_of(task.initial_parameters()).items())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"local_steps": 100_000},
+        {"local_epochs": 1_000, "batch_size": 1},
+        {"method": "fedprox", "local_steps": 100_000},
+        {"method": "dp-fedsgd"},
+        {"method": "ae-dpfl", "queries": 10_000, "local_epochs": 1_000, "server_epochs": 1_000},
+    ],
+)
+def test_one_step_is_tried(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 steps of a wide perceptron took minutes, before she was even asked."""
+    taken = 0
+    slopes = Mlp.slopes
+
+    def counted(*given: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        return slopes(*given)
+
+    monkeypatch.setattr(Mlp, "slopes", counted)
+    check_task_takes("mlp", {"hidden": 4} | options, IMAGES, "mine.csv")
+    assert taken == 1
+
+
+def test_a_model_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")):
+
+        def fail(*_: Any, error: Exception = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(Mlp, "initial_parameters", fail)
+        with pytest.raises(Failure, match="needs more memory than there is on this machine"):
+            check_task_takes("mlp", {"hidden": 4}, IMAGES, "mine.csv")
+
+
+def test_arrays_in_another_order_are_refused(own_task: str) -> None:
+    check_data(options(task=f"{own_task}:Straight"))
+    with pytest.raises(Failure, match=r"returns bias \[1\], weights \[784\]; it must return weights \[784\], bias"):
+        check_data(options(task=f"{own_task}:Swapped"))
+
+
+def test_no_value_of_hers_is_tried_where_she_joins(own_task: str) -> None:
+    """The study's owner chooses the number of classes, or what a class of one's own refuses: and so the question."""
+    for label in (0, 1, 2, -7):
+        one = Dataset(np.zeros((1, 1), np.float32), np.array([label]))
+        two = {"features": 1, "classes": 2}
+        check_task_takes("softmax-regression", two, one, "mine.csv", planned=4)
+        if label not in (0, 1):  # whoever plans a study over public examples is told
+            with pytest.raises(Failure, match="labels run from"):
+                check_task_takes("softmax-regression", two, one, "public.csv")
+    for value in (0.0, 101.0, np.nan):
+        held = Dataset(np.full((2, 28, 28), value, np.float32), np.zeros(2, np.int64))
+        check_task_takes(f"{own_task}:Choosy", {}, held, "mine.npz", planned=785)
+    with pytest.raises(Failure, match="above 100"):
+        check_task_takes(f"{own_task}:Choosy", {}, Dataset(IMAGES.features + 500, IMAGES.labels), "public.npz")
+    with pytest.raises(Failure, match="can't use the examples of mine"):  # the form is
+        check_task_takes(f"{own_task}:Straight", {}, ROWS, "mine.npz", planned=785)
+    with pytest.raises(Failure, match=r"returns bias \[1\], weights \[784\]"):
+        check_task_takes(f"{own_task}:Swapped", {}, IMAGES, "mine.npz", planned=785)
+
+
+def test_the_shipped_images_are_no_rows() -> None:
+    check_data(options())
+    with pytest.raises(Failure, match=r"examples have shape \(28, 28\); this task takes rows of 4 numbers"):
+        check_data(options(task_options={"features": 4}))
+
+
+def test_the_coordinators_file_is_tried(tmp_path: Path) -> None:
+    file = tmp_path / "held-out.csv"
+    own: dict[str, Any] = {"dataset": "own", "test": str(file), "task_options": {"features": 2, "classes": 2}}
+    file.write_text("age,pulse,label\n1,2,1\n")
+    check_data(options(**own))
+    check_data(options(**(own | {"task": "mean", "task_options": {}})))
+    file.write_text("age,label\n1,1\n")
+    with pytest.raises(Failure, match=r"held-out.csv: examples have shape \(1,\)"):
+        check_data(options(**own))
+
+
+def test_a_class_of_ones_own_is_told_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "task_for_rows.py").write_text(OWN_TASK.replace("784", "8"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with pytest.raises(Failure, match="can't use the examples of fashion-mnist-subset") as refused:
+        check_data(options(task="task_for_rows:Straight"))
+    assert "--dataset own" in str(refused.value.suggestion)
+    assert "another --task" not in str(refused.value.suggestion)

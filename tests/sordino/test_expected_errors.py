@@ -1,0 +1,177 @@
+"""The error that is told before the budget is spent is the one that the result then states."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.datasets import Dataset
+from learning.own_data import empty
+from learning.parameters import flatten
+from learning.public_random import PublicRandom
+from learning.server_optimizers import make_server_optimizer
+from learning.task import make_task
+from mechanisms.encoder import Encoder
+from mechanisms.plan import Plan
+from sordino.expected_errors import expected_errors, expected_lines
+from sordino.local_study import StudyOptions, plan_for
+from sordino.plurals import counted
+
+Run = Callable[..., tuple[int, str, str]]
+PEOPLE = 40
+
+
+def planned(task: str, options: dict[str, Any], **others: Any) -> Plan:
+    chosen: dict[str, Any] = {"participants": PEOPLE, "hosts": 1, "rounds": 1, "epsilon": 8.0, "bits": 20} | others
+    return plan_for(StudyOptions(task=task, task_options=options, max_dropout=0.2, **chosen))
+
+
+def play(task: str, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """All rounds with everybody there, with the encoder's own noise; what is released then."""
+    made = make_task(task, options)
+    learner: Any = made.learner(make_server_optimizer("fedavg", 1.0, 0.0, 0.0, 1e-3), empty())
+    values = np.linspace(3.0, 9.0, plan.clients)
+    for _ in range(plan.rounds):
+        encoder = Encoder(plan, os.urandom(32))
+        total = np.zeros(plan.padded_dim, np.uint64)
+        for value in values:
+            data = Dataset(np.full((2, 2), value, np.float32), np.full(2, int(value) % 10, np.int64))
+            update = made.local_update(learner.broadcast(), data, PublicRandom(b"order"), float("inf"))
+            total += encoder.encode(flatten(update), os.urandom)
+        decoded = encoder.decode(total & np.uint64((1 << plan.bits) - 1), plan.clients, os.urandom)
+        learner.learn(decoded.mean, plan.clients, decoded.stddev)
+    released: dict[str, Any] = learner.released()
+    return json.loads(json.dumps(released))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("sum", {"column": "0,1", "high": 12}),
+        ("mean", {"column": "0,1", "high": "12,24", "count": False}),
+        ("histogram", {}),
+        ("histogram", {"column": 0, "high": 12, "bins": 6}),
+    ],
+)
+def test_what_depends_on_nobodys_data_is_told_exactly(task: str, options: dict[str, Any]) -> None:
+    for rounds, mechanism in ((1, "ddgauss"), (3, "gaussian")):
+        plan = planned(task, options, rounds=rounds, mechanism=mechanism)
+        expected = expected_errors(plan, task, options)
+        assert expected is not None
+        told = play(task, options, plan)["values"]
+        whole = expected["values_of_all_rounds"]
+        whole = whole * len(told) if task == "histogram" else whole
+        assert [one["standard_error"] for one in told] == pytest.approx([one["standard_error"] for one in whole])
+        if rounds == 1:
+            assert expected["values"] == expected["values_of_all_rounds"]
+
+
+def test_a_counted_mean_lies_between_the_middle_and_the_bounds() -> None:
+    options = {"high": 12}
+    plan = planned("mean", options)
+    [expected] = (expected_errors(plan, "mean", options) or {})["values"]
+    [told] = play("mean", options, plan)["values"]
+    share = told["value"] / 12
+    measured = expected["standard_error"] * np.hypot(share, 1 - share)
+    # All have a value; the result divides by their number with its noise, off by 5.2 deviations once in five million.
+    assert told["standard_error"] == pytest.approx(measured, rel=8 * told["answered_error"])
+    assert expected["standard_error_middle"] == pytest.approx(expected["standard_error"] / np.sqrt(2))
+
+
+def test_a_quantiles_share_is_at_most_as_unsure_as_told() -> None:
+    options = {"high": 12, "bins": 64, "quantiles": "0.25,0.5"}
+    plan = planned("quantile", options)
+    expected = (expected_errors(plan, "quantile", options) or {})["values"]
+    told = play("quantile", options, plan)
+    for before, after in zip(expected, told["values"], strict=True):
+        assert before["name"] == after["name"]
+        # The largest over all bins, if all answered: the noised number of those who did stands in the result.
+        assert after["share_error"] * told["answered"] <= before["share_error"] * (1 + 1e-9)
+        assert after["share_error"] * told["answered"] > 0.5 * before["share_error"]
+    asked = {"column": "0", "low": "0", "high": "12", "reduce": "mean", "quantiles": "0.25, 0.5", "bins": "64"}
+    assert told["asked"] == asked
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "people", "epsilon", "warned"),
+    [
+        ("quantile", {"high": 12}, 5, 1.0, "hides even whether any of the 5 participants answered"),
+        ("quantile", {"high": 12}, 60, 1.5, ""),
+        ("quantile", {"high": 12, "quantiles": "0.5"}, 50, 1.0, "may be any of the 50 participants', the smallest or"),
+        ("mean", {"high": 12}, 5, 1.0, "hides even whether any of the 5 participants answered"),
+        ("mean", {"high": 12, "count": False, "column": "0,1"}, 5, 1.0, "(column 0 and column 1): its standard error"),
+        ("mean", {"high": 12}, 60, 4.0, ""),
+        ("sum", {"high": 12}, 5, 1.0, "larger than that of a guess anywhere between the bounds"),
+        ("histogram", {"bins": 60}, 60, 2.0, "spread evenly, each class holds 1 of 60 participants, less than"),
+        ("histogram", {"bins": 5}, 60, 2.0, ""),
+    ],
+)
+def test_an_answer_that_is_noise_is_warned_of(
+    task: str, options: dict[str, Any], people: int, epsilon: float, warned: str
+) -> None:
+    expected = expected_errors(planned(task, options, participants=people, epsilon=epsilon), task, options)
+    assert expected is not None
+    assert len(expected["warnings"]) == bool(warned)
+    assert warned in " ".join(expected["warnings"])
+    assert max(map(len, expected_lines(expected, 80))) <= 100
+
+
+def test_models_have_no_such_figure() -> None:
+    assert expected_errors(planned("softmax-regression", {}), "softmax-regression", {}) is None
+
+
+def test_the_commands_tell_it(run: Run, tmp_path: Path) -> None:
+    asked = ("--task", "quantile", "--task-option", "high=12", "--task-option", "bins=120", "--rounds", 1)
+    shared = ("--epsilon", 1, "--max-dropout", 0, "--bits", 18, *asked)
+    code, out, err = run("init", tmp_path / "sleep", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared)
+    assert (code, err) == (0, "")
+    assert "Expected standard error after the round" in out
+    assert "Warning: The answer would be nothing but noise" in " ".join(out.split())
+    place = tmp_path / "sleep" / "hosts" / "host-01" / "data" / "participant-001.csv"
+    assert "".join(str(place).split()) in "".join(out.split())
+    enrolling = ("--dataset", "own", "--participants", 0, "--enrol", 40, *shared)
+    assert "--code CODE --data FILE" in run("init", tmp_path / "enrolling", *enrolling)[1]
+    code, planned_out, _ = run("plan", "--clients", 5, *shared)
+    assert code == 0
+    assert "Warning: The answer would be nothing but noise" in " ".join(planned_out.split())
+    code, out, _ = run("plan", "--clients", 5, *shared, "--json")
+    figures = json.loads(out)
+    assert (figures["dim"], figures["task"]) == (120, "quantile")
+    code, out, _ = run("init", tmp_path / "b", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared, "--json")
+    made = json.loads(out)
+    assert made["expected"] == figures["expected"]
+    assert [Path(one).name for one in made["data"]] == [f"participant-{number:03}" for number in range(1, 6)]
+
+
+def test_a_plan_for_a_task_takes_its_values_and_clip(run: Run) -> None:
+    code, out, _ = run("plan", "--task", "mlp", "--task-option", "hidden=8", "--json")
+    assert (code, json.loads(out)["dim"], json.loads(out)["expected"]) == (0, 795 * 8 + 10, None)
+    for wrong, told in (
+        (("--task", "mean", "--dim", 3), "--task mean says how many values are sent: leave --dim out"),
+        (("--task-option", "high=3"), "--task-option is of a task: say which with --task"),
+        (("--task", "median"), "unknown task 'median'"),
+        (("--task", "mean", "--clip", 0.5), "a clip of 0.5 would distort the sum"),
+    ):
+        code, _, err = run("plan", *wrong)
+        assert code == 2
+        assert told in err
+
+
+def test_one_round_is_not_one_rounds(run: Run) -> None:
+    assert [counted(number, "round") for number in (0, 1, 2)] == ["no rounds", "1 round", "2 rounds"]
+    assert counted(1, "process", "processes") == "1 process"
+    code, out, _ = run("plan", "--dim", 1, "--rounds", 1, "--clients", 20)
+    assert code == 0
+    said = " ".join(out.split())
+    assert "1 value sent as" in said or "1 value of 16 bits" in said
+    for wrong in (" 1 rounds", " 1 values", " 1 participants"):
+        assert wrong not in said
+    for rotation in ("auto", "hadamard"):
+        assert run("plan", "--rotation", rotation, "--rounds", 1)[0] == 0
+    assert "Use one of: auto, hadamard" in run("plan", "--rotation", "none")[2]

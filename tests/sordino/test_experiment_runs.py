@@ -1,0 +1,543 @@
+"""Grids of simulations: the pool and its file, table arithmetic, selections, and each experiment in miniature."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.datasets import Dataset
+from learning.task import make_task
+from sordino.experiments import bits, blur_lus, clipping, compression, dropout, lab, word_pairs
+from sordino.experiments import runs as experiment_runs
+from sordino.experiments.lab import FILE, ExperimentError, Lab, Standing
+from sordino.experiments.outcome import PAPER, SMALL, Request
+from sordino.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.experiments.runs import Run as OneRun
+from sordino.experiments.runs import figures_of, noise_multiplier, play
+from sordino.experiments.selection import SEEDS, choose, tuned
+from sordino.experiments.setting import published
+from sordino.experiments.tables import Mean, Share, Table, accuracy, gathered
+from sordino.simulation.run import simulate_study
+from sordino.simulation.settings import SimulationSettings
+
+Run = Callable[..., tuple[int, str, str]]
+TINY = {"data": "fashion-mnist-subset", "participants": 30, "rounds": 2}
+
+
+def tiny(seed: int = 1, **others: Any) -> SimulationSettings:
+    """Two rounds of ten out of thirty; without noise equal settings give equal results."""
+    given: dict[str, Any] = {
+        "task": "softmax-regression",
+        "options": {"client_rate": 0.3, "local_epochs": 1},
+        "data": "fashion-mnist-subset",
+        "participants": 30,
+        "cohort": 10,
+        "rounds": 2,
+        "epsilon": None,
+        "clip": 1.0,
+        "seed": seed,
+    }
+    return published(**(given | others))
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_row_is_what_the_simulation_itself_says() -> None:
+    settings = tiny(rounds=4)
+    row, result = play(OneRun({"a": 1}, settings, last=2)), simulate_study(settings)
+    assert row["accuracies"] == [one["accuracy"] for one in result.rows]
+    assert row["accuracy"] == pytest.approx((result.rows[-2]["accuracy"] + result.rows[-1]["accuracy"]) / 2)
+    assert row["accuracy_last"] == result.accuracy
+    assert row["norms"]["0.5"] == [one["update_norms"]["0.5"] for one in result.rows]
+    assert row["labels"] == {"a": 1}
+    assert row["settings"] == json.loads(json.dumps(settings.to_json()))
+
+
+def test_with_noise_the_row_holds_the_account() -> None:
+    settings = tiny(epsilon=4.0)
+    row, result = play(OneRun({}, settings)), simulate_study(settings)
+    for name in ("epsilon_coordinator", "epsilon_released", "epsilon_conditional", "delta"):
+        assert row[name] == pytest.approx(result.summary[name])
+    assert row["epsilon_conditional"] == pytest.approx(4.0, rel=1e-3)
+    assert row["epsilon_conditional"] < row["epsilon_coordinator"]
+    assert noise_multiplier(row) == pytest.approx(settings.plan().noise_multiplier, rel=0.01)
+    assert json.dumps(figures_of(result, 1)["survivors"]) == "[10, 10]"
+
+
+def test_what_no_plan_holds_is_a_row_too() -> None:
+    row = play(OneRun({"bits": 4}, tiny(epsilon=4.0, bits=4)))
+    assert row["outcome"] == "infeasible"
+    assert "bits" in row["reason"]
+    assert accuracy(row) is None
+
+
+def test_identity_is_of_what_counts() -> None:
+    one = OneRun({"a": 1}, tiny())
+    assert one.identity == OneRun({"b": 2}, dataclasses.replace(tiny(), workers=3)).identity
+    assert one.identity != OneRun({"a": 1}, tiny(seed=2)).identity
+    assert one.identity != OneRun({"a": 1}, tiny(), last=2).identity
+
+
+@pytest.mark.parametrize("changed", ["version", "format", "form"])
+def test_rows_of_another_version_are_not_taken_for_this_ones(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = OneRun({}, tiny()).identity
+    if changed == "version":
+        monkeypatch.setattr(experiment_runs, "versions", lambda: {"sordino": "0.0.0"})
+    elif changed == "format":
+        monkeypatch.setattr(experiment_runs, "FORMAT", experiment_runs.FORMAT + 1)
+    else:
+        later = dataclasses.make_dataclass("Later", [("more", int, 3)], bases=(SimulationSettings,), frozen=True)
+        monkeypatch.setattr(experiment_runs, "SimulationSettings", later)
+    assert OneRun({}, tiny()).identity != before
+    monkeypatch.undo()
+    assert OneRun({}, tiny()).identity == before
+
+
+def test_another_process_knows_a_run_by_the_same_name() -> None:
+    """What is kept is looked for by the next process: no address of an object may be part of the name."""
+    code = "from sordino.experiments.runs import made_by; import json; print(json.dumps(made_by()))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == experiment_runs.made_by()
+
+
+# ---------------------------------------------------------------- the lab
+
+
+def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[int] = []
+
+    def counting(run: OneRun) -> dict[str, Any]:
+        played.append(run.settings.seed)
+        if len(played) == 3:
+            raise KeyboardInterrupt
+        return play(run)
+
+    monkeypatch.setattr(lab, "play", counting)
+    runs = [OneRun({"seed": seed}, tiny(seed)) for seed in (1, 2, 3)]
+    with pytest.raises(KeyboardInterrupt):
+        Lab(tmp_path).run("first", runs)
+    assert len((tmp_path / FILE).read_text().splitlines()) == 2
+    told: list[Standing] = []
+    rows = Lab(tmp_path, told=told.append).run("again", runs)
+    assert played == [1, 2, 3, 3]
+    assert [row["labels"]["seed"] for row in rows] == [1, 2, 3]
+    assert (told[0].done, told[0].of, told[0].kept) == (2, 3, 2)
+    assert told[-1].done == 3
+    assert told[-1].seconds_left == 0
+    before = (tmp_path / FILE).read_bytes()
+    assert Lab(tmp_path).run("once more", runs) == rows
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_line_that_was_cut_off_is_played_anew(tmp_path: Path) -> None:
+    runs = [OneRun({}, tiny(seed)) for seed in (1, 2)]
+    rows = Lab(tmp_path).run("first", runs)
+    file = tmp_path / FILE
+    file.write_text(file.read_text()[:-40])
+    again = Lab(tmp_path).run("again", runs)
+    assert [row["accuracies"] for row in again] == [row["accuracies"] for row in rows]
+    assert len(file.read_text().splitlines()) == 2
+
+
+def test_what_was_not_installed_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row "unavailable" is told once and not kept; nor is one taken that an earlier version has kept."""
+    run = OneRun({}, tiny())
+    gone = {"kind": "run", "id": run.identity, "labels": {}, "seed": 1, "outcome": "unavailable", "reason": "no torch"}
+    with monkeypatch.context() as patched:
+        patched.setattr(lab, "play", lambda run: gone)
+        assert Lab(tmp_path).run("first", [run])[0]["outcome"] == "unavailable"
+    assert not (tmp_path / FILE).exists()
+    (tmp_path / FILE).write_text(json.dumps(gone) + "\n")
+    assert Lab(tmp_path).run("again", [run])[0]["outcome"] == "rounds done"
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"kind": "round"}\n{"kind": "run", "id": "x"}\n')
+    with pytest.raises(ExperimentError, match="line 1"):
+        Lab(tmp_path)
+
+
+def test_runs_of_equal_settings_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[OneRun] = []
+    monkeypatch.setattr(lab, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
+    rows = Lab(None).run("twice", [OneRun({"name": "a"}, tiny()), OneRun({"name": "b"}, tiny())])
+    assert len(played) == 1
+    assert [row["labels"]["name"] for row in rows] == ["a", "b"]
+
+
+def test_processes_give_the_same_rows() -> None:
+    runs = [OneRun({"seed": seed}, tiny(seed)) for seed in (1, 2)]
+    alone, shared = Lab(None).run("one", runs), Lab(None, 2).run("two", runs)
+    assert [row["accuracies"] for row in shared] == [row["accuracies"] for row in alone]
+
+
+# ---------------------------------------------------------------- tables and choices
+
+
+def test_means_and_errors() -> None:
+    found = Mean.of([0.5, 0.6, 0.7])
+    assert found.mean == pytest.approx(0.6)
+    assert found.error == pytest.approx(0.1 / math.sqrt(3))
+    assert Mean.of([0.5]) == Mean(0.5, None, 1)
+    assert Mean.of([0.1 + 0.2, 0.3]).error == 0
+    gain = found.minus(Mean(0.5, 0.03, 3))
+    assert gain.mean == pytest.approx(0.1)
+    assert gain.error == pytest.approx(math.hypot(found.error or 0, 0.03))
+
+
+def test_a_table_in_three_forms() -> None:
+    rows = [["a", Share(Mean(0.74321, 0.00512, 3)), 1.5], ["bb", "infeasible", None]]
+    table = Table("name", "Title", ("method", "accuracy", "x"), rows, "Note.")
+    assert table.text().splitlines()[-2:] == ["a       74.32 ± 0.51  1.5", "bb        infeasible"]
+    assert "| a | 74.32 ± 0.51 | 1.5 |" in table.markdown()
+    read = list(csv.reader(io.StringIO(table.csv())))
+    assert read[0] == ["method", "accuracy", "accuracy: standard error", "accuracy: seeds", "x"]
+    assert read[1] == ["a", "0.74321", "0.00512", "3", "1.5"]
+    assert read[2] == ["bb", "infeasible", "", "", ""]
+
+
+def test_a_wide_table_is_broken_into_several_on_a_terminal() -> None:
+    columns = ("leave", *(f"planned for {share} %" for share in range(0, 60, 10)))
+    rows = [[f"{at} %", *(float(at + place) for place in range(6))] for at in range(3)]
+    table = Table("name", "Title", columns, rows, "A note of some length, " * 8)
+    assert max(map(len, table.text().splitlines())) > 100
+    lines = table.text(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line.split()[0] for line in lines if "planned for" in line]
+    assert heads == ["leave"] * 2
+    assert all(f"planned for {share} %" in table.text(80) for share in range(0, 60, 10))
+    assert table.text(1000).count("leave") == 1
+
+
+def rows_of(values: dict[tuple[float, int], float]) -> list[dict[str, Any]]:
+    """Rows of a grid of clips: (clip, seed) to the accuracy."""
+    return [
+        {"labels": {"clip": clip}, "seed": seed, "outcome": "rounds done", "accuracy": value}
+        for (clip, seed), value in values.items()
+    ]
+
+
+def test_the_greatest_mean_is_chosen_and_failed_runs_are_not() -> None:
+    rows = rows_of({(0.1, 1): 0.5, (0.1, 2): 0.7, (1.0, 1): 0.65, (1.0, 2): 0.66})
+    rows.append({"labels": {"clip": 3.0}, "seed": 1, "outcome": "round aborted", "accuracy": 0.9})
+    choice = choose("S", rows, ["clip"])
+    assert choice.chosen == {(): {"clip": 1.0}}
+    assert gathered(rows, ["clip"], accuracy)[(0.1,)].mean == pytest.approx(0.6)
+    grid = choice.to_json()["grid"]
+    assert [one["clip"] for one in grid] == [0.1, 1.0]
+    assert "chosen" in choice.table("t").text().splitlines()[-1]
+
+
+def test_selections_take_seeds_of_their_own() -> None:
+    seen: list[int] = []
+
+    def make(*, seed: int, clip: float) -> SimulationSettings:
+        seen.append(seed)
+        return tiny(seed, clip=clip)
+
+    tuned(Lab(None), "S", {"clip": [0.5]}, make, 1)
+    assert tuple(seen) == SEEDS
+    assert not set(SEEDS) & set(Request().seeds)
+
+
+# ---------------------------------------------------------------- models of their own
+
+
+def test_the_pooled_perceptron_learns_from_averaged_pixels() -> None:
+    task = make_task(POOLED_MLP, {"hidden": 8, "pooling": 4})
+    assert task.contribution_shapes["hidden_weights"] == (49, 8)
+    images = np.full((2, 28, 28), 255, np.uint8)
+    images[1] = 0
+    inputs = task.inputs(images)  # type: ignore[attr-defined]
+    assert inputs.shape == (2, 49)
+    assert inputs[0] == pytest.approx(np.ones(49))
+    assert inputs[1] == pytest.approx(-np.ones(49))
+    one, two = task.local_update(*_given(task)), task.local_updates(*_given_many(task))  # type: ignore[attr-defined]
+    assert np.concatenate([part.ravel() for part in one.values()]) == pytest.approx(two[0], abs=1e-6)
+
+
+def _given(task: Any) -> tuple[Any, ...]:
+    images = np.random.default_rng(0).integers(0, 256, (7, 28, 28)).astype(np.uint8)
+    labels = np.arange(7, dtype=np.int64)
+    return task.initial_parameters(), Dataset(images, labels), np.random.default_rng(1), math.inf
+
+
+def _given_many(task: Any) -> tuple[Any, ...]:
+    parameters, data, rng, clip = _given(task)
+    return parameters, [data, data.take([0, 1])], [rng, np.random.default_rng(2)], clip
+
+
+def test_word_pairs_have_the_gradient_of_their_loss() -> None:
+    """Central differences in double precision, also for padding, words out of vocabulary and filled-up rows."""
+    task = make_task(word_pairs.NAME, {"vocabulary": 5, "length": 3, "embedding": 2})
+    draw = np.random.default_rng(1)
+    model = {name: draw.normal(size=shape) for name, shape in task.contribution_shapes.items()}
+    words, labels = draw.integers(0, 9, (6, 3)), draw.integers(0, 9, (6, 3))
+    counted = np.array([True] * 4 + [False] * 2)
+
+    def loss(at: dict[str, Any]) -> float:
+        scores = task.scores(at, words)  # type: ignore[attr-defined]
+        logs = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(scores, labels[..., None], -1)[..., 0]
+        return float(logs[(labels >= 1) & (labels <= 5) & counted[:, None]].mean())
+
+    slopes = task.slopes(model, words, labels, counted)  # type: ignore[attr-defined]
+    for name, array in model.items():
+        for place in np.ndindex(array.shape):
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = {key: value.copy() for key, value in model.items()}
+                moved[name][place] += step
+                sides.append(loss(moved))
+            assert slopes[name][place] == pytest.approx((sides[0] - sides[1]) / 2e-6, abs=1e-6)
+
+
+def test_word_pairs_train_side_by_side_as_alone() -> None:
+    task = make_task(word_pairs.NAME, {"vocabulary": 5, "length": 3, "batch_size": 2, "client_rate": 0.5})
+    draw = np.random.default_rng(3)
+    sets = [Dataset(draw.integers(0, 9, (n, 3)).astype(np.int32), draw.integers(0, 9, (n, 3))) for n in (5, 3)]
+    start = task.initial_parameters()
+    alone = [task.local_update(start, one, np.random.default_rng(at), math.inf) for at, one in enumerate(sets)]
+    together = task.local_updates(start, sets, [np.random.default_rng(at) for at in range(2)])  # type: ignore[attr-defined]
+    for one, row in zip(alone, together, strict=True):
+        assert np.concatenate([part.ravel() for part in one.values()]) == pytest.approx(row, abs=1e-6)
+    found = task.evaluate(start, sets[0])  # type: ignore[attr-defined]
+    assert found["loss"] == pytest.approx(math.log(9))
+    with pytest.raises(ValueError, match="this task takes 0 to 8"):
+        task.evaluate(start, Dataset(sets[0].features + 9, sets[0].labels))  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- dropouts that are ignored
+
+
+def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
+    """Nobody leaves: what is spent is the plan. Half leave: half the variance, so by z = clip / deviation sqrt(2) z.
+
+    The reference is the Renyi curve of a Gaussian, a z^2 / 2 a round, converted as [CKS20] has it.
+    """
+    orders = 1 + np.geomspace(0.01, 1000, 20_000)
+
+    def gaussian(z: float) -> float:
+        rest = np.log1p(-1 / orders) - (math.log(1 / 30) + np.log(orders)) / (orders - 1)
+        return float((2 * orders * z * z / 2 + rest).min())
+
+    low, high = 0.01, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian(middle) < 4 else (low, middle)
+
+    def settings(leaving: float) -> SimulationSettings:
+        found = tiny(epsilon=4.0, cohort=30)
+        return dataclasses.replace(found, drop=leaving, drop_law="exact")
+
+    assert dropout.spent_unnoticed(settings(0.0)) == pytest.approx(4.0, rel=1e-3)
+    assert dropout.spent_unnoticed(settings(0.5)) == pytest.approx(gaussian(low * math.sqrt(2)), rel=0.01)
+    with pytest.raises(ValueError, match="everybody survives"):
+        dropout.spent_unnoticed(tiny(epsilon=4.0, cohort=30, max_dropout=0.3))
+
+
+# ---------------------------------------------------------------- each experiment in miniature
+
+
+@pytest.fixture
+def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every experiment in a few seconds."""
+    one = {**TINY, "last": 1}
+    small = {**one, "cohort": 10, "evaluate_every": 1}
+    softmax = {"task": "softmax-regression"}
+    changes: list[tuple[Any, Any, dict[str, Any]]] = [
+        (dropout, SMALL, {**one, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}),
+        (
+            clipping,
+            SMALL,
+            {**small, **softmax, "epsilons": (4.0,), "clips": (0.1, 1.0), "rates": (0.1,)},
+        ),
+        (
+            bits,
+            (SMALL, "images"),
+            {**small, **softmax, "epsilons": (4.0, 8.0), "bits": (4, 20), "clips": (1.0,), "rates": (0.1,)},
+        ),
+        (
+            compression,
+            SMALL,
+            {
+                **small,
+                **softmax,
+                "options": {},
+                "epsilons": (None, 4.0),
+                "ratios": (1.0, 5.0),
+                "clips": (1.0,),
+                "rates": (0.1,),
+            },
+        ),
+        (
+            blur_lus,
+            SMALL,
+            {
+                **small,
+                **softmax,
+                "batch_size": 8,
+                "steps": 2,
+                "epsilons": (2.0, 8.0),
+                "middle": 8.0,
+                "alphas": (1.0,),
+                "rates": (0.1,),
+                "clips": (1.0,),
+                "weights": (0.4,),
+                "sparsities": (0.3,),
+                "table_sparsities": (0.5,),
+                "step_counts": (1,),
+                "cohorts": (10,),
+                "queries": (5,),
+            },
+        ),
+    ]
+    for module, key, values in changes:
+        monkeypatch.setitem(module.SIZES, key, dataclasses.replace(module.SIZES[key], **values))
+
+
+def _says_what_epsilon_is(text: str, rows: list[dict[str, Any]]) -> None:
+    """No table calls the published figure "epsilon", and each has, beside it, what its runs provably cost."""
+    lines = list(csv.DictReader(text.splitlines()))
+    assert not {"epsilon", "epsilon_conditional"} & set(lines[0])
+    for name in ("epsilon_released", "epsilon_coordinator"):
+        told = {float(line[name]) for line in lines if line[name]}
+        spent = [row[name] for row in rows if row["outcome"] == "rounds done" and row[name] is not None]
+        assert told
+        assert all(min(abs(one - known) for known in spent) < 1e-9 for one in told)
+    assert all(
+        float(line["epsilon_released"]) > float(line.get("epsilon (conditional)") or 0)
+        for line in lines
+        if line["epsilon_released"]
+    )
+
+
+@pytest.mark.usefixtures("miniature")
+@pytest.mark.parametrize(
+    ("name", "more", "tables", "figures"),
+    [
+        ("dropout", (), ("dropout-accuracy", "dropout-epsilon"), ("dropout",)),
+        ("clipping", (), ("clipping-epsilon-4", "clipping-best"), ("clipping", "clipping-clips")),
+        ("bits", ("--parts", "images"), ("bits-images-ddgauss", "bits-images-skellam"), ("bits",)),
+        ("compression", (), ("compression", "compression-bits"), ("compression",)),
+        (
+            "blur-lus",
+            (),
+            ("blur-lus-epsilon", "blur-lus-gain", "blur-lus-alpha", "blur-lus-sparsity", "blur-lus-own-rates"),
+            ("blur-lus-epsilon", "blur-lus-norms", "blur-lus-steps", "blur-lus-active", "blur-lus-rates"),
+        ),
+    ],
+)
+def test_each_experiment_writes_its_tables_and_figures(
+    run: Run, tmp_path: Path, name: str, more: tuple[str, ...], tables: tuple[str, ...], figures: tuple[str, ...]
+) -> None:
+    folder = tmp_path / name
+    command = ("experiment", name, "--seeds", "1,2", "--workers", 1, "--output", folder, *more)
+    code, out, err = run(*command)
+    assert (code, "not charged to epsilon" in out) == (0, True), err
+    for table in tables:
+        for ending in ("txt", "csv", "md"):
+            assert (folder / f"{table}.{ending}").stat().st_size
+    for figure in figures:
+        assert (folder / f"{figure}.svg").read_text().lstrip().startswith("<?xml")
+    runs = (folder / FILE).read_text()
+    rows = [json.loads(line) for line in runs.splitlines()]
+    assert {row["seed"] for row in rows} == {1, 2, *SEEDS}
+    for table in {"clipping": ("clipping-best", "clipping-epsilon-4"), "bits": tables}.get(name, tables[:1]):
+        if name != "dropout":  # whose epsilon is the coordinator's
+            _says_what_epsilon_is((folder / f"{table}.csv").read_text(), rows)
+    code, out, _ = run(*command, "--json")
+    body = json.loads(out)
+    assert (code, body["experiment"], body["seeds"]) == (0, name, [1, 2])
+    assert all(choice["grid"] and choice["chosen"] for choice in body["choices"])
+    assert (folder / FILE).read_text() == runs  # nothing was played again
+    assert json.loads((folder / "outcome.json").read_text())["tables"] == body["tables"]
+
+
+@pytest.mark.usefixtures("miniature")
+def test_bits_says_where_no_plan_holds(run: Run, tmp_path: Path) -> None:
+    run("experiment", "bits", "--parts", "images", "--seeds", 1, "--workers", 1, "--output", tmp_path)
+    read = list(csv.DictReader((tmp_path / "bits-images-ddgauss.csv").open()))
+    assert {row["4 bits"] for row in read} == {"infeasible"}
+    assert all(0 < float(row["20 bits"]) < 1 for row in read)
+    noise = list(csv.DictReader((tmp_path / "bits-images-noise.csv").open()))
+    assert {row["4 bits"] for row in noise} == {"infeasible"}
+    assert all(1 <= float(row["20 bits"]) < 1.01 for row in noise)
+
+
+@pytest.mark.usefixtures("miniature")
+def test_a_plan_for_no_dropout_aborts_and_the_other_goes_on(run: Run, tmp_path: Path) -> None:
+    run("experiment", "dropout", "--seeds", 1, "--workers", 1, "--output", tmp_path)
+    first, second = list(csv.DictReader((tmp_path / "dropout-epsilon.csv").open()))
+    assert float(first["spent, plan for 0 %"]) == pytest.approx(float(first["spent, ignoring"]), rel=1e-3)
+    assert second["spent, plan for 0 %"] == "round aborted"
+    assert float(second["spent, ignoring"]) > 1.2 * float(second["claimed, ignoring"])
+
+
+def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
+    """Data of that size can't be had everywhere."""
+    for name in ("clipping", "blur-lus", "compression", "bits"):
+        code, out, err = run("experiment", name, "--scale", "paper", "--output", tmp_path)
+        assert (code, out) == (2, "")
+        assert "--data femnist:PATH" in err
+    sizes = clipping.SIZES[PAPER]
+    assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
+
+
+def test_plans_of_the_papers_sizes_hold() -> None:
+    """All that can be said of them without playing them."""
+    pytest.importorskip("torch")
+    sketch = {"sketch_rows": compression.ROWS, "sketch_ratio": 50.0, "mechanism": "skellam"}
+    colour = dataclasses.replace(blur_lus.SIZES[PAPER], **blur_lus.COLOUR)
+    for sizes, dim, more in (
+        (clipping.SIZES[PAPER], 1_018_174, {"clip_by_layer": True, "clip_update": "geometric"}),
+        (compression.SIZES[PAPER], 1_018_174, sketch),
+        (blur_lus.SIZES[PAPER], 1_018_174, {"mechanism": "gaussian"}),
+        (colour, 1_405_258, {}),
+        (bits.SIZES[PAPER, "text"], 4_050_748, {"bits": 16}),
+    ):
+        plan = tiny(
+            task=sizes.task,
+            options=getattr(sizes, "options", {}),
+            participants=sizes.participants,
+            cohort=sizes.cohort,
+            rounds=sizes.rounds,
+            clip=sizes.clips[0],
+            epsilon=8.0,
+            **more,
+        ).plan()
+        assert plan is not None
+        assert plan.dim == dim
+        assert plan.sampling_rate == pytest.approx(sizes.cohort / sizes.participants)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--scale", "large"), "--scale large is unknown"),
+        (("--seeds", "a"), "--seeds takes whole numbers"),
+        (("--seeds", "101"), "101 and 102 are those of selections"),
+        (("--seeds", "-1"), "--seeds -1"),
+        (("--workers", 0), "--workers 0 is out of range"),
+        (("--parts", "all"), "--parts all is unknown"),
+        (("--text", "shakespeare"), "--text shakespeare: blur-lus has no use for it"),
+        (("--device", "tpu"), "--device tpu is unknown"),
+        (("--data", "No Such"), "--data: unknown data set"),
+    ],
+)
+def test_bad_input_is_one_clear_line(run: Run, tmp_path: Path, arguments: tuple[object, ...], told: str) -> None:
+    code, out, err = run("experiment", "blur-lus", "--output", tmp_path, *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.strip().splitlines()) <= 2

@@ -1,0 +1,341 @@
+"""``sordino simulate``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from learning.server_optimizers import SERVER_OPTIMIZERS
+from sordino.cli import init, simulate
+from sordino.cli.study_options import TRAINING
+from sordino.exit_codes import ExitCode
+from sordino.local_study import StudyOptions, make_local_study
+from sordino.simulation.progress import SimulationProgress, duration
+
+Run = Callable[..., tuple[int, str, str]]
+SMALL = ("--participants", "60", "--rounds", "2", "--bits", "18")
+
+
+def test_options_of_init_are_shared() -> None:
+    """Whatever says what a study is reaches `StudyOptions`: an option added to init is there, or this test asks for it.
+    """
+    made = set(inspect.signature(init.run).parameters)
+    fields = {field.name for field in dataclasses.fields(StudyOptions)}
+    assert made >= simulate.NOT_SHARED
+    assert set(simulate.SHARED) == made - simulate.NOT_SHARED
+    assert made - simulate.NOT_SHARED <= fields | set(TRAINING) | {"task_option"}
+    assert len(simulate.SHARED) > 30
+
+
+def test_a_simulation_in_plain_lines(run: Run) -> None:
+    code, out, err = run("simulate", *SMALL, "--drop", "0.1")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "Simulation: softmax-regression, 60 participants, 2 rounds"
+    assert lines[1] == "Privacy: ddgauss, epsilon 8 at delta 1e-05, zero-out, if at most 3 of 60 collude."
+    assert lines[2] == "Secure aggregation: replaced by its ideal sum."
+    assert lines[3] == "Dropouts: 10 % of a round, each by chance."
+    assert any(line.startswith("round 2 of 2: accuracy 0.") for line in lines)
+    assert "rounds done: 2 of 2" in lines
+    assert "NOT PRIVATE" not in out
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "holds"),
+    [
+        ("ddgauss", "zero-out, if at most 3 of 60 collude"),
+        ("gaussian", "zero-out, if the coordinator is trusted"),
+        ("local-gaussian", "replace-one, whoever colludes"),
+    ],
+)
+def test_an_epsilon_stands_with_its_adjacency_and_condition(
+    run: Run, tmp_path: Path, mechanism: str, holds: str
+) -> None:
+    """A trusted coordinator's noise protects against everybody but the coordinator, so nothing may call it theirs."""
+    file = tmp_path / "run.jsonl"
+    asked = ("--participants", "60", "--rounds", "1", "--bits", "20", "--mechanism", mechanism, "--output", file)
+    code, out, err = run("simulate", *asked)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[1] == f"Privacy: {mechanism}, epsilon 8 at delta 1e-05, {holds}."
+    [at] = [at for at, line in enumerate(lines) if line.startswith("epsilon ")]
+    assert lines[at].endswith("at delta 1e-05,")
+    assert lines[at + 1].split() == holds.split()
+    first, *_, last = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (first["guarantee"], last["guarantee"]) == (holds, holds)
+    assert first["privacy"] == f"epsilon 8 at delta 1e-05, {holds}"
+    assert "for the coordinator" not in out + file.read_text()
+
+
+def test_a_target_is_named_beside_what_holds(run: Run) -> None:
+    asked = ("--sampling", "poisson", "--cohort", "20", "--adversarial", "0", "--target", "conditional")
+    code, out, _ = run("simulate", *SMALL, *asked)
+    assert code == 0
+    told = out.splitlines()[1]
+    assert told.startswith("Privacy: ddgauss, epsilon 8 at delta 1e-05, zero-out, if at most ")
+    asked_of = "asked of epsilon_conditional: if all were drawn independently."
+    assert told.endswith(f" of the 20 in a round collude; {asked_of}")
+
+
+def test_without_noise_it_says_that_nothing_is_private(run: Run) -> None:
+    code, out, _ = run("simulate", *SMALL, "--mechanism", "none")
+    assert code == 0
+    assert "NOT PRIVATE: no noise is added, epsilon is infinite." in out
+    assert "epsilon     infinite: NOT PRIVATE" in out
+    body = json.loads(run("simulate", *SMALL, "--mechanism", "none", "--json")[1])
+    assert body["configuration"]["private"] is False
+    assert body["summary"]["epsilon_coordinator"] is None
+
+
+def test_real_secure_aggregation_is_said(run: Run) -> None:
+    code, out, _ = run("simulate", *SMALL, "--participants", "30", "--secagg", "real", "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["configuration"]["secure_aggregation"].startswith("real: every key")
+    assert [row["survivors"] for row in body["rows"]] == [30, 30]
+
+
+def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.jsonl"
+    shown = SimulationProgress.row
+
+    def interrupted(progress: SimulationProgress, row: dict[str, Any]) -> None:
+        shown(progress, row)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SimulationProgress, "row", interrupted)
+    code, _, err = run("simulate", *SMALL, "--output", str(file))
+    assert code == 130
+    assert f"stopped after round 1 of 2. The same command goes on from {file}." in err
+    code, _, err = run("simulate", *SMALL)
+    assert code == 130
+    assert err == f"sordino simulate: stopped after round 1 of 2. {simulate.NOTHING_KEPT}\n"
+    monkeypatch.setattr(SimulationProgress, "row", shown)
+    code, out, _ = run("simulate", *SMALL, "--output", str(file))
+    assert code == 0
+    assert "Goes on after round 1." in out
+    assert f"Written:    {file} and run.jsonl.npz" in out
+    code, out, _ = run("simulate", *SMALL, "--output", str(file))
+    assert code == 0
+    assert "Finished before; nothing is run again." in out
+    code, _, err = run("simulate", *SMALL, "--epsilon", "7", "--output", str(file))
+    assert code == 2
+    assert "study.epsilon was 8.0 and is 7.0" in err
+
+
+def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    made = make_local_study(folder, StudyOptions(name="mine", participants=50, hosts=2, rounds=2, bits=18))
+    code, out, _ = run("simulate", str(folder), "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["configuration"]["plan_identity"] == made.plan.identity
+    assert body["configuration"]["settings"]["study"]["name"] == "mine"
+    code, out, _ = run("simulate", str(folder), "--participants", "300", "--cohort", "40", "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["configuration"]["plan"]["sampling"] == "lottery"
+    assert [row["participants"] for row in body["rows"]] == [40, 40]
+    code, _, err = run("simulate", str(folder), "--epsilon", "3")
+    assert code == 2
+    assert "--epsilon doesn't go with" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("--drop", "1"), 2, "--drop 1.0 is no share"),
+        (("--drop-law", "often"), 2, "--drop-law 'often' is unknown"),
+        (("--secagg", "fake"), 2, "--secagg 'fake' is unknown; use one of: ideal, real"),
+        (("--engine", "dask"), 2, "use one of: local, ray"),
+        (("--device", "tpu"), 2, "use one of: cpu, cuda, auto"),
+        (("--mechanism", "laplace"), 2, "local-gaussian, none"),
+        (("--sampling", "some"), 2, "none, lottery, poisson, fixed"),
+        (("--secagg", "real", "--mechanism", "none"), 2, "nothing to mask"),
+        (("--participants", "3000"), 2, "6000 examples are too few for 3000 participants"),
+        (("--task", "alchemy"), 2, "alchemy"),
+        (("--output", "/nowhere/run.jsonl"), 2, "--output /nowhere/run.jsonl can't be written"),
+        (("/nowhere",), 2, "there is no such file"),
+        (("--epsilon", "0.001", "--bits", "4"), 3, "bits"),
+        (("--drop", "0.9", "--drop-law", "exact"), 5, ""),
+    ],
+)
+def test_endings_that_are_not_hoped_for(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
+    given = SMALL + arguments if not arguments[0].startswith("/") else arguments
+    ended, out, err = run("simulate", *given)
+    assert ended == code
+    assert told in err
+    if code == 5:
+        assert "round 1, attempt 3: aborted, 6 are left" in out
+        assert "round aborted: 0 of 2" in out
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--max-dropout", "0.9"),
+        ("--participants", "3"),
+        ("--participants", "2"),
+        ("--min-survivors", "10"),
+        ("--bits", "5"),
+        ("--server-momentum", "1.5"),
+        ("--server-rate", "-1"),
+        ("--server-rate", "nan"),
+        ("--server-second-momentum", "1"),
+        ("--server-adaptivity", "0"),
+        ("--method", "fedprx"),
+    ],
+)
+def test_what_init_refuses_is_refused_in_the_same_words(run: Run, tmp_path: Path, chosen: tuple[str, str]) -> None:
+    code, _, told = run("simulate", "--rounds", "2", *chosen)
+    assert code in (2, 3)
+    assert chosen[0] in told or chosen[1] in told
+    folder = tmp_path / "study"
+    assert run("init", folder, "--rounds", "2", *chosen) == (code, "", told.replace("sordino simulate", "sordino init"))
+    assert not folder.exists()
+
+
+def test_it_says_that_everybody_diverged(run: Run) -> None:
+    """The simulation may know; a study's coordinator sees zeros with noise."""
+    wild = ("--participants", "60", "--rounds", "1", "--client-rate", "3e38")
+    code, out, _ = run("simulate", *wild)
+    assert code == 0
+    assert "diverged    every one of 60 local trainings gave NaN or infinity and went in as zeros" in out
+    summary = json.loads(run("simulate", *wild, "--json")[1])["summary"]
+    assert (summary["diverged"], summary["contributions"]) == (60, 60)
+    assert "diverged" not in run("simulate", *SMALL)[1]
+
+
+def test_what_a_budget_leaves_unspent_is_explained(run: Run) -> None:
+    out = run("simulate", *SMALL)[1]
+    assert "of 8: the rest is unspent: the noise is sized for 32 survivors, and there were more" in out
+    out = run("simulate", "--participants", "60", "--rounds", "1", "--bits", "24", "--epsilon", "1000")[1]
+    assert out.startswith("Note: of the epsilon 1000 that may be spent, ")
+    assert "the plan itself spends" in out
+
+
+def test_the_figure_on_condition_is_never_above_the_proved_one(run: Run) -> None:
+    """At one round its theorem, for whole orders only, may say more than the account does under no condition."""
+    asked = ("--participants", "300", "--cohort", "150", "--rounds", "3", "--bits", "18", "--json")
+    for row in json.loads(run("simulate", *asked)[1])["rows"]:
+        assert row["epsilon_conditional"] <= row["epsilon_coordinator"]
+
+
+def test_a_study_of_few_can_be_simulated_without_noise(run: Run) -> None:
+    """Nothing is planned then, so nothing is refused."""
+    code, out, _ = run("simulate", "--participants", "3", "--rounds", "1", "--mechanism", "none")
+    assert code == 0
+    assert "survivors   3.0 a round" in out
+
+
+def test_every_optimiser_learns_at_its_own_rate(run: Run) -> None:
+    """Of 1, as of FedAvg, the adaptive ones make a loss of 3 and more."""
+    for name in SERVER_OPTIMIZERS:
+        asked = ("--participants", "60", "--rounds", "6", "--mechanism", "none", "--server-optimizer", name)
+        summary = json.loads(run("simulate", *asked, "--json")[1])["summary"]
+        assert summary["loss"] < 1.5, name
+    found = json.loads(run("simulate", *asked, "--server-rate", "1", "--json")[1])
+    assert found["configuration"]["settings"]["study"]["server_rate"] == 1
+    assert found["summary"]["loss"] > 3
+
+
+def test_both_spellings_are_taken(run: Run) -> None:
+    """What a verb calls clients another calls participants, and so with dropouts; where both mean something, it asks.
+    """
+    code, out, _ = run("simulate", "--clients=50", "--rounds", "1", "--json")
+    assert (code, json.loads(out)["rows"][0]["participants"]) == (0, 50)
+    code, out, _ = run("plan", "--participants", "50", "--rounds", "1", "--drop", "0.2", "--json")
+    assert (code, json.loads(out)["clients"]) == (0, 50)
+    code, _, told = run("loadtest", "--participants", "5", "--dropout=2")
+    assert (code, told) == (2, "sordino loadtest: --drop is a share from 0 to below 1; for 10 % write 0.1.\n")
+    code, _, told = run("simulate", "--dropout", "0.1")
+    assert code == 2
+    assert "Say --drop for the share that leaves, or --max-dropout for the share that the plan allows" in told
+
+
+def test_a_task_that_swaps_its_arrays_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "swaps_arrays.py").write_text(
+        "import numpy as np\n"
+        "from sordino import ModelTask, TaskOptions\n\n\n"
+        "class Swapped(ModelTask):\n"
+        "    Options = TaskOptions\n\n"
+        "    def __init__(self, options):\n        self.options = options\n\n"
+        "    def initial_parameters(self):\n        return {'a': np.zeros(2), 'b': np.zeros(3)}\n\n"
+        "    def local_update(self, parameters, data, rng, l2_clip):\n"
+        "        return {'b': np.zeros(3), 'a': np.zeros(2)}\n\n"
+        "    def evaluate(self, parameters, data):\n        return {'accuracy': 0.0, 'loss': 0.0}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, _, told = run("simulate", *SMALL, "--task", "swaps_arrays:Swapped")
+    assert code == 2
+    assert "the task swaps_arrays:Swapped: local_update returns b [3], a [2]; it must return a [2], b [3]" in told
+
+
+def test_a_terminal_gets_a_line_that_moves() -> None:
+    configuration = {
+        "settings": {
+            "study": {"task": "mlp", "sampling": "none", "participants": 9, "rounds": 40, "mechanism": "skellam"},
+            "drop": 0.0,
+        },
+        "privacy": "epsilon 8 at delta 1e-05, zero-out, if at most 1 of 9 collude",
+        "private": True,
+        "secure_aggregation": "replaced by its ideal sum",
+    }
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    with SimulationProgress(console=console) as progress:
+        progress.start(configuration, 10)
+        for round_ in (11, 12):
+            figures = {"accuracy": 0.5, "loss": 1.0, "epsilon_coordinator": 2.25, "released": {}}
+            progress.row({"kind": "round", "round": round_, **figures})
+        progress.row({"kind": "aborted", "round": 13, "attempt": 1, "reason": "5 are left, 6 are needed"})
+    shown = console.file.getvalue()
+    assert "Goes on after round 10." in shown
+    assert "round 12 of 40" in shown
+    assert "accuracy 0.5000, epsilon 2.250" in shown
+    assert " left" in shown
+    assert "round 13, attempt 1: aborted, 5 are left, 6 are needed" in shown
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.4, 99, 187, 7500)] == ["0 s", "99 s", "3:07", "2:05:00"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--clip-scaling", "proportional"), "--clip-scaling proportional needs clips of layers: add --clip-by-layer"),
+        (("--partition", "iid", "--alpha", "0.1"), "--alpha 0.1 needs a data set that is cut by --partition dirichlet"),
+        (("--shards", "3"), "--shards 3 needs a data set that is cut by --partition shards"),
+        (("--server-adaptivity", "0.01"), "--server-adaptivity 0.01 needs --server-optimizer fedadam, fedyogi or"),
+        (
+            ("--server-optimizer", "fedadagrad", "--server-second-momentum", "0.9"),
+            "--server-second-momentum 0.9 needs --server-optimizer fedadam or fedyogi; or leave it out.",
+        ),
+        (("--device", "cuda"), "--device cuda needs a task that trains with torch, and softmax-regression computes"),
+        (("--cohort", "61"), "--cohort 61 exceeds --participants 60"),
+        (("--mechanism", "binomial"), "--mechanism binomial is planned only (sordino plan)"),
+        (("--output", "test.npz"), "Use --output test.jsonl."),
+    ],
+)
+def test_what_would_have_no_effect_or_none_that_is_meant(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    code, out, err = run("simulate", *SMALL, *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_why_nobody_was_left(run: Run) -> None:
+    code, out, _ = run("simulate", *SMALL, "--drop", "0.8", "--drop-law", "exact")
+    assert code == ExitCode.STUDY
+    assert "--drop 0.8 is above --max-dropout 0.3: plan for as many as leave" in out

@@ -1,0 +1,109 @@
+"""A simulation over files of the participants' own: a folder with a .csv or .npz of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+MEAN = ("--task", "mean", "--task-option", "column=hours", "--task-option", "high=12", "--task-option", "count=false")
+SMALL = ("--rounds", 1, "--epsilon", 50, "--bits", 20, "--max-dropout", 0.1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty files; the mean over participants is 7."""
+    place = tmp_path / "files"
+    place.mkdir()
+    for number in range(30):
+        value = 7 + (number - 14.5) / 10
+        (place / f"p{number:02}.csv").write_text(f"age,hours\n{number},{value}\n{number},{value}\n")
+    return place
+
+
+def test_a_mean_over_a_folder_of_files(folder: Path, run: Run, tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    code, out, err = run("simulate", "--data", folder, *MEAN, *SMALL, "--json", "--output", record)
+    assert (code, err) == (0, "")
+    told = json.loads(out)["summary"]["released"]
+    [value] = told["values"]
+    assert (value["name"], told["participants"]) == ("hours", 30)
+    assert abs(value["value"] - 7) < 5.2 * value["standard_error"] < 1  # false alarms: one in five million
+    again = run("simulate", "--data", folder, *MEAN, *SMALL, "--json", "--output", record)
+    assert json.loads(again[1])["summary"]["released"] == told  # it had come to its end
+
+
+def test_a_model_over_a_folder_of_files_of_both_kinds(tmp_path: Path, run: Run) -> None:
+    rng = np.random.default_rng(2)
+    for number in range(20):
+        x = rng.normal(size=(20, 2)).astype(np.float32)
+        np.savez(tmp_path / f"{number:02}.npz", features=x, labels=(x[:, 0] > 0).astype(int))
+    rows = "".join(f"{a},{b},{int(a > 0)}\n" for a, b in rng.normal(size=(9, 2)))
+    (tmp_path / "zz.csv").write_text("a,b,label\n" + rows)
+    test = tmp_path / "held-out"
+    test.mkdir()
+    x = rng.normal(size=(200, 2)).astype(np.float32)
+    np.savez(test / "test.npz", features=x, labels=(x[:, 0] > 0).astype(int))
+    options = ("--task-option", "features=2", "--task-option", "classes=2", "--test", test / "test.npz")
+    code, out, _ = run("simulate", "--data", tmp_path, *options, *SMALL, "--mechanism", "none", "--json")
+    assert code == 0
+    assert json.loads(out)["summary"]["accuracy"] > 0.9
+    assert json.loads(out)["configuration"]["settings"]["study"]["participants"] == 21
+
+
+def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for arguments, told in (
+        (("--data", tmp_path / "empty"), "holds no .csv or .npz: put one file of each participant there"),
+        (("--data", tmp_path / "none"), "can't be read: No such file or directory"),
+        (("--data", folder, "--participants", 40), "holds 30 files for 40 participants: one file, one participant"),
+        (("--data", folder, "--dataset", "mnist"), "holds the participants' own files: leave --dataset out"),
+        (("--dataset", "own"), "--data isn't named, and the data set 'own' lies with each participant"),
+        (("--data", folder, "--task-option", "column=hour"), "no column called hour. Its columns are 0 age, 1 hours"),
+    ):
+        asked = ("--task", "mean", "--task-option", "high=12") if "column=hour" in arguments else MEAN
+        code, _, err = run("simulate", *asked, *SMALL, *arguments)
+        assert code == 2
+        assert told in err
+    (folder / "zz.csv").write_text((folder / "p00.csv").read_text())
+    code, _, err = run("simulate", "--data", folder, *MEAN, *SMALL)
+    assert code == 2
+    assert "zz.csv holds what p00.csv holds: give each participant her own" in err
+
+
+def test_default_bounds_are_told_and_how_many_values_lie_beyond(folder: Path, run: Run) -> None:
+    bare = ("--task", "mean", "--task-option", "column=hours")
+    code, out, err = run("simulate", "--data", folder, *bare, *SMALL)
+    assert (code, err) == (0, "")
+    assert "Note: the bounds 0 to 1 are the default" in " ".join(out.split())
+    assert "beyond      30 of 30 values of hours lie beyond its bounds and count as the bound" in out
+    code, out, _ = run("simulate", "--data", folder, *MEAN, *SMALL)
+    assert code == 0
+    assert "Note: low isn't given and is 0, the default: values below count as 0." in out
+    assert "beyond " not in out
+    code, out, _ = run("simulate", "--data", folder, *MEAN, "--task-option", "low=7", *SMALL, "--json")
+    assert json.loads(out)["summary"]["beyond_bounds"] == [{"name": "hours", "beyond": 15, "values": 30}]
+
+
+def test_files_that_a_task_could_take_name_its_options(folder: Path, tmp_path: Path, run: Run) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for number in range(12):
+        lines = "".join(f"{number},{label},{label}\n" for label in range(3))
+        (rows / f"{number:02}.csv").write_text("a,b,label\n" + lines)
+    code, _, err = run("simulate", "--data", rows, "--task", "mlp", *SMALL)
+    assert code == 2
+    assert err.rstrip().endswith("Use --task-option features=2 --task-option classes=3.")
+    fitting = ("--task", "mlp", "--task-option", "features=2", "--task-option", "classes=3")
+    code, out, _ = run("simulate", "--data", rows, *fitting, *SMALL)
+    assert code == 0
+    assert "accuracy    isn't known: name a file to evaluate on with --test" in out
+    for file in list(folder.iterdir())[1:]:
+        file.unlink()
+    code, _, err = run("simulate", "--data", folder, *MEAN, *SMALL)
+    assert code in (2, 3)
+    assert f"Use at least 3 files in {folder}, one of each participant." in err

@@ -1,0 +1,565 @@
+"""Studies without a network: what they compute, what they spend, what they leave behind.
+
+Noise is the operating system's. Tests that look at it state how often they would fail by chance.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.parameters import flatten, unflatten
+from learning.task import update_rng
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.clipping import clip_l2
+from secagg.errors import TooFewClients
+from secagg.messages import UNMASKING
+from server.configuration import load
+from sordino import SimulationSettings, simulate_study
+from sordino.local_study import StudyOptions, make_local_study, plan_for
+from sordino.simulation import rounds as rounds_module
+from sordino.simulation.cohorts import cohort_of, survivors_of
+from sordino.simulation.participants import load_data, shards_of
+from sordino.simulation.record import Record
+from sordino.simulation.rounds import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Rounds
+from sordino.simulation.secure_sum import SecureSum
+from sordino.simulation.settings import SimulationError, study_of
+from wire.study import round_parameters
+
+STUDY = StudyOptions(name="small", participants=40, rounds=4, epsilon=8.0, bits=18, clip=1.0)
+QUIET = SimulationSettings(study=replace(STUDY, mechanism="none"), drop=0.2)
+NOISY = SimulationSettings(study=STUDY, drop=0.2)
+
+
+def changed(settings: SimulationSettings, **study: Any) -> SimulationSettings:
+    return replace(settings, study=replace(settings.study, **study))
+
+
+def same(first: Any, second: Any) -> bool:
+    return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+# ------------------------------------------------------------------------------------------- what is computed
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_without_noise_it_is_federated_averaging(batched: bool) -> None:
+    """By hand: the survivors' updates, clipped, their mean with the server's momentum. Up to single precision."""
+    settings = replace(QUIET, batched=batched)
+    found = simulate_study(settings)
+    task, data = settings.task(), load_data(settings.study)
+    initial = task.initial_parameters()
+    shapes = {name: array.shape for name, array in initial.items()}
+    vector, velocity = flatten(initial).astype(np.float64), np.zeros(task.dim)
+    for round_ in range(1, 5):
+        who = survivors_of(settings, cohort_of(settings, round_), round_, 1)
+        parameters = unflatten(vector, shapes)
+        updates = [task.local_update(parameters, data.of(u), update_rng(1, round_, u), 1.0) for u in who.tolist()]
+        mean = np.mean([clip_l2(flatten(update).astype(np.float64), 1.0) for update in updates], axis=0)
+        velocity = STUDY.server_momentum * velocity + mean
+        vector = vector + velocity  # at the rate of FedAvg, 1
+        assert found.rows[round_ - 1]["survivors"] == len(who)
+        norms = sorted(float(np.linalg.norm(flatten(update))) for update in updates)
+        assert found.rows[round_ - 1]["update_norms"]["1"] == pytest.approx(norms[-1], rel=1e-4)
+        assert found.rows[round_ - 1]["exactly_below_clip"] == [np.mean(np.array(norms) <= 1.0)]
+    assert np.allclose(flatten(found.parameters), vector, atol=1e-5)
+    assert found.summary["accuracy"] == task.evaluate(found.parameters, data.test)["accuracy"] == found.accuracy
+    assert found.summary["epsilon_coordinator"] == math.inf
+    assert "NOT PRIVATE" in found.configuration["privacy"]
+
+
+def means_of(settings: SimulationSettings, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds, np.ndarray]:
+    """The mean that the learner is given in round 1."""
+    rounds, means = Rounds(changed(settings, rounds=1)), []
+    monkeypatch.setattr(rounds.learner, "learn", lambda mean, *_: means.append(mean))
+    list(rounds.run())
+    return rounds, means[0]
+
+
+@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "local-gaussian", "gaussian"])
+def test_noise_of_a_sum_has_the_planned_deviation(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 errors: their deviation strays by 4.9 of its own deviations with probability 1e-6. Rounding adds to it."""
+    quiet = means_of(replace(QUIET, drop=0.0), monkeypatch)[1]
+    rounds, mean = means_of(changed(replace(NOISY, drop=0.0), mechanism=mechanism), monkeypatch)
+    plan = rounds.plan
+    assert plan is not None
+    error = (mean - quiet) * 40
+    highest = math.sqrt(plan.full_stddev**2 + 40 * plan.granularity**2 / 4)
+    # Conditional rounding has a bias, of at most a grid step in all: far below the noise.
+    spread = 4.9 / math.sqrt(2 * error.size)
+    assert plan.full_stddev * (1 - spread) < error.std() < highest * (1 + spread)
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [
+        {"clip_update": "geometric"},
+        {"clip_by_layer": True, "clip_scaling": "least-noise"},
+        {"sketch_rows": 5, "sketch_ratio": 2.0},
+        {"clip_update": "linear", "clip_by_layer": True, "rotation": "hadamard-blocks"},
+    ],
+    ids=["adaptive", "layers", "sketch", "adaptive-layers"],
+)
+@pytest.mark.parametrize("mechanism", ["none", "skellam"])
+def test_clips_and_codings_are_those_of_a_study(mechanism: str, coding: dict[str, Any]) -> None:
+    found = simulate_study(changed(NOISY, mechanism=mechanism, epsilon=200.0, rounds=2, bits=24, **coding))
+    first, second = found.rows
+    assert first["next_clips"] == second["clips"]
+    adapts = coding.get("clip_update") is not None
+    assert (first["clips"] != second["clips"]) == adapts
+    if adapts and mechanism == "none":
+        assert first["below_clip"] == first["exactly_below_clip"]
+    assert second["accuracy"] > 0.2  # 0.1 is chance; the worst of these reach 0.35 and more
+
+
+def test_who_diverges_counts_as_zeros() -> None:
+    settings = changed(QUIET, task_options={"client_rate": 3e38}, rounds=1)
+    row = simulate_study(settings).rows[0]
+    assert row["diverged"] == row["survivors"]
+    assert row["update_norms"] is None
+    noisy = simulate_study(changed(NOISY, task_options={"client_rate": 3e38}, rounds=1))
+    assert noisy.rows[0]["diverged"] == noisy.rows[0]["survivors"]
+
+
+def test_evaluation_every_few_rounds_and_in_the_last() -> None:
+    found = simulate_study(replace(changed(QUIET, rounds=5), evaluate_every=2))
+    assert [row["accuracy"] is not None for row in found.rows] == [False, True, False, True, True]
+
+
+def test_it_fits_a_pool_of_processes() -> None:
+    found = simulate_study(QUIET)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.summary == found.summary
+    assert pickle.loads(pickle.dumps(QUIET)) == QUIET
+    assert same(simulate_study(QUIET).parameters, found.parameters)
+
+
+# ------------------------------------------------------------------------------------------- who takes part
+
+
+@pytest.mark.parametrize("sampling", ["lottery", "fixed"])
+def test_cohorts_are_drawn_without_replacement(sampling: str) -> None:
+    settings = changed(QUIET, participants=400, cohort=60, sampling=sampling)
+    cohorts = [cohort_of(settings, round_) for round_ in range(1, 21)]
+    assert all(len(set(one.tolist())) == 60 and np.all(np.diff(one) > 0) for one in cohorts)
+    assert len({one.tobytes() for one in cohorts}) == 20
+    assert np.array_equal(cohorts[0], cohort_of(settings, 1))
+    counts = np.bincount(np.concatenate(cohorts), minlength=400)
+    # Public draws from a fixed seed: the same in every run. Of 20 rounds each is in 3 on average.
+    assert counts.max() <= 11
+    assert np.count_nonzero(counts) > 370
+
+
+def test_poisson_cohorts_vary_and_never_exceed_the_plan() -> None:
+    settings = changed(QUIET, participants=1000, cohort=100, sampling="poisson")
+    sizes = [len(cohort_of(settings, round_)) for round_ in range(1, 201)]
+    assert max(sizes) == 100
+    assert 60 < min(sizes) < 90
+    assert 0.3 < np.mean(np.array(sizes) == 100) < 0.7
+    assert len(set(cohort_of(settings, 1).tolist())) == sizes[0]
+
+
+def test_dropouts_are_independent_or_exact() -> None:
+    settings = changed(replace(QUIET, drop=0.3), participants=200)
+    cohort = cohort_of(settings, 1)
+    by_chance = [len(survivors_of(settings, cohort, round_, 1)) for round_ in range(1, 101)]
+    assert 136 < np.mean(by_chance) < 144  # deviation of the mean: 0.65
+    assert 4.5 < np.std(by_chance) < 8.5  # 6.5
+    exact = replace(settings, drop_law="exact")
+    assert {len(survivors_of(exact, cohort, round_, 1)) for round_ in range(1, 101)} == {140}
+    first, again = survivors_of(exact, cohort, 1, 1), survivors_of(exact, cohort, 1, 2)
+    assert not np.array_equal(first, again)
+    assert set(first.tolist()) <= set(cohort.tolist())
+
+
+def test_too_few_survivors_abort_and_are_tried_again() -> None:
+    settings = changed(replace(NOISY, drop=0.3), min_survivors=28, quorum=28, rounds=1)
+    left = {
+        seed: [
+            len(survivors_of(replace(settings, seed=seed), np.arange(40), 1, attempt)) >= 28 for attempt in (1, 2, 3)
+        ]
+        for seed in range(200)
+    }
+    second = next(seed for seed, good in left.items() if good[:2] == [False, True])
+    found = simulate_study(replace(settings, seed=second))
+    assert [row["attempt"] for row in found.aborted] == [1]
+    assert "28 are needed" in found.aborted[0]["reason"]
+    assert not found.aborted[0]["charged"]
+    assert found.rows[0]["attempt"] == 2
+    assert found.summary["outcome"] == ROUNDS_DONE
+    never = next(seed for seed, good in left.items() if good == [False] * 3)
+    found = simulate_study(replace(settings, seed=never))
+    assert (len(found.rows), len(found.aborted), found.summary["outcome"]) == (0, 3, ABORTED)
+    assert found.summary["epsilon_coordinator"] == 0  # nothing was opened
+
+
+# ------------------------------------------------------------------------------------------- what it costs
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        {},
+        {"mechanism": "ddgauss"},
+        {"mechanism": "gaussian"},
+        {"mechanism": "local-gaussian"},
+        {"participants": 200, "cohort": 40, "sampling": "lottery"},
+    ],
+    ids=["skellam", "ddgauss", "gaussian", "local", "lottery"],
+)
+def test_epsilons_are_those_of_the_account_of_a_served_study(study: dict[str, Any]) -> None:
+    settings = changed(NOISY, **{"mechanism": "skellam", **study})
+    found = simulate_study(settings)
+    plan = plan_for(settings.study)  # what `sordino init` and `serve` make of the options
+    assert found.configuration["plan_identity"] == plan.identity
+    account = Account(plan)
+    for row in found.rows:
+        who = survivors_of(settings, cohort_of(settings, row["round"]), row["round"], row["attempt"])
+        account.charge(RoundCharge(row["round"], row["attempt"], frozenset(who.tolist()), plan.identity))
+        assert row["epsilon_coordinator"] == account.epsilon_coordinator()
+        assert row["epsilon_released"] == account.epsilon_released()
+    assert 0 < account.epsilon_coordinator() <= plan.budget_coordinator
+
+
+def test_it_stops_where_the_budget_would() -> None:
+    rounds = Rounds(NOISY)
+    spent = [(1, attempt) for attempt in range(100, 112)]
+    rounds.restore(0, rounds.clips, spent)
+    assert list(rounds.run()) == []
+    assert rounds.outcome == BUDGET_REACHED
+
+
+def test_a_conditional_target_is_compared_not_stopped() -> None:
+    drawn = replace(STUDY, participants=400, cohort=40, sampling="poisson")
+    settings = SimulationSettings(study=drawn, target="conditional")
+    found = simulate_study(settings)
+    assert found.summary["outcome"] == ROUNDS_DONE
+    plan = settings.plan()
+    assert plan is not None
+    assert found.summary["epsilon_conditional"] == pytest.approx(plan.epsilon_conditional, rel=1e-9)
+    assert found.summary["epsilon_conditional"] < found.summary["epsilon_coordinator"]
+
+
+@pytest.mark.parametrize("drawn", [{"min_survivors": 30}, {"sampling": "lottery", "cohort": 20, "participants": 50}])
+def test_a_studys_file_is_simulated_with_the_plan_that_is_served(tmp_path: Path, drawn: dict[str, Any]) -> None:
+    options = replace(STUDY, hosts=2, server_optimizer="fedadam", server_rate=0.1, **drawn)
+    made = make_local_study(tmp_path / "study", options)
+    found = study_of(load(tmp_path / "study"), 0)
+    settings = SimulationSettings(study=found)
+    plan = settings.plan()
+    assert plan is not None
+    assert plan.identity == made.plan.identity
+    for name in ("server_optimizer", "server_rate", "partition", "alpha", "seed", "dataset", "max_attempts"):
+        assert getattr(found, name) == getattr(made.options, name), name
+    assert settings.to_json()["study"]["task_options"] == dict(settings.task().options.to_mapping())
+    assert simulate_study(changed(settings, rounds=1)).summary["rounds_completed"] == 1
+
+
+# ------------------------------------------------------------------------------------------- secure aggregation
+
+
+@pytest.mark.parametrize("adversary", ["malicious", "curious"])
+@pytest.mark.parametrize("graph", ["complete", "harary"])
+def test_real_secure_aggregation_opens_the_ideal_sum(graph: str, adversary: str) -> None:
+    plan = plan_for(replace(STUDY, participants=50, graph=graph, adversary=adversary, max_dropout=0.2))
+    members = tuple(range(100, 200, 2))
+    attempt = SecureSum(round_parameters(plan), members, 3, 2)
+    draw = np.random.default_rng(1)
+    left = [who for at, who in enumerate(members) if at % 6]
+    words = {who: draw.integers(0, 1 << plan.bits, plan.padded_dim, dtype=np.uint32) for who in left}
+    done = attempt.finish(words)
+    expected = sum(one.astype(np.uint64) for one in words.values()) & np.uint64((1 << plan.bits) - 1)
+    assert np.array_equal(done.total, expected)
+    assert done.u3 == frozenset(left)
+    assert done.cohort_context == attempt.context
+
+
+def test_real_secure_aggregation_refuses_too_few() -> None:
+    plan = plan_for(STUDY)
+    attempt = SecureSum(round_parameters(plan), tuple(range(40)), 1, 1)
+    words = {who: np.zeros(plan.padded_dim, np.uint32) for who in range(plan.min_survivors - 1)}
+    with pytest.raises(TooFewClients):
+        attempt.finish(words)
+
+
+def test_a_simulation_with_real_secure_aggregation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sum that is decoded is that of the very vectors that were encoded."""
+    checked = []
+
+    class Checked(SecureSum):
+        def finish(self, vectors: Any) -> Any:
+            done = super().finish(vectors)
+            total = sum(one.astype(np.uint64) for one in vectors.values()) & np.uint64((1 << 18) - 1)
+            checked.append(np.array_equal(done.total, total) and done.u3 == frozenset(vectors))
+            return done
+
+    monkeypatch.setattr(rounds_module, "SecureSum", Checked)
+    settings = replace(changed(NOISY, rounds=2, epsilon=60.0), secagg="real")
+    found = simulate_study(settings)
+    assert checked == [True, True]
+    assert found.configuration["secure_aggregation"].startswith("real")
+    ideal = simulate_study(replace(settings, secagg="ideal"))
+    assert ideal.configuration["secure_aggregation"] == "replaced by its ideal sum"
+    assert [row["survivors"] for row in ideal.rows] == [row["survivors"] for row in found.rows]
+    assert ideal.summary["epsilon_coordinator"] == found.summary["epsilon_coordinator"]
+
+
+def test_an_attempt_that_fails_after_its_survivors_are_fixed_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a study: the charge is on record before anything is opened, and a budget of one round is spent by it."""
+    failed = []
+
+    class Failing(SecureSum):
+        def finish(self, vectors: Any) -> Any:
+            if not failed:
+                failed.append(frozenset(vectors))
+                raise TooFewClients(UNMASKING, 3, 5)
+            return super().finish(vectors)
+
+    monkeypatch.setattr(rounds_module, "SecureSum", Failing)
+    settings = replace(changed(NOISY, rounds=1), secagg="real")
+    found = simulate_study(settings)
+    assert [(row["attempt"], row["charged"]) for row in found.aborted] == [(1, True)]
+    plan = settings.plan()
+    assert plan is not None
+    account = Account(plan, [RoundCharge(1, 1, failed[0], plan.identity)])
+    assert found.summary["epsilon_coordinator"] == account.epsilon_coordinator() > 0
+    assert found.summary["outcome"] == BUDGET_REACHED
+    assert found.rows == ()
+
+
+# ------------------------------------------------------------------------------------------- what it leaves behind
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def stop_after(round_: int) -> Callable[[dict[str, Any]], None]:
+    def on_row(row: dict[str, Any]) -> None:
+        if row["round"] == round_:
+            raise KeyboardInterrupt
+
+    return on_row
+
+
+def test_the_file_says_everything(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    found = simulate_study(NOISY, output=file)
+    first, *rows, last = lines_of(file)
+    assert first["kind"] == "configuration"
+    assert first["settings"]["study"]["participants"] == 40
+    assert first["settings"]["seed"] == 1
+    assert first["plan"] == json.loads(json.dumps(found.configuration["plan"]))
+    assert {"python", "sordino", "numpy"} <= set(first["versions"])
+    assert first["secure_aggregation"] == "replaced by its ideal sum"
+    assert first["never_known_to_a_real_study"] == ["update_norms", "exactly_below_clip", "diverged", "beyond_bounds"]
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    for row in rows:
+        assert set(row) == {
+            *("kind", "round", "attempt", "participants", "survivors", "accuracy", "loss", "released", "clips"),
+            *("next_clips", "below_clip", "epsilon_coordinator", "epsilon_released", "wrapped_share"),
+            *("update_norms", "exactly_below_clip", "diverged", "seconds", "wall_s"),
+        }
+        assert set(row["seconds"]) == {"training", "encoding", "aggregation", "evaluation", "accounting"}
+        assert list(row["update_norms"]) == ["0", "0.1", "0.25", "0.5", "0.75", "0.9", "1"]
+    assert last["kind"] == "summary"
+    assert (last["outcome"], last["rounds_completed"]) == ("rounds done", 4)
+    assert last["epsilon_coordinator"] == rows[-1]["epsilon_coordinator"]
+    quiet = tmp_path / "quiet.jsonl"
+    simulate_study(QUIET, output=quiet)
+    first, *_, last = lines_of(quiet)
+    assert (first["private"], last["epsilon_coordinator"]) == (False, None)
+    assert (first["guarantee"], last["guarantee"]) == (None, None)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, torn: bool) -> None:
+    """Without noise to the last bit, and with clips, momentum and dropouts; whatever the last line looks like."""
+    settings = changed(QUIET, rounds=6, clip_update="geometric", server_optimizer="fedadam", server_rate=0.1)
+    whole = simulate_study(settings)
+    file = tmp_path / "run.jsonl"
+    for last in (2, 3):
+        with pytest.raises(KeyboardInterrupt):
+            simulate_study(settings, output=file, on_row=stop_after(last))
+        if torn:  # a row whose round no checkpoint holds, and one that was cut off
+            with file.open("a") as end:
+                end.write(json.dumps({"kind": "round", "round": last + 1, "attempt": 1}) + '\n{"kind": "rou')
+    found = simulate_study(settings, output=file)
+    assert same(found.parameters, whole.parameters)
+    figures = ("round", "survivors", "clips", "accuracy", "update_norms")
+    assert [[row[name] for name in figures] for row in found.rows] == [
+        [row[name] for name in figures] for row in whole.rows
+    ]
+    kinds = [row["kind"] for row in lines_of(file)]
+    assert kinds == ["configuration", "round", "round", "resumed", "round", "resumed", *["round"] * 3, "summary"]
+    assert found.summary["times_resumed"] == 2
+    before = file.read_bytes()
+    assert simulate_study(settings, output=file).summary == found.summary
+    assert file.read_bytes() == before
+
+
+def test_a_second_interrupt_does_not_cost_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pressed once more while the first one is dealt with; and while the checkpoint is written, when nobody listens."""
+    file, pressed = tmp_path / "run.jsonl", []
+    write = Record.save
+
+    def interrupted(kept: Record, saved: Any) -> None:
+        pressed.append(signal.getsignal(signal.SIGINT))
+        if len(pressed) == 1:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        write(kept, saved)
+
+    monkeypatch.setattr(Record, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_study(QUIET, output=file, on_row=stop_after(2))
+    assert pressed == [signal.SIG_IGN] * 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(Record, "save", write)
+    assert same(simulate_study(QUIET, output=file).parameters, simulate_study(QUIET).parameters)
+    assert [row["round"] for row in lines_of(file) if row["kind"] == "resumed"] == [2]
+
+
+def test_what_was_spent_before_a_stop_stays_spent(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    whole = simulate_study(NOISY)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_study(NOISY, output=file, on_row=stop_after(3))
+    found = simulate_study(NOISY, output=file)
+    spent = [row["epsilon_coordinator"] for row in found.rows]
+    assert spent == [row["epsilon_coordinator"] for row in whole.rows]
+
+
+def test_a_killed_simulation_pays_for_what_its_file_showed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds after the last checkpoint are played again; their sums were opened, and epsilon counts both."""
+    file = tmp_path / "run.jsonl"
+    settings = replace(changed(NOISY, rounds=8, max_dropout=0.45), drop=0.0)  # spends less than planned: there is room
+    with monkeypatch.context() as patched:
+        patched.setattr("sordino.simulation.run._keep", lambda kept, saved: None)  # as by SIGKILL: nothing on the way
+        for last in (1, 1, 3):  # 1 and 1 without a checkpoint; then 1, 2, the checkpoint of 2, and 3
+            with pytest.raises(KeyboardInterrupt):
+                simulate_study(settings, output=file, checkpoint_every=2, on_row=stop_after(last))
+    found = simulate_study(settings, output=file, checkpoint_every=2)
+    assert found.summary["outcome"] == ROUNDS_DONE
+    dropped = [row["charges"] for row in lines_of(file) if row["kind"] == "resumed"]
+    assert dropped == [[[1, 1]], [[1, 1]], [[3, 1]]]
+    assert found.summary["sums_dropped"] == 3
+
+    rounds = Rounds(settings)
+    for row, times in zip(found.rows, (3, 1, 2, 1, 1, 1, 1, 1), strict=True):
+        rounds.charge_again([(row["round"], 1)] * times)
+        assert row["epsilon_coordinator"] == pytest.approx(rounds.epsilons()["epsilon_coordinator"], rel=1e-9)
+    assert found.summary["epsilon_coordinator"] == found.rows[-1]["epsilon_coordinator"]
+    assert found.summary["epsilon_coordinator"] > 1.1 * simulate_study(settings).summary["epsilon_coordinator"]
+
+
+def test_a_budget_that_a_kill_has_eaten_ends_a_simulation_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, settings = tmp_path / "run.jsonl", replace(NOISY, drop=0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr("sordino.simulation.run._keep", lambda kept, saved: None)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                simulate_study(settings, output=file, on_row=stop_after(3))
+    found = simulate_study(settings, output=file)
+    assert found.summary["outcome"] == BUDGET_REACHED
+    assert found.summary["epsilon_coordinator"] <= settings.study.epsilon
+    assert found.summary["rounds_completed"] < simulate_study(settings).summary["rounds_completed"]
+
+
+def test_a_line_whose_cost_cannot_be_read_is_no_free_round(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        simulate_study(NOISY, output=file, on_row=stop_after(1))
+    with file.open("a") as end:
+        end.write(json.dumps({"kind": "round", "round": 2}) + "\n")
+    with pytest.raises(SimulationError, match="damaged: what a line of kind 'round' spent"):
+        simulate_study(NOISY, output=file)
+
+
+def test_a_changed_setting_is_refused_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    simulate_study(QUIET, output=file)
+    for other, key in (
+        (replace(QUIET, seed=2), "seed was 1 and is 2"),
+        (replace(QUIET, drop=0.1), "drop was 0.2 and is 0.1"),
+        (changed(QUIET, rounds=5), "study.rounds was 4 and is 5"),
+        (changed(QUIET, task_options={"client_rate": 0.25}), "study.task_options.client_rate was 0.5 and is 0.25"),
+    ):
+        with pytest.raises(SimulationError, match=key):
+            simulate_study(other, output=file)
+    assert simulate_study(replace(QUIET, workers=7, device="auto"), output=file).summary["rounds_completed"] == 4
+
+
+def test_files_that_are_not_its_own_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text("notes\n")
+    with pytest.raises(SimulationError, match="no file of `sordino simulate`"):
+        simulate_study(QUIET, output=file)
+    assert file.read_text() == "notes\n"
+    file.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        simulate_study(QUIET, output=file, on_row=stop_after(2))
+    saved = tmp_path / "run.jsonl.npz"
+    content = saved.read_bytes()
+    saved.write_bytes(content[:-30])
+    with pytest.raises(SimulationError, match=r"run\.jsonl\.npz"):
+        simulate_study(QUIET, output=file)
+    saved.write_bytes(content)
+    kept = file.read_text().splitlines(keepends=True)
+    file.write_text(kept[0] + kept[2])
+    with pytest.raises(SimulationError, match="lacks rounds"):
+        simulate_study(QUIET, output=file)
+    saved.unlink()  # without a checkpoint it begins anew
+    file.write_text("".join(kept))
+    assert simulate_study(QUIET, output=file).summary["rounds_completed"] == 4
+    assert [row["round"] for row in lines_of(file) if row["kind"] == "round"] == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"drop": 1.0}, "drop 1.0 is no share"),
+        ({"drop": math.nan}, "drop nan is no share"),
+        ({"drop_law": "often"}, "drop_law 'often' is unknown"),
+        ({"secagg": "none"}, "secagg 'none' is unknown"),
+        ({"engine": "dask"}, "engine 'dask' is unknown"),
+        ({"device": "tpu"}, "device 'tpu' is unknown"),
+        ({"workers": 0}, "workers 0 is out of range"),
+        ({"seed": -1}, "seed -1 is out of range"),
+        ({"evaluate_every": 0}, "evaluate_every 0 is out of range"),
+        ({"target": "conditional"}, "needs sampling"),
+        ({"study": replace(STUDY, mechanism="none"), "secagg": "real"}, "nothing to mask"),
+        ({"secagg": "real", "engine": "ray"}, "runs in one process"),
+        ({"study": replace(STUDY, mechanism="binomial")}, "mechanism 'binomial' is unknown"),
+    ],
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(SimulationError, match=told):
+        SimulationSettings(**{"study": STUDY, **wrong})
+
+
+def test_more_participants_than_examples() -> None:
+    with pytest.raises(SimulationError, match="6000 examples are too few for 5000 participants"):
+        simulate_study(changed(QUIET, participants=5000))
+
+
+def test_shards_hold_everybody_once_and_depend_on_nothing_else() -> None:
+    survivors = list(range(0, 3000, 3))
+    for dim, at_once, most in ((500, True, 256), (500, False, 32), (1 << 22, True, 4), (1 << 30, True, 1)):
+        parts = shards_of(survivors, dim, at_once)
+        assert [who for part in parts for who in part] == survivors
+        assert max(map(len, parts)) <= most
