@@ -2,7 +2,7 @@
 #
 # Five environments, each rebuilt only when a file it depends on changes:
 #   .venv-demo    the command and the coordinator's extras; no torch       make demo
-#   .venv         the same with torch and the development tools             make test, lint, types
+#   .venv         the same with torch, Ray and development tools            make test, lint, types
 #   .venv-proto   the pinned protobuf compiler                              make proto, test
 #   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers
 #   .venv-fuzz    atheris, where there is a wheel of it                     make fuzz, fuzz-long
@@ -20,9 +20,10 @@ COORDINATOR_KILLS ?= 5
 SCRIPTS ?= 10000
 SCRIPTS_ARGS ?=
 ADVERSARY_ARGS ?=
+METHODS_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary fuzz fuzz-long proto constraints clean distclean
+.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods fuzz fuzz-long proto constraints clean distclean
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -79,6 +80,9 @@ fuzz-long: ## the same with ten minutes each (some hours)
 adversary: .venv/.stamp ## coordinators and participants that cheat, and what naive ones lose (two minutes)
 	@.venv/bin/python -m tests.adversary $(ADVERSARY_ARGS)
 
+methods: .venv/.stamp ## every method, model and statistic over the real protocol; METHODS_ARGS=--large: the papers' models too
+	@.venv/bin/python -m tests.methods $(METHODS_ARGS)
+
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)
 
@@ -89,7 +93,7 @@ constraints: ## resolve all extras anew and rewrite constraints.txt
 	$(CHECK_PYTHON)
 	@echo 'make: resolving the newest versions that pyproject.toml allows'
 	@rm -rf build/constraints && "$(PYTHON)" -m venv build/constraints
-	@build/constraints/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) '.[server,torch,dev]'
+	@build/constraints/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) '.[server,torch,ray,dev]'
 	@{ sed -n '/^#/p' constraints.txt; \
 	   build/constraints/bin/python -m pip list --format=freeze --exclude pip --exclude sordino --disable-pip-version-check \
 	   | sed -e 's/+[A-Za-z0-9.]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton/d' | LC_ALL=C sort -f; } > build/constraints.txt
@@ -108,7 +112,7 @@ distclean: clean ## remove the environments as well
 
 .venv/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
-	$(call BUILD_ENVIRONMENT,.venv,-c constraints.txt -e '.[server$(,)torch$(,)dev]', (with torch: this can take minutes))
+	$(call BUILD_ENVIRONMENT,.venv,-c constraints.txt -e '.[server$(,)torch$(,)ray$(,)dev]', (with torch: this can take minutes))
 
 .venv-proto/.stamp: proto/requirements.txt
 	$(CHECK_PYTHON)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.md")),
+]
 ROOMS = ["secagg", "mechanisms", "wire", "learning", "server", "client", "sordino", "tests", "proto"]
 # [BIK+17], [KLS21]: letters, perhaps a plus, two digits; and standards by their numbers.
 TAG = re.compile(r"\[([A-Z][A-Za-z]*\+?\d{2}|RFC \d+|FIPS [\d-]+|SP 800-\w+)\]")

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "learning": CORES,
     "server": CORES | {"wire", "learning"},
     "client": CORES | {"wire", "learning"},
-    "bench": CORES | {"wire"},
+    "bench": CORES | {"wire", "learning"},
     "sordino": CORES | {"wire", "learning", "server", "client", "bench"},
 }
 
@@ -45,7 +45,9 @@ EXEMPT = {("mechanisms/randomness.py", "os"), ("mechanisms/randomness.py", "secr
 # The one core module that may load the accountant, inside functions that only a coordinator calls.
 ACCOUNTANT = ("mechanisms/pld.py", "dp_accounting")
 
-HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting"}
+HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting", "ray"}
+# The one module that knows Ray, inside a function: whoever simulates without it needn't have it.
+RAY_ENGINE = "sordino/simulation/ray_engine.py"
 # Scripts that an environment of their own runs: they import what its requirements name.
 PEERS_RUNNERS = {"bench/peers/flower_secagg.py", "bench/peers/opendp_noise.py"}
 PEERS_REQUIREMENTS = ROOT / "bench" / "peers" / "requirements.txt"
@@ -160,7 +162,10 @@ def misplaced_heavy_libraries(tree: Path) -> list[str]:
         if found.root == "torch" and found.room != "learning":
             violations.append(f"{found}: only learning may")
         at_home = found.room in {"server", "sordino", "bench"} or (found.file, found.root) == ACCOUNTANT
-        if found.root in HEAVY - {"torch"} and not at_home:
+        if found.root == "ray":
+            if found.file != RAY_ENGINE or not found.lazy:
+                violations.append(f"{found}: only a function of {RAY_ENGINE} may")
+        elif found.root in HEAVY - {"torch"} and not at_home:
             violations.append(f"{found}: only server, sordino and bench may")
         if found.root in {"dp_accounting", "scipy"} and not found.lazy:
             violations.append(f"{found} eagerly: it belongs inside the function that needs it")
@@ -173,9 +178,9 @@ def undeclared_libraries(tree: Path) -> list[str]:
     extras = project["optional-dependencies"]
     base = distributions(project["dependencies"])
     allowed = {room: set(base) for room in ARROWS}
-    allowed["learning"] |= distributions(extras["torch"])
+    allowed["learning"] |= distributions(extras["torch"]) | distributions(extras["data"])
     allowed["server"] |= distributions(extras["server"])
-    allowed["sordino"] |= distributions(extras["server"])
+    allowed["sordino"] |= distributions(extras["server"]) | distributions(extras["ray"])
     allowed["bench"] |= distributions(extras["server"])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
     peers = distributions(PEERS_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
@@ -196,7 +201,8 @@ def undeclared_libraries(tree: Path) -> list[str]:
                 continue
             if found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers:
                 continue
-            if not {normalised(name) for name in homes.get(found.root, [])} & allowed[found.room]:
+            # What an extra brings and this environment lacks is known by its own name.
+            if not {normalised(name) for name in homes.get(found.root, [found.root])} & allowed[found.room]:
                 violations.append(f"{found}: not a declared dependency of {found.room}")
     return violations
 
@@ -266,6 +272,8 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (misplaced_heavy_libraries, "mechanisms/pld.py", "import dp_accounting"),
     (misplaced_heavy_libraries, "mechanisms/pld.py", "def f():\n    import scipy.stats"),
     (misplaced_heavy_libraries, "learning/x.py", "import matplotlib"),
+    (misplaced_heavy_libraries, "sordino/x.py", "def f():\n    import ray"),
+    (misplaced_heavy_libraries, "sordino/simulation/ray_engine.py", "import ray"),
     (undeclared_libraries, "client/x.py", "import matplotlib"),
     (undeclared_libraries, "client/x.py", "import grpc_health.v1"),
     (undeclared_libraries, "server/x.py", "import hypothesis"),
@@ -298,6 +306,7 @@ def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_
     write(tmp_path / "learning/tasks/cnn.py", "import torch\nfrom ..task import Task\nimport mechanisms")
     write(tmp_path / "client/a.py", "import grpc\nimport wire.codec\nfrom google.protobuf import message")
     write(tmp_path / "server/a.py", "import secagg\ndef pld():\n    import dp_accounting")
+    write(tmp_path / "sordino/simulation/ray_engine.py", "def f():\n    import ray")
     write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
     write(tmp_path / "bench/figure.py", "def draw():\n    import matplotlib")
     write(tmp_path / "bench/peers/opendp_noise.py", "import numpy\nimport opendp.prelude")

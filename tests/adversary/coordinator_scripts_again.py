@@ -179,7 +179,7 @@ async def credit_twice(places: Places) -> Seen:
     does="Grants a credit before anything was masked.",
     must="Everybody refuses.",
     outcome="refused",
-    check=(Naive(PARTICIPANT, without=("an upload credit that wasn't asked for",), shows="goes on"),),
+    check=(Naive(PARTICIPANT, without=("an upload credit that wasn't asked for",), shows="crashes"),),
 )
 async def credit_too_early(places: Places) -> Seen:
     async with cheating(places) as coordinator:

@@ -36,6 +36,7 @@ from client.settings import HostSettings
 from learning import datasets
 from mechanisms import plan
 from secagg import client_phases
+from server.uploads import Uploads
 from tests.adversary.cheating_participant import UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
 from tests.server import study_in_process
@@ -45,6 +46,7 @@ from wire.transcript import read_transcript
 
 STUCK_S = 20.0  # a study in which nothing happens for so long hangs
 STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for
+LOOK_S = 0.05  # from one look to the next; a machine that takes longer for it is busy, and only so much is counted
 GONE_S = 3600.0  # by how much a clock is put forward
 BUDGET_REACHED = "budget reached"
 Vector = NDArray[Any]
@@ -146,7 +148,8 @@ async def play(
 
     Args:
         silent: for whom the coordinator's clock is put forward when nobody else is waited for.
-        stall_s: longest wait for a chunk of an upload; None leaves it.
+        stall_s: longest wait for a chunk of a cheat's upload; None leaves it. Honest ones have all the time: on a busy
+            machine theirs may take longer, and nobody is to be dropped for that.
         study: options of the study, beside those below.
         during: run beside the study from its start.
     """
@@ -219,13 +222,15 @@ def _home(folder: Path, identity: bytes) -> Path:
 async def _until_over(stage: Stage) -> None:
     running = stage.where.running
     assert running is not None
-    seen, since = -1, time.monotonic()
+    seen, idle_looks = -1, 0
     while not running.done():
-        await asyncio.wait({running}, timeout=0.05)
+        await asyncio.wait({running}, timeout=LOOK_S)
         active = stage.activity + sum(event["kind"] not in _IDLE for event in stage.events)
         if active != seen:
-            seen, since = active, time.monotonic()
-        elif time.monotonic() - since > _patience_s.get():
+            seen, idle_looks = active, 0
+            continue
+        idle_looks += 1
+        if idle_looks * LOOK_S > _patience_s.get():
             stage.ended = "hang"
             return
     try:
@@ -344,7 +349,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     globals_of_rounds["PROGRESS_INTERVAL_S"] = 0.05
     return_s, server.gathering.RETURN_S = server.gathering.RETURN_S, 0.2  # type: ignore[misc]
     if stall_s is not None:
-        globals_of_rounds["Uploads"] = lambda *given: kept["Uploads"](*given, stall_s=stall_s)
+        globals_of_rounds["Uploads"] = lambda *given: _uploads(stage, stall_s, *given)
     logger.addHandler(handler)
     try:
         yield
@@ -354,6 +359,24 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         server.gathering.RETURN_S = return_s  # type: ignore[misc]
         client_phases.Masking.mask = mask  # type: ignore[method-assign]
         attempt_class.run, attempt_class._take = run, take  # type: ignore[method-assign]
+
+
+def _uploads(stage: Stage, stall_s: float, size: int, credits: int, grant: Any, expired: Any) -> Uploads:
+    """An attempt's, in which only a cheat stalls."""
+
+    def expired_of_cheats(participant: int, reason: str) -> None:
+        if participant in stage.cheaters:
+            expired(participant, reason)
+
+    made = Uploads(size, credits, grant, expired_of_cheats, stall_s=stall_s)
+    patient = replace(made, stall_s=STUCK_S)  # over the same offers
+    stage_of_all = made.stage
+
+    async def stage_upload(participant: int, chunks: AsyncIterator[bytes]) -> Any:
+        return await (stage_of_all if participant in stage.cheaters else patient.stage)(participant, chunks)
+
+    made.stage = stage_upload  # type: ignore[method-assign]
+    return made
 
 
 _subset, _noise, _load = cache(datasets._read_subset), cache(plan.calibrate), cache(load)

@@ -75,7 +75,7 @@ _read_once = cache(datasets._read_subset)  # the same file for every client that
 
 
 def why_it_left(task: asyncio.Task[int]) -> str:
-    error = task.exception() if task.done() else None
+    error = task.exception() if task.done() and not task.cancelled() else None
     return "" if error is None else f"{error}"
 
 

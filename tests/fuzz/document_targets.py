@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -58,7 +59,7 @@ from wire.ledger import PARTICIPANT, About
 from wire.ledger_rows import CHARGE, InvalidRow, LedgerEntry, make_entry
 from wire.lottery import read_draws, write_draws
 from wire.peer_text import LONGEST, peer_text, printable
-from wire.round_model import model_bytes, read_model, write_model
+from wire.round_model import model_bytes, model_sha256, read_model, write_model
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 from wire.transcript import InvalidTranscript, read_transcript, write_transcript
 from wire.transcript_checks import verify_transcript
@@ -335,6 +336,7 @@ def read_round_model(data: bytes) -> None:
     must(len(body) == model_bytes(3, rule), "a model of another length was read")
     must(found.vector.shape == (3,) and found.vector.dtype == np.float32, "a model of another shape")
     must(write_model(found.vector, found.clips, rule) == body, "a model changes when it is written")
+    must(model_sha256(found.vector, found.clips, rule) == hashlib.sha256(body).digest(), "a digest of another model")
 
 
 def model_seeds() -> Iterator[bytes]:

@@ -112,10 +112,10 @@ def trusting(*modules: ModuleType, name: str = "verify_signature") -> Iterator[N
 @cache
 def targets() -> dict[str, Target]:
     """All of them by name."""
-    from tests.fuzz import core_targets, document_targets, file_targets, network_targets, phase_targets
+    from tests.fuzz import core_targets, data_targets, document_targets, file_targets, network_targets, phase_targets
 
     found: dict[str, Target] = {}
-    for room in (core_targets, document_targets, file_targets, network_targets, phase_targets):
+    for room in (core_targets, data_targets, document_targets, file_targets, network_targets, phase_targets):
         for one in room.TARGETS:
             must(one.name not in found, f"two targets have the name {one.name}")
             found[one.name] = one

@@ -68,6 +68,11 @@ def test_a_short_search(name: str) -> None:
     search()
 
 
+def test_the_document_counts_the_targets() -> None:
+    page = (CORPUS.parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
+    assert f"holds a *target* for each, {len(NAMES)} of them:" in page
+
+
 def test_inputs_are_named_by_their_content_and_are_few() -> None:
     files = [path for path in CORPUS.rglob("*") if path.is_file()]
     assert {path.parent.name for path in files} <= set(NAMES)

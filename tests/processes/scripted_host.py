@@ -83,7 +83,7 @@ class ScriptedParticipant(Participant):
         self._participants = len(terms.roster)
         await super()._begin(session, terms, message)
 
-    def _local_update(self, parameters: Any) -> NDArray[np.float32]:
+    def _local_update(self, parameters: Any, l2_clip: float) -> NDArray[np.float32]:
         return block(self._position, self._participants, self._task.dim)
 
     async def _send(self, session: Any, attempt: Any, **message: Any) -> None:

@@ -197,11 +197,11 @@ class Failing:
     def __init__(self, dim: int) -> None:
         self.dim = dim
 
-    def local_update(self, parameters: Any, data: Any, order: Any) -> Any:
+    def local_update(self, parameters: Any, data: Any, order: Any, l2_clip: float) -> Any:
         raise ValueError(f"bad example: {parameters}")
 
 
-_updates = itertools.count()
+_updates, _encodings = itertools.count(), itertools.count()
 _failures = {"training": 1, "encoding": 1, "signing": 1}  # how often
 
 
@@ -213,15 +213,15 @@ def once(what: str) -> bool:
 def plant_updates_and_failures(careless: str | None) -> None:
     training = client.participant.Participant._local_update
 
-    def local_update(self: Any, parameters: Any) -> Any:
+    def local_update(self: Any, parameters: Any, l2_clip: float) -> Any:
         number = next(_updates)
         if number == 2 and once("training"):
             task, self._task = self._task, Failing(self._task.dim)
             try:
-                return training(self, parameters)
+                return training(self, parameters, l2_clip)
             finally:
                 self._task = task
-        trained = training(self, parameters)
+        trained = training(self, parameters, l2_clip)
         SECRETS.note_vector("trained update", trained)
         update = planted(trained.shape, -17 if number % 2 else 17, number)
         SECRETS.note_vector("update", update)
@@ -232,7 +232,7 @@ def plant_updates_and_failures(careless: str | None) -> None:
 
     def sometimes(self: Any, update: Any, random_bytes: Any) -> Any:
         words = encode(self, update, random_bytes)
-        if len(SECRETS.integers["noise"]) == 9 and once("encoding"):
+        if next(_encodings) == 8 and once("encoding"):
             raise mechanisms.encoder.InvalidUpdate(f"not finite: {update}")
         return words
 

@@ -1,0 +1,89 @@
+"""The examples as users run them: their own command, real processes, real files."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sordino.child_process import child_environment
+from sordino.processes import free_port
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PATIENCE_S = 120.0  # each takes some ten seconds; the machine may be busy with something else
+SIGMAS = 6.0
+"""Nine figures of normal noise are all nearer than that, but for 2e-8."""
+
+
+def run(example: str, folder: Path, **environment: str) -> str:
+    """What ``run.sh`` prints; all that it started has ended when this returns."""
+    commands = folder.parent / "bin"
+    commands.mkdir()
+    (commands / "sordino").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sordino "$@"\n')
+    (commands / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    for command in commands.iterdir():
+        command.chmod(0o755)
+    process = subprocess.Popen(
+        [str(EXAMPLES / example / "run.sh"), str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=child_environment()
+        | {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "PORT": str(free_port())}
+        | environment,
+    )
+    try:
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        pytest.fail(f"{example} did not end:\n{said}")
+    joined = [f"--- {log}\n{log.read_text()}" for log in folder.glob("*/hosts/*/join.txt")]
+    assert process.returncode == 0, said + "\n".join(joined)
+    return said
+
+
+def number_after(word: str, said: str) -> float:
+    """The last number that stands behind a word."""
+    found = re.findall(rf"^{re.escape(word)} +(-?[\d.]+)", said, flags=re.MULTILINE)
+    assert found, said
+    return float(found[-1])
+
+
+def test_sensors(tmp_path: Path) -> None:
+    said = run("sensor_statistics", tmp_path / "run")
+    known = re.search(r"mean ([\d.]+), of each 2 degrees from 14 to 30: ([\d ]+)$", said, flags=re.MULTILINE)
+    assert known, said
+    assert said.count("round 1: sum of 40") == 2, said  # else the estimates are of fewer than the truth is
+    truth = [float(known[1]), *map(float, known[2].split())]
+    told = re.findall(r"^(?:temperature|\d+ to \d+) +(-?[\d.]+) ± ([\d.]+)$", said, flags=re.MULTILINE)
+    assert len(told) == len(truth) == 9, said
+    for (value, error), true in zip(told, truth, strict=True):
+        assert abs(float(value) - true) < SIGMAS * float(error) + 0.05, said  # 0.05: figures are rounded
+    # The second study's ledger knows the data of the first again.
+    spent = dict(re.findall(r"^  (\S.*?)  +(?:1  +)?([\d.]+)  +1e-05", said, re.MULTILINE))
+    assert float(spent["mean"]) < float(spent["all studies together"]) <= 2 * 4, said
+
+
+def test_hospitals_with_patients_made_up(tmp_path: Path) -> None:
+    said = run("hospitals", tmp_path / "run", SORDINO_DATA_FOLDER=str(tmp_path / "nothing"))
+    assert "THE PATIENTS ARE MADE UP" in said
+    assert "round 10: sum of 4" in said
+    # 60 runs in memory: 0.770, deviation 0.029; that is six below. Whoever takes everybody for ill has 0.577.
+    assert number_after("accuracy", said) > 0.59, said
+
+
+def test_a_network_of_ones_own(tmp_path: Path) -> None:
+    said = run("torch_cnn", tmp_path / "run")
+    assert "round 3: sum of 8" in said
+    # Six runs: 0.52 to 0.57. A model that learnt nothing has 0.1.
+    assert number_after("accuracy", said) > 0.3, said

@@ -1,0 +1,83 @@
+"""What the pages on models and data of one's own show works as it stands there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.checkpoints import Checkpoint, save_checkpoint
+from learning.datasets import Dataset
+from learning.own_data import read_own
+from learning.parameters import shapes_of
+from learning.task import make_task, update_rng
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def block(page: str, number: int) -> str:
+    """A block of code of a page, from 0."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)[number]
+
+
+def made_up() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("made_up", ROOT / "examples" / "hospitals" / "made_up.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "rows.py").write_text(block("your_own_model.md", 0))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    task = make_task("rows:Rows", {"hidden": 64})
+    learned = {name: array + np.float32(1) for name, array in task.initial_parameters().items()}
+    code = block("your_own_model.md", 1)
+    file = tmp_path / re.findall(r'load_model\("(.*?)"\)', code)[0]
+    file.parent.mkdir(parents=True)
+    save_checkpoint(file, Checkpoint(learned, {}, {"study": "my-study", "task": "rows:Rows", "round": 15}))
+    names: dict[str, Any] = {}
+    exec(compile(code, "the page", "exec"), names)
+    monkeypatch.delitem(sys.modules, "rows")
+    examples = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
+    with names["torch"].no_grad():
+        found = names["module"](names["torch"].from_numpy(examples)).argmax(dim=1).numpy()
+    assert names["model"].round == 15
+    assert found.tolist() == task.predict(learned, examples).tolist()
+
+
+def test_the_model_in_numpy_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "line.py").write_text(block("your_own_model.md", 2))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    task = make_task("line:Line", {"steps": 10})
+    monkeypatch.delitem(sys.modules, "line")
+    data = Dataset(**made_up().patients("Cleveland", 243, seed=2))
+    start = task.initial_parameters()
+    before = {name: array.copy() for name, array in start.items()}
+    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
+    assert all(np.array_equal(start[name], before[name]) for name in start)
+    assert list(shapes_of(update).items()) == list(task.contribution_shapes.items())
+    moved = {name: start[name] + update[name] for name in start}
+    assert task.evaluate(moved, data)["loss"] < 0.9 * task.evaluate(start, data)["loss"]
+    assert task.evaluate(moved, data)["accuracy"] > 0.7
+
+
+def test_the_file_of_ones_own_is_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "your_own_data.md").read_text(encoding="utf-8")
+    [rows] = re.findall(r"^```\n(age,.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    (tmp_path / "visits.csv").write_text(rows)
+    data = read_own(tmp_path / "visits.csv")
+    assert data.features.tolist() == [[np.float32(0.12), np.float32(-1.3), np.float32(0.44)]]
+    assert data.labels.tolist() == [1]
