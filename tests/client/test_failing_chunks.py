@@ -1,0 +1,73 @@
+"""An upload whose chunks can't be made ends in that error, not as if the client had been told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest import mock
+
+import grpc
+import pytest
+
+from client.connection import SERVICE, Session
+
+
+class NoChunk(Exception):
+    pass
+
+
+async def _take_all(messages: AsyncIterator[bytes], _: Any) -> bytes:
+    async for _message in messages:
+        pass
+    return b""
+
+
+async def _upload(chunks: AsyncIterator[bytes]) -> bytes:
+    taken = grpc.stream_unary_rpc_method_handler(_take_all)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE.strip("/"), {"Upload": taken}),)  # type: ignore[arg-type]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    stream = mock.Mock(read=mock.AsyncMock(return_value=grpc.aio.EOF))
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            return await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(chunks)
+    finally:
+        await server.stop(None)
+
+
+async def _two_chunks(error: Exception | None) -> AsyncIterator[bytes]:
+    yield b"one"
+    if error is not None:
+        raise error
+    yield b"two"
+
+
+def test_chunks_that_can_be_made_are_sent() -> None:
+    assert asyncio.run(_upload(_two_chunks(None))) == b""
+
+
+def test_the_error_of_a_chunk_is_the_uploads() -> None:
+    with pytest.raises(NoChunk, match="nothing to send"):
+        asyncio.run(_upload(_two_chunks(NoChunk("nothing to send"))))
+
+
+def test_a_task_that_is_told_to_end_ends() -> None:
+    async def play() -> None:
+        begun = asyncio.Event()
+
+        async def waits() -> AsyncIterator[bytes]:
+            begun.set()
+            await asyncio.Event().wait()
+            yield b""
+
+        task = asyncio.create_task(_upload(waits()))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(play())
