@@ -22,6 +22,7 @@ TOKEN_METADATA = "sordino-session-bin"
 LARGEST_MESSAGE = 64 << 20
 NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
+HANDSHAKES = 3  # before a stream that ends without a reason is believed to have none
 AHEAD = 8  # messages that are read before they are handled
 TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
 CHANNEL_OPTIONS = [
@@ -195,6 +196,17 @@ async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: 
         grpc.aio.AioRpcError: not reachable, or refused (PERMISSION_DENIED with the reason).
         TimeoutError: connected, but the other side stays silent.
     """
+    for _ in range(HANDSHAKES - 1):
+        try:
+            return await _open_session(channel, identity, study)
+        except grpc.aio.AioRpcError as error:
+            # gRPC's own word for a write to a stream that was refused a moment before: the reason is lost with it.
+            if error.code() is not grpc.StatusCode.INTERNAL:
+                raise
+    return await _open_session(channel, identity, study)
+
+
+async def _open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: str) -> Session:
     call = channel.stream_stream(
         SERVICE + "Session",
         request_serializer=pb.ParticipantMessage.SerializeToString,
