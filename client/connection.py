@@ -140,9 +140,12 @@ class Session:
         try:
             receipt: pb.UploadReceipt = await call
         except asyncio.CancelledError:
-            if broken:  # gRPC cancels the call then, which would read as if this task had been told to end
+            # gRPC cancels a call whose chunks fail, or whose end it can't write; only a task that was told to end ends.
+            if broken:
                 raise broken[0] from None
-            raise
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise UploadRejected("the call ended while it was written to") from None
         except grpc.aio.AioRpcError as error:
             raise UploadRejected(error.details() or error.code().name) from error
         return receipt.sha256

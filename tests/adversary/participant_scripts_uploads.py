@@ -366,7 +366,7 @@ async def in_addition(places: Places, upload: Any, *, allowed: str) -> Seen:
 
 async def again_when_done(cheater: Cheater, packed: bytes) -> None:
     await cheater.upload(frames(packed))
-    await cheater.upload(frames(packed))
+    await cheater.upload_unread(frames(packed))
 
 
 async def two_at_once(cheater: Cheater, packed: bytes) -> None:
@@ -383,7 +383,7 @@ async def two_at_once(cheater: Cheater, packed: bytes) -> None:
     while not _reading(cheater):
         await asyncio.sleep(0.002)
     try:
-        await cheater.upload(frames(packed))
+        await cheater.upload_unread(frames(packed))
     finally:
         go_on.set()
         await one
@@ -433,7 +433,7 @@ async def without_credit(places: Places) -> Seen:
 
     async def early(cheater: Cheater, honest: Any) -> Any:
         try:
-            await cheater.upload(frames(cheater.packed))
+            await cheater.upload_unread(frames(cheater.packed))
         except grpc.aio.AioRpcError as error:
             refused.append(error.details() or "")
         return [cheater.wrap(masked_input=honest)]
@@ -475,7 +475,7 @@ async def others_token(places: Places) -> Seen:
         own = cheater.session.welcome.session_token
         for token in (bytes(32), own[:16], b"", flipped(own)):
             try:
-                await cheater.upload(frames(packed), token)
+                await cheater.upload_unread(frames(packed), token)
             except grpc.aio.AioRpcError as error:
                 refused.append(error.details() or "")
         await cheater.upload(frames(packed))

@@ -10,7 +10,7 @@ from unittest import mock
 import grpc
 import pytest
 
-from client.connection import SERVICE, Session
+from client.connection import SERVICE, Session, UploadRejected
 
 
 class NoChunk(Exception):
@@ -71,3 +71,18 @@ def test_a_task_that_is_told_to_end_ends() -> None:
             await task
 
     asyncio.run(play())
+
+
+def test_a_call_that_grpc_gives_up_is_an_upload_that_was_not_taken() -> None:
+    """It cancels the call by itself where it can't write the end of it; the process must not end of that."""
+
+    async def play() -> None:
+        call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call.cancel()
+        channel = mock.Mock()
+        channel.stream_unary.return_value.return_value = call
+        stream = mock.Mock(read=mock.AsyncMock(return_value=grpc.aio.EOF))
+        await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(_two_chunks(None))
+
+    with pytest.raises(UploadRejected):
+        asyncio.run(play())

@@ -299,6 +299,20 @@ class Peer:
         )
         return bytes((await call).sha256)
 
+    async def upload_unread(self, messages: Iterable[bytes], token: bytes | None = None) -> bytes:
+        """As `upload`, where nothing of it is read: asked again if gRPC lost the answer with a write that failed."""
+        again = list(messages)
+        for _ in range(3):
+            try:
+                return await self.upload(again, token)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.INTERNAL:
+                    raise
+            except asyncio.CancelledError:  # gRPC's own, unless somebody told this task to end
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+        return await self.upload(again, token)
+
     def heard(self, kind: str) -> list[Any]:
         """Messages of a kind from the coordinator."""
         return [getattr(message, kind) for message in self.seen if message.WhichOneof("message") == kind]

@@ -28,6 +28,9 @@ from wire.chunks import frames, unframe, varint
 
 Raw = Callable[[grpc.aio.Channel], Any]
 
+# What gRPC makes of a call that is refused while it is still written to; the answer is lost then.
+LOST = (grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)
+
 
 def raw_session(channel: grpc.aio.Channel) -> Any:
     """A control stream that takes and gives bytes."""
@@ -134,7 +137,8 @@ def test_a_session_that_begins_wrong(
             if content is None:
                 await call.done_writing()
             else:
-                await call.write(content)
+                with contextlib.suppress(grpc.aio.AioRpcError):  # it may be refused before it is written
+                    await call.write(content)
             code, _ = await ending(call)
             assert code != grpc.StatusCode.OK
             # The coordinator is as it was: an honest participant opens its session.
@@ -176,7 +180,8 @@ def test_a_stream_that_turns_to_garbage_is_a_dropout(
                 return
             assert self.session is not None
             self.session._call._request_serializer = lambda raw: raw  # bytes instead of messages
-            await self.session._call.write(IN_SESSION[content])
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await self.session._call.write(IN_SESSION[content])
 
     async def scenario() -> None:
         async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
@@ -347,10 +352,10 @@ def test_documents_and_uploads_need_a_token(study_folder: Path, tmp_path: Path, 
                 SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString
             )(request, metadata=metadata)
             assert (await ending(download))[0] == grpc.StatusCode.UNAUTHENTICATED
-            upload = channel.stream_unary(SERVICE + "Upload")(frames(b"vector"), metadata=metadata)
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await upload
-            assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            code = LOST[0]
+            while code in LOST:
+                code = await channel.stream_unary(SERVICE + "Upload")(frames(b"vector"), metadata=metadata).code()
+            assert code == grpc.StatusCode.UNAUTHENTICATED
             session.close()
 
     asyncio.run(scenario())
@@ -378,7 +383,7 @@ def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_folder:
 
     async def attempt(name: str, peer: Peer, data: bytes, token: bytes | None = None) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await peer.upload(frames(data), token)
+            await peer.upload_unread(frames(data), token)
         told.append((name, error.value.details() or ""))
         assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
