@@ -1,9 +1,9 @@
 #!/bin/sh
 # Write the stubs of proto/*.proto: wire/generate.sh [FOLDER]
 #
-# FOLDER (default: the checkout) receives wire/<name>_pb2.py, its .pyi and wire/<name>_pb2_grpc.py. PYTHON is the
-# interpreter that has grpcio-tools (default: .venv-proto, which `make proto` builds). The proto path is mapped,
-# wire=proto, so that the generated modules import each other as `wire.…`.
+# FOLDER (default: the checkout) receives wire/<name>_pb2.py and its .pyi: messages only, since both ends have handlers
+# of their own for the methods (vectors travel as raw bytes). PYTHON is the interpreter that has grpcio-tools (default:
+# .venv-proto, which `make proto` builds). The proto path is mapped, wire=proto, so that generated modules lie in `wire`.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv-proto/bin/python}
@@ -13,4 +13,4 @@ if [ ! -x "$python" ]; then
     exit 2
 fi
 exec "$python" -m grpc_tools.protoc -Iwire=proto \
-    --python_out="$folder" --pyi_out="$folder" --grpc_python_out="$folder" proto/*.proto
+    --python_out="$folder" --pyi_out="$folder" proto/*.proto

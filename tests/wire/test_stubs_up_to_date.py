@@ -34,7 +34,7 @@ def generate(folder: Path) -> None:
 def test_stubs_are_up_to_date(tmp_path: Path) -> None:
     generate(tmp_path)
     made = {path.name: path.read_bytes() for path in (tmp_path / "wire").iterdir()}
-    endings = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+    endings = ("_pb2.py", "_pb2.pyi")
     assert set(made) == {f"{proto.stem}{ending}" for proto in PROTOS for ending in endings}
     present = [path for path in (ROOT / "wire").iterdir() if path.name.endswith(endings)]
     committed = {path.name: path.read_bytes() for path in present}
@@ -47,9 +47,3 @@ def test_the_proto_files_declare_the_versioned_package() -> None:
     assert PROTOS
     for proto in PROTOS:
         assert "\npackage sordino.v1;\n" in proto.read_text(encoding="utf-8"), proto.name
-
-
-def test_generated_modules_import_each_other_as_wire() -> None:
-    for proto in PROTOS:
-        text = (ROOT / "wire" / f"{proto.stem}_pb2_grpc.py").read_text(encoding="utf-8")
-        assert f"\nfrom wire import {proto.stem}_pb2 as " in text
