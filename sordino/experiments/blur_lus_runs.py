@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from learning.datasets import load_labels
+from learning.tasks.votes import VoteOptions
 from sordino.experiments.lab import Lab
 from sordino.experiments.outcome import PAPER, SMALL, Request
 from sordino.experiments.pooled_mlp import NAME as POOLED_MLP
@@ -30,7 +33,7 @@ class BlurLusSizes(Sizes):
         middle: of epsilon, where lambda, c and queries are chosen and all but Table 1 is played.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.
-        queries: grid of AE-DPFL's queries a round.
+        queries: grid of AE-DPFL's queries a round; more than the coordinator has public examples for are left out.
     """
 
     batch_size: int
@@ -225,7 +228,7 @@ class Plays:
         votes = tuned(
             self.lab,
             f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
-            {"queries": sizes.queries},
+            {"queries": _asked(sizes, self.data)},
             lambda *, seed, queries: self.settings(
                 method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0, seed=seed, queries=queries
             ),
@@ -257,6 +260,12 @@ class Plays:
             rows += self.lab.run(f"{method} with a rate of its own", runs)
             choices.append(choice)
         return rows, choices
+
+
+def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
+    """Of the grid of queries what the coordinator has public examples for, over all rounds."""
+    most = math.floor(VoteOptions().pool * len(load_labels(data, "test"))) // sizes.rounds
+    return tuple(one for one in sizes.queries if one <= most) or (max(most, 1),)
 
 
 def _method_options(method: str, weight: float, sparsity: float, queries: int) -> dict[str, Any]:

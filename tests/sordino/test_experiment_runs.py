@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learning.datasets import Dataset
+from learning.datasets import Dataset, load_part
+from learning.options import OptionError
 from learning.task import make_task
-from sordino.experiments import bits, blur_lus, clipping, compression, dropout, lab, word_pairs
+from learning.tasks.votes import VoteLearner
+from sordino.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, lab, word_pairs
 from sordino.experiments import runs as experiment_runs
 from sordino.experiments.lab import FILE, ExperimentError, Lab, Standing
 from sordino.experiments.outcome import PAPER, SMALL, Request
@@ -493,6 +495,24 @@ def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
         assert "--data femnist:PATH" in err
     sizes = clipping.SIZES[PAPER]
     assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
+
+
+def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
+    """Of what ships with Sordino, which is all that there is on a fresh machine."""
+    sizes, data = blur_lus.SIZES[SMALL], "fashion-mnist-subset"
+
+    def begin(queries: int) -> None:
+        voted = make_task("softmax-regression", {"method": "ae-dpfl", "queries": queries})
+        VoteLearner(voted, load_part(data, "test")).prepare(sizes.rounds)
+
+    asked = blur_lus_runs._asked(sizes, data)
+    for queries in sizes.queries:
+        if queries in asked:
+            begin(queries)
+        else:
+            with pytest.raises(OptionError, match="public examples"):
+                begin(queries)
+    assert 1 < len(asked) < len(sizes.queries)
 
 
 def test_plans_of_the_papers_sizes_hold() -> None:
