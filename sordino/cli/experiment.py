@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sordino.cli.experiment_audit import EPILOG, HELP, audit
+from sordino.cli.experiment_audit import EPILOG, HELP, audit, mechanism_names
 from sordino.cli.experiment_runs import add_to
 from sordino.cli.progress_line import counting
 from sordino.cli.verb_group import verb_group
@@ -73,9 +73,7 @@ def dme(
 ) -> int:
     from sordino.plan_options import check_folder, check_picture, check_ranges, numbers, one_of
 
-    names = [name.strip() for name in mechanisms.split(",")]
-    for name in names:
-        one_of("--mechanisms", name, ("ddgauss", "skellam", "gaussian", "local-gaussian"))
+    names = mechanism_names(mechanisms)
     one_of("--data", data, ("sphere", "equal"))
     for option, given, least, most in (
         ("--trials", trials, 0, _MOST_TRIALS),
@@ -119,7 +117,7 @@ def dme(
     settings = list(
         settings_of(
             clients=sorted(set(sizes)),
-            mechanisms=list(dict.fromkeys(names)),
+            mechanisms=names,
             bits=sorted(set(widths)),
             epsilons=sorted(set(targets)),
             common=common,

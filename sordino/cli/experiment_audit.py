@@ -14,7 +14,6 @@ from sordino.cli.progress_line import counting
 from sordino.exit_codes import ExitCode, Failure, listing
 
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.AUDIT, ExitCode.INTERRUPTED)
-_MECHANISMS = ("ddgauss", "skellam", "gaussian", "local-gaussian")
 _MOST = 65_536
 _SEEDS = 1 << 53
 
@@ -41,6 +40,21 @@ class _Scale:
 
 
 _SCALES = {"small": _Scale(8192, 8192, 2), "paper": _Scale(16384, 16384, 3)}
+
+
+def mechanism_names(text: str) -> list[str]:
+    """What ``--mechanisms`` lists, each once.
+
+    Raises:
+        Failure: a name that isn't one.
+    """
+    from mechanisms.statement import VECTOR_MECHANISMS
+    from sordino.plan_options import one_of
+
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        one_of("--mechanisms", name, VECTOR_MECHANISMS)
+    return names
 
 
 def audit(
@@ -82,9 +96,7 @@ def audit(
     from sordino.plan_options import check_picture, check_ranges, numbers, one_of
 
     one_of("--scale", scale, tuple(_SCALES))
-    names = list(dict.fromkeys(name.strip() for name in mechanisms.split(",")))
-    for name in names:
-        one_of("--mechanisms", name, _MECHANISMS)
+    names = mechanism_names(mechanisms)
     divisors = list(dict.fromkeys(numbers("--noise-divided-by", noise_divided_by, float, "numbers")))
     people = _SCALES[scale].canaries if canaries is None else canaries
     values = max(_SCALES[scale].dim, people) if dim is None else dim

@@ -294,6 +294,7 @@ def run(
 ) -> int:
     given = dict(locals())  # the options as they came; what follows changes some
     from learning.task import make_task
+    from mechanisms.statement import VECTOR_MECHANISMS
     from sordino.carried_authority import CarriedAuthority
     from sordino.expected_errors import expected_errors, expected_lines
     from sordino.local_study import make_local_study
@@ -301,8 +302,6 @@ def run(
     from sordino.plan_text import figures_of, plan_lines, terminal_width
     from sordino.study_checks import check_study
 
-    if mechanism == "binomial":
-        raise Failure(ExitCode.INPUT, "--mechanism binomial can be planned, not served. Use ddgauss or skellam.")
     carried = None
     if authority is not None:
         carried = CarriedAuthority.read(authority)
@@ -322,7 +321,7 @@ def run(
         )
     options = study_options(
         given,
-        mechanisms=("ddgauss", "skellam", "gaussian", "local-gaussian"),
+        mechanisms=VECTOR_MECHANISMS,
         samplings=("none", "lottery"),
         name=name if name is not None else directory.resolve().name,
         authority=carried,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from learning.data_names import OWN
+from mechanisms.statement import VECTOR_MECHANISMS
 from sordino.local_study import StudyOptions, check_places, coding_of, plan_for
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from server.configuration import StudyConfiguration
 
 NO_NOISE: Final = "none"
-MECHANISMS: Final = ("ddgauss", "skellam", "gaussian", "local-gaussian", NO_NOISE)
+MECHANISMS: Final = (*VECTOR_MECHANISMS, NO_NOISE)
 SAMPLINGS: Final = ("none", "lottery", "poisson", "fixed")
 INDEPENDENT, EXACT = "independent", "exact"
 DROP_LAWS: Final = (INDEPENDENT, EXACT)
@@ -34,7 +35,7 @@ _NOT_SIMULATED: Final = frozenset(
     | {"ledgers"}
 )
 # How the work is done, not what comes out: a simulation may go on with others.
-_WAYS: Final = frozenset({"workers", "engine", "device"})
+WAYS: Final = frozenset({"workers", "engine", "device"})
 
 
 class SimulationError(ValueError):
@@ -206,7 +207,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first setting that differs and matters, as ``key: before, now``; None where a simulation may go on."""
     flat_before, flat_now = _flat(before), _flat(now)
     for key in sorted(set(flat_before) | set(flat_now)):
-        if key not in _WAYS and flat_before.get(key) != flat_now.get(key):
+        if key not in WAYS and flat_before.get(key) != flat_now.get(key):
             return f"{key} was {flat_before.get(key)!r} and is {flat_now.get(key)!r}"
     return None
 

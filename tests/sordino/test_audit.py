@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from mechanisms.encoder import Encoder
+from mechanisms.statement import VECTOR_MECHANISMS as MECHANISMS
 from sordino.experiments.audit import (
-    MECHANISMS,
     Canaries,
     Observed,
     Setting,

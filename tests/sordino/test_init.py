@@ -247,7 +247,7 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
             "With --participants 0 say --population: the smallest roster with which rounds run, from 20 to 40.",
         ),
         (("--quorum", 3), 2, "--quorum 3 is below --min-survivors 56"),
-        (("--mechanism", "binomial"), 2, "binomial can be planned, not served"),
+        (("--mechanism", "binomial"), 2, "binomial is planned only (sordino plan), neither served nor simulated"),
         (("--clip-rate", 0.2), 2, "add --clip-update"),
         (("--sketch-rows", 15, "--clip-by-layer"), 2, "a sketch mixes the layers"),
         (("--bits", 4), 3, "Use --bits 9"),
