@@ -34,6 +34,18 @@ LARGEST_CLIP: Final = 1e30
 _KINDS: Final[Mapping[str, type]] = {"str": str, "float": float}
 
 
+def update_norm(clips: Sequence[float], sketch_rows: int) -> float:
+    """Norm up to which clips leave an update as it is, data units: what local training aims at.
+
+    The ball that holds all layers. A sketch of L rows is clipped itself, and has about 1 / sqrt(L) of the norm.
+
+    Args:
+        clips: one for each layer, or the sketch's.
+        sketch_rows: L; 0 without a sketch.
+    """
+    return math.hypot(*clips) * math.sqrt(sketch_rows or 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClipRule:
     """The part of a plan that says how updates are clipped.

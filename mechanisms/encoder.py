@@ -36,7 +36,7 @@ from mechanisms.sketch import CountMeanSketch
 from mechanisms.statement import GAUSSIAN, SKELLAM
 from mechanisms.wrap_monitor import WrapEstimate, estimate_wrapping
 
-__all__ = ["Decoded", "Encoder", "InvalidUpdate", "RoundingFailed", "word_dtype"]
+__all__ = ["Decoded", "Encoder", "InvalidUpdate", "RoundingFailed", "word_dtype", "words_of_sum"]
 
 Words = NDArray[np.unsignedinteger[Any]]
 
@@ -50,6 +50,17 @@ class InvalidUpdate(ValueError):
 def word_dtype(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
     """The smallest little-endian unsigned word that holds ``bits`` bits."""
     return np.dtype(f"<u{next(width for width in _WORDS if width >= bits) // 8}")
+
+
+def words_of_sum(total: NDArray[np.uint64], bits: int) -> Words:
+    """Sums modulo 2^64, of which 2^bits is a divisor, modulo 2^bits: what secure aggregation would have opened.
+
+    Returns:
+        The shape of ``total``, of `word_dtype`, each below 2^bits; a fresh array.
+    """
+    words = total.astype(word_dtype(bits))  # keeps the low bits, of which there are at least as many as asked for
+    words &= words.dtype.type((1 << bits) - 1)
+    return words
 
 
 @dataclass(frozen=True)

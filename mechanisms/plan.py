@@ -24,7 +24,7 @@ from mechanisms.calibration import (
     smallest_variance,
     wrap_load,
 )
-from mechanisms.clip_rule import ClipRule
+from mechanisms.clip_rule import ClipRule, update_norm
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.mechanism import adjacency_of
 from mechanisms.privacy_curves import ddgauss_tau
@@ -163,11 +163,8 @@ class Plan(Statement):
         return self.granularity * (self.clipping.bound(clips) / self.clip)
 
     def update_norm(self, clips: Sequence[float]) -> float:
-        """Norm up to which a round with these clips leaves an update as it is, data units: what local training aims at.
-
-        The ball that holds all layers. A sketch of L rows is clipped itself, and has about 1 / sqrt(L) of the norm.
-        """
-        return math.hypot(*clips) * math.sqrt(self.sketch_rows or 1)
+        """`mechanisms.clip_rule.update_norm` of a round with these clips."""
+        return update_norm(clips, self.sketch_rows)
 
     def round_curve(self, honest: int) -> Curve:
         """The Renyi curve of one sum that carries ``honest`` = |u3| - A unknown noise shares, unamplified.

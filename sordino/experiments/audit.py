@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting import Account, RoundCharge
-from mechanisms.encoder import Encoder, word_dtype
+from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.gaussian_exact import gaussian_epsilon
 from mechanisms.rotation import Rotation
 from mechanisms.statement import GAUSSIAN, LOCAL
@@ -46,7 +46,6 @@ Randomness = Callable[[int, int], "RandomBytes"]
 """(round, participant or `COORDINATOR`) -> where their private randomness comes from."""
 COORDINATOR: Final = -1
 
-MECHANISMS: Final = ("ddgauss", "skellam", "gaussian", "local-gaussian")
 REGISTERED_FOR: Final = (1.0, 4.0)
 """Noise is that many times smaller than planned in the worlds that the registered numbers of guesses are best for."""
 CANARY_CLIPS: Final = 5.0
@@ -203,9 +202,8 @@ def _observe_sum(
             total += encoder.encode(canary, private)  # wraps modulo 2^64, a multiple of 2^B
         else:
             total += encoder.encode_nothing(private)
-    total &= np.uint64((1 << plan.bits) - 1)
     survivors = int(present.sum())
-    mean = encoder.decode_sum(total.astype(word_dtype(plan.bits)), survivors, randomness(number, COORDINATOR))
+    mean = encoder.decode_sum(words_of_sum(total, plan.bits), survivors, randomness(number, COORDINATOR))
     along = canaries.along(mean * survivors)
     noise = along.copy()
     noise[: setting.canaries] -= np.where(present & (coins > 0), _contributed(setting), 0.0)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.encoder import Encoder, word_dtype
+from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.plan import InfeasiblePlan
 from sordino.plan_bounds import exact_gaussian_multiplier
 from wire.study import plan_study
@@ -39,7 +39,6 @@ Vectors = NDArray[np.float64]
 
 SPHERE, EQUAL = "sphere", "equal"
 DATA: Final = (SPHERE, EQUAL)
-MECHANISMS: Final = ("ddgauss", "skellam", "gaussian", "local-gaussian")
 EPSILONS: Final = (0.75, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 BITS: Final = (10, 12, 14, 16, 18, 20)
 _CHUNK_ENCODINGS: Final = 4000  # a chunk of trials takes about half a second
@@ -116,8 +115,7 @@ def squared_error(plan: Plan, setting: Setting, trial: int) -> float:
     total = np.zeros(plan.padded_dim, np.uint64)
     for vector in vectors:
         total += encoder.encode(vector, os.urandom)  # wraps modulo 2^64, a multiple of 2^B
-    total &= np.uint64((1 << plan.bits) - 1)
-    mean = encoder.decode_sum(total.astype(word_dtype(plan.bits)), setting.clients, os.urandom)
+    mean = encoder.decode_sum(words_of_sum(total, plan.bits), setting.clients, os.urandom)
     return float(np.mean((mean - vectors.mean(axis=0)) ** 2))
 
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from learning.own_task import TaskMistake
 from mechanisms.accounting import Account, RoundCharge
-from mechanisms.encoder import Decoded, Encoder, word_dtype
+from mechanisms.clip_rule import update_norm
+from mechanisms.encoder import Decoded, Encoder, words_of_sum
 from mechanisms.plan import Plan
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import reader_curve
@@ -232,10 +233,7 @@ class Rounds:
         self, round_: int, survivors: NDArray[np.int64], seed: bytes, secure: SecureSum | None, clock: _Clock
     ) -> tuple[NDArray[Any], list[Shard]]:
         """What the coordinator gets to see, and what only a simulation knows of how it came about."""
-        if self.plan is None:
-            reach = math.hypot(*self.clips) * math.sqrt(self._here.sketch_rows or 1)  # as `Plan.update_norm` has it
-        else:
-            reach = self.plan.update_norm(self.clips)
+        reach = update_norm(self.clips, self._here.sketch_rows)
         broadcast = self.learner.broadcast()
         assignments = [
             Assignment(
@@ -270,8 +268,7 @@ class Rounds:
             clock.add("aggregation", now)
             return completed.total, shards
         if self.plan is not None:
-            total &= np.uint64((1 << self.plan.bits) - 1)
-            total = total.astype(word_dtype(self.plan.bits))
+            total = words_of_sum(total, self.plan.bits)
         clock.add("aggregation", now)
         return total, shards
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.clip_rule import FIXED, GEOMETRIC, LINEAR, SCALINGS, ClipRule
+from mechanisms.clip_rule import FIXED, GEOMETRIC, LINEAR, SCALINGS, ClipRule, update_norm
 from mechanisms.encoder import Encoder
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.randomness import RandomBytes
@@ -66,6 +66,12 @@ def test_updates_as_published() -> None:
     assert linear.updated((0.01,), (1.0,)) == (pytest.approx(0.001),)  # never negative, never zero
     assert ClipRule.flat(4, 2.0).updated((2.0,), ()) == (2.0,)
     assert replace(rule, clips=(1e-30,)).updated((1e-30,), (1.0,)) == (1e-30,)
+
+
+def test_what_fits_within_the_clips() -> None:
+    assert update_norm((3.0, 4.0), 0) == 5
+    assert update_norm((2.0,), 9) == 6  # a sketch of 9 rows has about a third of the norm
+    assert plan_with(ClipRule(layers=(3, 1), clips=(3.0, 4.0))).update_norm((3.0, 4.0)) == 5
 
 
 BAD: list[dict[str, Any]] = [

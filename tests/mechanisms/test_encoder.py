@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms.encoder import Encoder, InvalidUpdate, word_dtype
+from mechanisms.encoder import Encoder, InvalidUpdate, word_dtype, words_of_sum
 from mechanisms.plan import Plan, make_plan
 from mechanisms.randomness import RandomBytes, RandomnessFailed
 
@@ -47,6 +47,15 @@ def test_words_are_the_smallest_that_fit() -> None:
     assert [word_dtype(b).str for b in (1, 8, 9, 16, 17, 32, 33, 62)] == [
         "|u1", "|u1", "<u2", "<u2", "<u4", "<u4", "<u8", "<u8",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [1, 8, 9, 32, 33, 62])
+def test_a_sum_is_taken_modulo_a_power_of_two(bits: int) -> None:
+    total = np.array([0, 1, 2**bits - 1, 2**bits, 2**bits + 5, 2**64 - 1], np.uint64)
+    words = words_of_sum(total, bits)
+    assert words.dtype == word_dtype(bits)
+    assert words.tolist() == [number % 2**bits for number in total.tolist()]
+    assert int(total[-1]) == 2**64 - 1  # left as it is
 
 
 @pytest.mark.parametrize("bits", [12, 16, 17, 24])
