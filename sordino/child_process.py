@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sordino.processes import cpu_seconds, peak_resident_mb
+from sordino.processes import BLAS_THREADS, cpu_seconds, peak_resident_mb
 
 STOP_S: Final = 8.0
 """How long a process may take to end when asked, before it is made to."""
@@ -109,8 +109,7 @@ def child_environment() -> dict[str, str]:
     each.
     """
     environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("SORDINO_")}
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment[name] = "1"
+    environment |= dict.fromkeys(BLAS_THREADS, "1")
     home = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH", "")]))
     environment["PYTHONUNBUFFERED"] = "1"

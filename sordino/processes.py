@@ -20,6 +20,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _M_ARENA_MAX: Final = -8
 _POLL_S: Final = 1.0
+BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that say how many threads compute linear algebra; they are read when numpy is imported."""
 
 
 def end_with_parent(parent: int) -> None:
@@ -42,6 +44,12 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def one_thread_each() -> None:
+    """Have processes that are started from here on share the cores, one thread for each: what is set already holds."""
+    for name in BLAS_THREADS:
+        os.environ.setdefault(name, "1")
 
 
 def leave_no_core() -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.experiments.runs import UNAVAILABLE, Row, Run, play
+from sordino.processes import end_with_parent, one_thread_each
 
 FILE: Final = "runs.jsonl"
-_BLAS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ExperimentError(ValueError):
@@ -137,12 +137,6 @@ def _data_of(run: Run) -> tuple[Any, ...]:
     return (study.dataset, study.partition, study.seed, study.participants, study.alpha)
 
 
-def _begin(parent: int) -> None:
-    from sordino.processes import end_with_parent
-
-    end_with_parent(parent)
-
-
 def _played(runs: Sequence[Run], workers: int) -> Iterator[tuple[Run, Row]]:
     """Runs with their rows as they come, in any order."""
     if workers == 1 or len(runs) < 2:
@@ -151,12 +145,11 @@ def _played(runs: Sequence[Run], workers: int) -> Iterator[tuple[Run, Row]]:
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
-    for name in _BLAS:
-        os.environ.setdefault(name, "1")  # one thread for each process: they share the cores
+    one_thread_each()
     # Spawned: libraries that run threads don't survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        min(workers, len(runs)), mp_context=context, initializer=_begin, initargs=(os.getpid(),)
+        min(workers, len(runs)), mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
     ) as pool:
         futures = {pool.submit(play, run): run for run in runs}
         try:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Final, Protocol
 
+from sordino.processes import end_with_parent, one_thread_each
 from sordino.simulation.participants import Assignment, Participants, Shard
 from sordino.simulation.settings import RAY, SimulationSettings
 
@@ -42,12 +43,12 @@ class OneProcess:
 
 AHEAD: Final = 2
 """Shards that wait for each worker."""
-_BLAS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _here: Participants | None = None  # of a worker process
 
 
-def _begin(settings: SimulationSettings) -> None:
+def _begin(settings: SimulationSettings, parent: int) -> None:
     global _here
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who started us sees to it
     _here = Participants(settings)
 
@@ -65,12 +66,11 @@ class Processes:
     """
 
     def __init__(self, settings: SimulationSettings, workers: int) -> None:
-        for name in _BLAS:
-            os.environ.setdefault(name, "1")  # one thread for each process: they share the cores
+        one_thread_each()
         # Not by fork: libraries that run threads don't survive it.
         context = get_context("spawn")
         self._workers = workers
-        self._pool = ProcessPoolExecutor(workers, context, _begin, (settings,))
+        self._pool = ProcessPoolExecutor(workers, context, _begin, (settings, os.getpid()))
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
         """Spread over the processes, a few shards ahead of what is taken: models and sums may be long."""

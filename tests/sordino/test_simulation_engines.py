@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -68,6 +69,43 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SimulationError, match=r"pip install '\.\[ray\]'"):
         simulate_study(replace(QUIET, engine="ray"))
+
+
+SIMULATION = "simulate_study(replace(own.QUIET, workers=2), on_row=lambda row: kill())"
+EXPERIMENT = """
+from sordino.experiments.lab import Lab
+from sordino.experiments.runs import Run
+runs = [Run({}, replace(own.QUIET, seed=seed)) for seed in (1, 2)]
+Lab(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
+"""
+KILLED = """
+import multiprocessing, os, signal, tests.sordino.test_simulation_engines as own
+from dataclasses import replace
+from sordino import simulate_study
+
+def kill():
+    print(len(multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("work", [SIMULATION, EXPERIMENT], ids=["simulation", "experiment"])
+def test_workers_end_with_whoever_started_them_and_is_killed(work: str) -> None:
+    """They have its standard output, which ends when the last of them does."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", KILLED + work],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        told, _ = started.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)  # those that stayed
+        raise
+    assert (started.returncode, told) == (-signal.SIGKILL, "2\n")
 
 
 WITH_RAY = """
