@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from learning.parameters import Parameters
+from learning.task_names import WITHOUT_TORCH
 from sordino.default_bounds import beyond_bounds
 from sordino.guarantee import guarantee
 from sordino.simulation import record
@@ -139,9 +140,8 @@ def simulate_study(
 def configuration_of(rounds: Rounds) -> dict[str, Any]:
     """The first line: all that the result depends on but the noise."""
     settings = rounds.settings
-    more = (["torch"] if settings.study.task not in ("softmax-regression",) else []) + (
-        ["ray"] if settings.engine == RAY else []
-    )
+    more = [] if settings.study.task in WITHOUT_TORCH else ["torch"]
+    more += ["ray"] if settings.engine == RAY else []
     plan = rounds.plan
     holds = None if plan is None else guarantee(plan.to_json())
     return {

@@ -31,6 +31,7 @@ from sordino.simulation.cohorts import cohort_of, survivors_of
 from sordino.simulation.participants import load_data, shards_of
 from sordino.simulation.record import Record
 from sordino.simulation.rounds import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Rounds
+from sordino.simulation.run import configuration_of
 from sordino.simulation.secure_sum import SecureSum
 from sordino.simulation.settings import SimulationError, study_of
 from wire.study import round_parameters
@@ -379,6 +380,14 @@ def test_the_file_says_everything(tmp_path: Path) -> None:
     first, *_, last = lines_of(quiet)
     assert (first["private"], last["epsilon_coordinator"]) == (False, None)
     assert (first["guarantee"], last["guarantee"]) == (None, None)
+
+
+@pytest.mark.parametrize(("task", "counts"), [("softmax-regression", False), ("mlp", False), ("cnn", True)])
+def test_torchs_version_is_told_where_it_computes(task: str, counts: bool) -> None:
+    if counts:
+        pytest.importorskip("torch")
+    configuration = configuration_of(Rounds(changed(QUIET, task=task)))
+    assert ("torch" in configuration["versions"]) == counts
 
 
 @pytest.mark.parametrize("torn", [False, True])
