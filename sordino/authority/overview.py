@@ -9,6 +9,7 @@ from sordino.authority.folder import AuthorityFolder
 from sordino.authority.invitations import duration
 from sordino.authority.requests import newest_roster
 from sordino.authority.store import AuthorityStore, Invitation
+from sordino.plurals import counted
 from wire.enrolment import show_fingerprint
 
 
@@ -92,7 +93,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     has = max((version["version"] for version in found["versions"] if version["published"]), default=0)
     for version in found["versions"][-10:]:
         published = "" if version["version"] <= has else "not confirmed by the coordinator yet"
-        participants = f"{version['participants']} participant{'' if version['participants'] == 1 else 's'}"
+        participants = counted(version["participants"], "participant")
         result.append(f"  {version['version']:>4}  {_minute(version['signed'])}  {participants}  {published}".rstrip())
     return result
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from sordino.plurals import counted
+
 _COLUMNS: Final = ("lower bound", "expected", "proved", "right", "noise found")
 
 
@@ -46,7 +48,7 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
     first = rows[0]
     wide = max(len(name_of(row)) for row in rows)
     lines = [
-        f"{first['canaries']} canaries, {first['dim']} values, {_rounds(first)}, "
+        f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "
         f"{100 * first['leaving']:g} % leave, delta {first['delta']:g}, seed {first['seed']}",
         f"Lower bounds on epsilon at {100 * (1 - first['error']):g} % confidence each, from one run each.",
         "",
@@ -64,10 +66,6 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
     if not body["accused"]:
         lines.append("Nothing found. An audit can refute a claim, not prove it: a bound far below is no sign of slack.")
     return lines
-
-
-def _rounds(row: Mapping[str, Any]) -> str:
-    return f"{row['rounds']} round{'s' if row['rounds'] > 1 else ''}"
 
 
 def draw(body: Mapping[str, Any], file: Path) -> None:
@@ -114,7 +112,7 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
         figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9)
         first = rows[0]
         note = (
-            f"{first['canaries']} canaries, {first['dim']} values, {_rounds(first)}, delta {first['delta']:g}; "
-            f"each bound holds at {100 * (1 - first['error']):g} %."
+            f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "
+            f"delta {first['delta']:g}; each bound holds at {100 * (1 - first['error']):g} %."
         )
         save(figure, file, note)

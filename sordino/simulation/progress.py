@@ -15,6 +15,7 @@ from rich.text import Text
 from sordino.guarantee import unspent
 from sordino.plurals import counted
 from sordino.simulation.record import ABORTED, ROUND
+from sordino.simulation.rounds import ABORTED as ROUND_ABORTED
 from sordino.statistic_text import headline, table_rows
 
 _MOST_VALUES: Final = 32
@@ -154,7 +155,7 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
     """What came of it, one line a figure."""
     rounds = configuration["settings"]["study"]["rounds"]
     lines = [f"{summary['outcome']}: {summary['rounds_completed']} of {rounds}"]
-    if summary["outcome"] == "round aborted":
+    if summary["outcome"] == ROUND_ABORTED:
         lines.append(abort_line(configuration))
     if summary["accuracy"] is not None:
         lines.append(f"accuracy    {summary['accuracy']:.4f} after round {summary['evaluated_after']}")
@@ -183,7 +184,7 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
         aborted = summary["aborted_attempts"]
         lines.append(
             f"survivors   {summary['survivors']:.1f} a round"
-            + (f"; {aborted} {'attempt' if aborted == 1 else 'attempts'} aborted" if aborted else "")
+            + (f"; {counted(aborted, 'attempt')} aborted" if aborted else "")
         )
     lines += diverged_lines(summary, "client_rate" in configuration["settings"]["study"]["task_options"])
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in summary["seconds"].items() if seconds >= 0.05)
