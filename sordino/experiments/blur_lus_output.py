@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from sordino.experiments.blur_lus_runs import DDGAUSS, FEDAVG, OURS, VOTES
 from sordino.experiments.curves import Axes, Band, Picture, Series
 from sordino.experiments.lab import labels_of
 from sordino.experiments.runs import NORMS, Row
@@ -25,8 +26,7 @@ from sordino.experiments.tables import (
 
 _NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
 _OF_ALL: Final = "Epsilons are the largest of a line's methods."
-_VOTES: Final = "AE-DPFL"
-_COLOURS: Final = {"DP-FedAvg": 0, _VOTES: 2, "DDGauss": 1, "BLUR + LUS": 3}
+_COLOURS: Final = {FEDAVG: 0, VOTES: 2, DDGAUSS: 1, OURS: 3}
 _WORDS: Final = {
     "epsilon": CONDITIONAL,
     "alpha": "alpha of Dirichlet",
@@ -110,7 +110,7 @@ def rates_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
         own = [row for row in rows if row["labels"]["method"] == method]
         found = [value for row in own if (value := accuracy(row)) is not None]
         labels = own[0]["labels"] if own else {"rate": None, "clip": None}
-        clip = "" if method == _VOTES else f"{labels['clip']:g}"
+        clip = "" if method == VOTES else f"{labels['clip']:g}"
         body.append([method, labels["rate"], clip, Share(Mean.of(found)) if found else "not run"])
     title = "Every method with a local rate and S of its own"
     return Table("blur-lus-own-rates", title, ("method", "local rate", "S", "accuracy, %"), body, _NOTE)
@@ -125,14 +125,14 @@ def by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Se
             method,
             {value: means[method, value] for value in values if (method, value) in means},
             _COLOURS.get(method, 4),
-            dashed=method in ("DDGauss", _VOTES),
+            dashed=method in (DDGAUSS, VOTES),
         )
         for method in methods
     ]
     axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
-    others = [one for one in series if one.name != _VOTES]
+    others = [one for one in series if one.name != VOTES]
     if len(others) < len(series):
-        axes.append(replace(axes[0], title=f"Without {_VOTES}", series=others))
+        axes.append(replace(axes[0], title=f"Without {VOTES}", series=others))
     return Picture(name, axes, "Mean and standard error over seeds.", columns=len(axes))
 
 

@@ -12,18 +12,19 @@ from typing import Any, Final
 
 from sordino.local_study import StudyOptions
 from sordino.simulation.record import finite, versions
+from sordino.simulation.rounds import ROUNDS_DONE
 from sordino.simulation.run import SimulationResult, simulate_study
-from sordino.simulation.settings import SimulationSettings
+from sordino.simulation.settings import WAYS, SimulationSettings
 
 Row = dict[str, Any]
 
-DONE, INFEASIBLE, UNAVAILABLE = "rounds done", "infeasible", "unavailable"
+DONE, INFEASIBLE, UNAVAILABLE = ROUNDS_DONE, "infeasible", "unavailable"
 NORMS: Final = ("0.1", "0.5", "0.9")
 """Quantiles of the norms before clipping that a row keeps."""
 FORMAT: Final = 1
 """Raised by hand where equal settings come to mean something else."""
 # How the work is done, not what comes out.
-_WAYS: Final = ("workers", "engine", "device", "batched")
+_WAYS: Final = WAYS | {"batched"}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from learning.datasets import Dataset, load_part
 from learning.options import OptionError
 from learning.task import make_task
 from learning.tasks.votes import VoteLearner
+from sordino.cli.experiment_runs import EXPERIMENTS
 from sordino.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, lab, word_pairs
 from sordino.experiments import runs as experiment_runs
 from sordino.experiments.lab import FILE, ExperimentError, Lab, Standing
@@ -540,6 +541,11 @@ def test_plans_of_the_papers_sizes_hold() -> None:
         assert plan is not None
         assert plan.dim == dim
         assert plan.sampling_rate == pytest.approx(sizes.cohort / sizes.participants)
+
+
+@pytest.mark.parametrize("module", [bits, blur_lus])
+def test_the_command_knows_an_experiments_parts(module: Any) -> None:
+    assert EXPERIMENTS[module.NAME][-1] == module.PARTS
 
 
 @pytest.mark.parametrize(
