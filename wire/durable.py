@@ -13,6 +13,7 @@ import fcntl
 import os
 import queue
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -75,19 +76,21 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=10, isolation_level=None)
 
 
-def replace_durably(path: Path, data: bytes, *, at_once: bool = True) -> None:
-    """Give a small file new content that is whole after any crash, the old or the new; its mode is then 0600.
+def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int | None = 0o600) -> None:
+    """Give a small file new content that is whole after any crash, the old or the new.
 
     Args:
+        mode: that it then has; None keeps that of the file, which is there.
         at_once: the new content is there after a crash that comes later; else the old may be back.
 
     Raises:
         OSError: the folder takes no writes.
     """
     temporary = path.with_name(path.name + ".new")
+    mode = stat.S_IMODE(path.stat().st_mode) if mode is None else mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)  # one that a crash left here may have another mode
+        os.fchmod(descriptor, mode)  # one that a crash left here may have another mode
         rest = memoryview(data)
         while rest:  # a disk that fills takes a part first, and says so only when it is asked again
             rest = rest[os.write(descriptor, rest) :]

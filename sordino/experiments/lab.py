@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sordino.experiments.runs import UNAVAILABLE, Row, Run, play
 from sordino.processes import end_with_parent, one_thread_each
+from wire.durable import replace_durably
 
 FILE: Final = "runs.jsonl"
 
@@ -112,10 +113,7 @@ class Lab:
         for number, line in enumerate(lines, start=1):
             row = _row(line)
             if row is None and number == len(lines):  # cut off while it was written
-                whole = "".join(one + "\n" for one in lines[:-1])
-                draft = file.with_name(f".{file.name}.{os.getpid()}")
-                draft.write_text(whole, encoding="utf-8")
-                os.replace(draft, file)
+                replace_durably(file, "".join(one + "\n" for one in lines[:-1]).encode(), mode=None)
             elif row is None:
                 raise ExperimentError(
                     f"{file}, line {number}, is no run of an experiment: remove the line, or name another folder"

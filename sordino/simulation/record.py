@@ -24,6 +24,7 @@ from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, s
 from learning.learner import State
 from learning.parameters import Parameters
 from sordino.simulation.settings import SimulationError, difference
+from wire.durable import replace_durably
 
 FORMAT: Final = 1
 CONFIGURATION, ROUND, ABORTED, RESUMED, SUMMARY = "configuration", "round", "aborted", "resumed", "summary"
@@ -169,10 +170,9 @@ class Record:
             raise SimulationError(f"{error}; remove it and {self.path} to begin anew") from error
 
     def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """All lines anew: the old file or the new one is there, never a part."""
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        draft.write_text("".join(map(line_of, lines)), encoding="utf-8")
-        os.replace(draft, self.path)
+        """All lines anew: after any crash the old file or the new one is there, never a part."""
+        self.path.touch()  # an empty file is a new one
+        replace_durably(self.path, "".join(map(line_of, lines)).encode(), mode=None)
 
 
 def line_of(row: Mapping[str, Any]) -> str:

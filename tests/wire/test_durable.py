@@ -237,3 +237,13 @@ def test_a_replaced_file_is_private(tmp_path: Path) -> None:
     (tmp_path / "head.new").chmod(0o644)
     replace_durably(tmp_path / "head", b"content")
     assert mode(tmp_path / "head") == 0o600
+
+
+def test_a_replaced_file_keeps_its_mode_where_that_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_bytes(b"old")
+    file.chmod(0o640)
+    replace_durably(file, b"new", mode=None)
+    assert (file.read_bytes(), mode(file)) == (b"new", 0o640)
+    replace_durably(file, b"newer", mode=0o604)
+    assert mode(file) == 0o604
