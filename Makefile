@@ -80,7 +80,7 @@ fuzz-long: ## the same with ten minutes each (some hours)
 adversary: .venv/.stamp ## coordinators and participants that cheat, and what naive ones lose (two minutes)
 	@.venv/bin/python -m tests.adversary $(ADVERSARY_ARGS)
 
-methods: .venv/.stamp ## every method, model and statistic over the real protocol; METHODS_ARGS=--large: the papers' models too
+methods: .venv/.stamp ## every method, clip rule and statistic over the real protocol; METHODS_ARGS=--large: the papers' models too
 	@.venv/bin/python -m tests.methods $(METHODS_ARGS)
 
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out

@@ -141,10 +141,10 @@ class Session:
             receipt: pb.UploadReceipt = await call
         except asyncio.CancelledError:
             # gRPC cancels a call whose chunks fail, or whose end it can't write; only a task that was told to end ends.
-            if broken:
-                raise broken[0] from None
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
+            if broken:
+                raise broken[0] from None
             raise UploadRejected("the call ended while it was written to") from None
         except grpc.aio.AioRpcError as error:
             raise UploadRejected(error.details() or error.code().name) from error

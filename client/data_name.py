@@ -37,9 +37,13 @@ def user_data_name(identity: str, user: int) -> str:
     return _digest([identity, "user", user])
 
 
-def own_data_name(content_sha256: str) -> str:
-    """Of a file of her own, by its examples, wherever it lies. A file that was changed has another name."""
-    return _digest(["own", content_sha256])
+def own_data_name(content_sha256: str, identity: bytes = b"") -> str:
+    """Of a file of her own, by its examples, wherever it lies. A file that was changed has another name.
+
+    Args:
+        identity: her public key where another participant of the same host has a file of the same content.
+    """
+    return _digest(["own", content_sha256, *([identity.hex()] if identity else [])])
 
 
 def no_data_name(identity: bytes) -> str:

@@ -289,10 +289,12 @@ class Participant:
 
     async def _train(self, model: asyncio.Task[RoundModel], plan: Plan) -> NDArray[np.float32] | None:
         begun = await model
-        parameters = unflatten(begun.vector, self._shapes)
-        loop = asyncio.get_running_loop()
         norm = plan.update_norm(begun.clips)
-        return await loop.run_in_executor(self._trainer, self._local_update, parameters, norm)
+
+        def train() -> NDArray[np.float32] | None:  # a large model is copied there too
+            return self._local_update(unflatten(begun.vector, self._shapes), norm)
+
+        return await asyncio.get_running_loop().run_in_executor(self._trainer, train)
 
     def _local_update(self, parameters: Parameters, l2_clip: float) -> NDArray[np.float32] | None:
         """The contribution, shape (dim,), always finite; None where training failed or diverged.

@@ -6,6 +6,7 @@ is padding, 1 to V the V most frequent words, V + 1 any other word, V + 2 the be
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -114,6 +115,7 @@ def _user(vocabulary: Vocabulary, user: str, group: PlainGroup) -> Block:
     tokens = group.texts("tokens")
     count = min(tokens.shape[0], SENTENCES_OF_A_USER)
 
+    @functools.cache  # features and labels are asked for one after the other
     def read() -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         return vocabulary.sequences([sentence.split(maxsplit=WORDS) for sentence in tokens.first_texts(count)])
 

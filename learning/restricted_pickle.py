@@ -98,18 +98,31 @@ class _Type:
         return np.dtype(self.order + self.name) if self.name[0] != "O" else np.dtype(object)
 
 
+class _Budget:
+    """What may be made of things that stand in the pickle once and are referred to often: as much as it has bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise PickleRefused(_GROWS)
+
+
 class Array:
     """What stands for a numpy array until the whole pickle is read."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, objects: _Budget) -> None:
         self.value: NDArray[Any] | None = None
+        self._objects = objects
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, content = state
-        self.value = _array(content, kind, shape, "F" if fortran else "C")
+        self.value = _array(content, kind, shape, "F" if fortran else "C", self._objects)
 
 
-def _array(content: Any, kind: Any, shape: Any, order: str) -> NDArray[Any]:
+def _array(content: Any, kind: Any, shape: Any, order: str, objects: _Budget) -> NDArray[Any]:
     if not isinstance(kind, _Type) or not isinstance(shape, tuple) or len(shape) > _MOST_AXES:
         raise PickleRefused("a malformed array")
     if not all(type(extent) is int and 0 <= extent <= _LARGEST for extent in shape):
@@ -121,6 +134,7 @@ def _array(content: Any, kind: Any, shape: Any, order: str) -> NDArray[Any]:
             raise PickleRefused("a malformed array of objects")
         if any(type(one) not in _SCALARS for one in content):
             raise PickleRefused("an array of other things than numbers and text")
+        objects.spend(size)
         values = np.empty(size, dtype=object)
         values[:] = content
     else:
@@ -170,29 +184,37 @@ class _Callable:
         raise PickleRefused("it changes what it may only call")
 
 
-class _FromBuffer(_Callable):
+class _Reconstruct(_Callable):
+    __slots__ = ("_objects",)
+
+    def __init__(self, objects: _Budget) -> None:
+        self._objects = objects
+
+    def __call__(self, *_: Any) -> Array:
+        return Array(self._objects)
+
+
+class _FromBuffer(_Reconstruct):
     __slots__ = ()
 
-    def __call__(self, content: Any, kind: Any, shape: Any, order: Any) -> Array:
-        made = Array()
-        made.value = _array(content, kind, shape, "F" if order == "F" else "C")
+    def __call__(self, content: Any, kind: Any, shape: Any, order: Any) -> Array:  # type: ignore[override]
+        made = Array(self._objects)
+        made.value = _array(content, kind, shape, "F" if order == "F" else "C", self._objects)
         return made
 
 
 class _Encode(_Callable):
     """``codecs.encode`` to Latin-1: how Python 3 writes bytes for Python 2."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_characters",)
 
     def __init__(self, most: int) -> None:
-        self._left = most  # characters: a text that is remembered may be encoded again and again
+        self._characters = _Budget(most)  # a text that is remembered may be encoded again and again
 
     def __call__(self, text: Any, encoding: Any) -> bytes:
         if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
             raise PickleRefused("a call of codecs.encode")
-        self._left -= len(text)
-        if self._left < 0:
-            raise PickleRefused(_GROWS)
+        self._characters.spend(len(text))
         return text.encode("latin-1")
 
 
@@ -213,9 +235,9 @@ class _NewIndex(_Callable):
 _GROWS: Final = "it grows when it is read: parts of it stand there many times"
 _NDARRAY: Final = "ndarray"
 _ENCODE: Final = ("_codecs", "encode")
+_RECONSTRUCT: Final = tuple((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core"))
+_FROM_BUFFER: Final = tuple((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core"))
 _NUMPY: Final[dict[tuple[str, str], Any]] = {
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): Array for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer() for core in ("core", "_core")},
     ("numpy", "dtype"): _Type,
     ("numpy", _NDARRAY): _NDARRAY,
 }
@@ -233,12 +255,15 @@ _PANDAS: Final[dict[tuple[str, str], Any]] = {
 class _Restricted(pickle.Unpickler):
     def __init__(self, content: bytes, encoding: str) -> None:
         super().__init__(io.BytesIO(content), encoding=encoding)
-        self._encode = _Encode(len(content))
+        objects = _Budget(len(content))
+        self._spending = {
+            _ENCODE: _Encode(len(content)),
+            **dict.fromkeys(_RECONSTRUCT, _Reconstruct(objects)),
+            **dict.fromkeys(_FROM_BUFFER, _FromBuffer(objects)),
+        }
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == _ENCODE:
-            return self._encode
-        found = _NUMPY.get((module, name)) or _PANDAS.get((module, name))
+        found = (self._spending | _NUMPY | _PANDAS).get((module, name))
         if found is None:
             raise PickleRefused(f"it names {module}.{name}, which no data set needs")
         return found
@@ -254,12 +279,10 @@ class _Plain:
     """
 
     def __init__(self, most: int) -> None:
-        self._left = most
+        self._things = _Budget(most)
 
     def of(self, value: Any) -> Any:
-        self._left -= 1
-        if self._left < 0:
-            raise PickleRefused(_GROWS)
+        self._things.spend(1)
         if isinstance(value, Array) and value.value is not None:
             return value.value
         if type(value) is dict:

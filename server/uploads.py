@@ -103,6 +103,9 @@ class Uploads:
     def _stalled(self) -> str:
         return f"nothing arrived for {self.stall_s:g} s"
 
+    def _too_slow(self) -> str:
+        return f"it arrived at less than {self.slowest_bytes_s / 1024:g} KiB a second"
+
     async def stage(self, participant: int, chunks: AsyncIterator[bytes]) -> tuple[Offer, bytearray]:
         """Read one whole vector.
 
@@ -119,16 +122,23 @@ class Uploads:
         staged = bytearray()
         loop = asyncio.get_running_loop()
         try:
-            latest = loop.time() + self.stall_s + self.size / self.slowest_bytes_s
+            arrived, begun = loop.time(), 0.0
             async with asyncio.timeout(self.stall_s) as offer.patience:
                 async for message in chunks:
-                    offer.patience.reschedule(min(loop.time() + self.stall_s, latest))
+                    arrived = loop.time()
+                    begun = begun or arrived
                     staged += unframe(message)
+                    # From the first byte on: credits are few, and whoever sends a byte now and then would hold one for
+                    # as long as a whole vector may take.
+                    latest = begun + self.stall_s + len(staged) / self.slowest_bytes_s
+                    offer.patience.reschedule(min(arrived + self.stall_s, latest))
                     if len(staged) > self.size:
                         raise MalformedUpload(f"the vector is longer than {self.size} bytes")
         except TimeoutError as error:
-            reason = self._stalled() if offer.granted else "the participant left the attempt during its upload"
-            raise UploadRefused(reason) from error
+            if not offer.granted:
+                raise UploadRefused("the participant left the attempt during its upload") from error
+            slow = loop.time() < arrived + self.stall_s
+            raise UploadRefused(self._too_slow() if slow else self._stalled()) from error
         except InvalidChunk as error:
             raise MalformedUpload(str(error)) from error
         finally:

@@ -236,9 +236,10 @@ def _one_step(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, planned: int) -> None:
     """Hold examples and number of values against what is stated, and make no model for it."""
-    from learning.options import AE_DPFL
+    from learning.options import AE_DPFL, OptionError
     from learning.parameters import dimension
     from learning.task import model_shapes, options_of
+    from learning.tasks.votes import VoteOptions, check_questions
     from mechanisms.statement import LARGEST_DIM
 
     shape = getattr(options_of(name, options), "example_shape", None)
@@ -250,6 +251,10 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
     if options.get("method") == AE_DPFL:  # the model stays with her, so no plan states its size
         if values > most:
             raise Failure(ExitCode.INPUT, f"the task {name} has a model of {values} values; at most {most} are tried")
+        try:
+            check_questions(int(options.get("queries", VoteOptions.queries)), first.features.shape[1:])
+        except OptionError as error:
+            raise Failure(ExitCode.INPUT, f"the task {name}: {error}", "ask the study's owner") from None
     elif values != planned:
         raise Failure(
             ExitCode.INPUT,

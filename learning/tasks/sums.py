@@ -172,7 +172,7 @@ class Mean(StatisticTask):
             answered, share, error = float(a + b), None, None
             if answered > _TOO_FEW * answered_error:  # else the quotient says nothing
                 share = min(max(float(a) / answered, 0.0), 1.0)
-                error = self._errors(estimate.stddev / answered, share)[len(values)]
+                error = float(second - first) * (estimate.stddev / answered) * math.hypot(share, 1 - share)
             told: dict[str, Any] = {
                 "name": column_name(column),
                 "value": None if share is None else float(first + (second - first) * share),

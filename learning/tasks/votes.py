@@ -16,7 +16,7 @@ import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
 from learning.task import Classifier
 
+LARGEST_QUESTIONS: Final = 1 << 26
+"""Most values, float32, of all queries of one round."""
 _MOST_KEPT_BYTES: Final = 1 << 28
 """Of local models that one process keeps, so that nobody trains anew in each round."""
 _MOST_KEPT: Final = 256
@@ -82,6 +84,20 @@ class VoteTaskOptions:
         return {"method": AE_DPFL, **self.votes.to_mapping(), **base}
 
 
+def check_questions(queries: int, example_shape: Sequence[int]) -> None:
+    """What the coordinator may send each round stays in memory until its digest is known.
+
+    Raises:
+        OptionError: all queries of a round together are too large.
+    """
+    values = queries * math.prod(example_shape)
+    if values > LARGEST_QUESTIONS:
+        raise OptionError(
+            f"option 'queries' is {queries}: of examples with {math.prod(example_shape)} values a round would have "
+            f"{values}, and at most {LARGEST_QUESTIONS} are taken; lower it"
+        )
+
+
 class Votes:
     """A classification task whose participants vote instead of sending changes of a model."""
 
@@ -128,6 +144,7 @@ class Votes:
             raise OptionError(
                 f"method {AE_DPFL!r} asks about images or rows of numbers of one label each; task {name!r} is of words"
             )
+        check_questions(votes.queries, local.example_shape)
         changed: dict[str, object] = {"local_epochs": votes.server_epochs}
         if hasattr(base, "local_steps"):
             changed["local_steps"] = 0

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from learning.datasets import DatasetError, has_part
 from sordino.experiments.curves import NAMES, Axes, Picture, Series
 from sordino.experiments.lab import ExperimentError, Lab, labels_of
 from sordino.experiments.outcome import PAPER, SMALL, Outcome, Request
@@ -36,6 +37,8 @@ from sordino.simulation.settings import SimulationSettings
 NAME: Final = "bits"
 IMAGES, TEXT = "images", "text"
 PARTS: Final = (IMAGES, TEXT)
+WORDS: Final = "shakespeare-200"
+"""The text of the small scale."""
 DISTRIBUTED: Final = {"ddgauss": "discrete Gaussian", "skellam": "Skellam"}
 CENTRAL: Final = "gaussian"
 MOST_BITS: Final = 24
@@ -65,7 +68,7 @@ SIZES: Final = {
         rates=(0.05, 0.1, 0.2),
     ),
     (SMALL, TEXT): BitsSizes(
-        data="shakespeare-200",
+        data=WORDS,
         task=WORD_PAIRS,
         options={"local_steps": 4, "batch_size": 16, "vocabulary": 200},
         participants=600,
@@ -112,13 +115,7 @@ def play(lab: Lab, request: Request) -> Outcome:
     tables: list[Table] = []
     axes: list[Axes] = []
     choices: list[Choice] = []
-    for part in PARTS:
-        if not request.wants(part):
-            continue
-        sizes = replace(SIZES[request.scale, part], **request.sizes)
-        data = request.images(sizes.data) if part == IMAGES else request.data.get(TEXT, sizes.data)
-        if not data:
-            raise ExperimentError("the papers' size takes StackOverflow: get it and name it, --text stackoverflow:PATH")
+    for part, sizes, data in [_found(request, part) for part in PARTS if request.wants(part)]:
         choice, rows, told = _part(lab, request, part, sizes, data)
         notes.append(told)
         choices.append(choice)
@@ -130,6 +127,24 @@ def play(lab: Lab, request: Request) -> Outcome:
         f"{MOST_BITS} bits. Where a point is missing no plan holds."
     )
     return Outcome(notes, tables, [Picture("bits", axes, note, columns=len(DISTRIBUTED), same_y=True)], choices)
+
+
+def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
+    """A part with its data, seen to be there before anything is played."""
+    sizes = replace(SIZES[request.scale, part], **request.sizes)
+    data = request.images(sizes.data) if part == IMAGES else request.data.get(TEXT, sizes.data)
+    if not data:
+        raise ExperimentError("the papers' size takes StackOverflow: get it and name it, --text stackoverflow:PATH")
+    try:
+        has_part(data, "train")
+    except DatasetError as error:
+        if data != WORDS:
+            raise
+        raise ExperimentError(
+            f"the text {WORDS} isn't here: make it with sordino data prepare shakespeare --vocabulary 200 --as "
+            f"{WORDS}, or leave it out with --parts {IMAGES}"
+        ) from error
+    return part, sizes, data
 
 
 def _part(lab: Lab, request: Request, part: str, sizes: BitsSizes, data: str) -> tuple[Choice, list[Row], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
@@ -85,4 +86,24 @@ def test_a_call_that_grpc_gives_up_is_an_upload_that_was_not_taken() -> None:
         await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(_two_chunks(None))
 
     with pytest.raises(UploadRejected):
+        asyncio.run(play())
+
+
+def test_a_task_that_is_told_to_end_while_its_chunks_fail_ends() -> None:
+    async def call(chunks: AsyncIterator[bytes], **_: Any) -> None:
+        with contextlib.suppress(NoChunk):
+            async for _chunk in chunks:
+                pass
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async def play() -> None:
+        channel = mock.Mock()
+        channel.stream_unary.return_value = call
+        stream = mock.Mock(read=mock.AsyncMock(return_value=grpc.aio.EOF))
+        await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(_two_chunks(NoChunk()))
+
+    with pytest.raises(asyncio.CancelledError):
         asyncio.run(play())

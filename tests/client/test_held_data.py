@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import policies
@@ -17,6 +18,7 @@ import structlog
 from host_in_process import Story, ledger_of, play, rows_of
 from study_in_process import PARTICIPANTS, make_folder
 
+import client.held_data
 import server.configuration
 from client.configuration import load
 from client.data_name import data_name, user_data_name
@@ -120,10 +122,20 @@ def test_own_files_are_held_whole_and_known_by_their_content(tmp_path: Path) -> 
     elsewhere = tmp_path / "moved.csv"
     elsewhere.write_text("a,label\n1,0\n2,1\n")
     assert held_data(hosting(OWN, HostedParticipant(Path("new.key"), None, elsewhere)))[0][1] == first
-    with pytest.raises(DatasetError, match=r"1\.csv holds what another participant of this host holds"):
-        held_data(hosting(OWN, *own(tmp_path, "a\n1\n", "a\n1\n")))
     with pytest.raises(DatasetError, match="each participant names a file"):
         held_data(hosting(OWN, *parts(0)))
+
+
+def test_equal_files_keep_nobody_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the host takes part would be an answer about two people's values, without noise or a charge."""
+    monkeypatch.setattr(client.held_data, "load_identity", lambda key: Mock(public=str(key).encode()))
+    participants = own(tmp_path, "hiv\n1\n", "hiv\n0\n", "hiv\n1\n")
+    with structlog.testing.capture_logs() as logs:
+        (_, first), (_, second), (_, third) = held_data(hosting(OWN, *participants))
+    assert len({first, second, third}) == 3
+    [warning] = [line for line in logs if line["log_level"] == "warning"]
+    assert warning["file"].endswith("2.csv")
+    assert held_data(hosting(OWN, *own(tmp_path, "hiv\n1\n")))[0][1] == first
 
 
 WRONG_FORMS = [

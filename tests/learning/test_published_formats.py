@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,24 @@ def grown(levels: int) -> bytes:
     return program + b"."
 
 
+def arrays_of_one_list(length: int, arrays: int) -> bytes:
+    """Arrays of objects, each made of the same list: 20 bytes for another 8 x length."""
+    program = b"\x80\x02]q\x00(" + b"N" * length + b"e0"
+    program += named("numpy", "dtype") + b"U\x02O8\x85Rq\x010"
+    program += named("numpy.core.multiarray", "_reconstruct") + b"q\x020]q\x03("
+    state = b"(K\x01J" + struct.pack("<i", length) + b"\x85h\x01\x89h\x00tb"
+    return program + (b"h\x02)R" + state) * arrays + b"e."
+
+
 def test_a_pickle_is_no_larger_than_it_is() -> None:
     """203 bytes became ten million numbers, a text may be encoded again and again, an index is a table of gigabytes."""
     assert read_pickle(b"\x80\x02]q\x00(K\x01K\x01e.") == [1, 1]
     for program in (grown(2), grown(6), b"\x80\x02]q\x00h\x00a."):
         with pytest.raises(PickleRefused, match="it grows when it is read"):
             read_pickle(program)
+    with pytest.raises(PickleRefused, match="it grows when it is read"):
+        read_pickle(arrays_of_one_list(1000, 20))
+    assert [array.size for array in read_pickle(arrays_of_one_list(1000, 1))] == [1000]
     text = b"X\xe8\x03\x00\x00" + b"a" * 1000 + b"q\x00"
     latin = b"X\x06\x00\x00\x00latin1q\x01"
     again = named("_codecs", "encode") + b"q\x02](" + text + latin + b"00" + b"h\x02h\x00h\x01\x86R" * 20 + b"e."

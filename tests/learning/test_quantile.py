@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from rounds_in_memory import learner_of, plan_of, rows, run_round, run_without_n
 
 from learning.task import make_task
 from learning.tasks.quantile import nearest_monotone, root_coefficients
+
+ROOT = Path(__file__).resolve().parents[2]
 
 RNG = np.random.default_rng(11)
 
@@ -36,6 +39,13 @@ def test_the_norm_grows_with_the_logarithm(bins: int) -> None:
     task = make_task("quantile", {"bins": bins})
     assert task.l2_sensitivity is not None
     assert task.l2_sensitivity**2 <= 1 + (1 + math.log(bins)) / math.pi
+
+
+def test_the_bounds_that_the_documents_state() -> None:
+    [row] = [line for line in (ROOT / "docs/statistics.md").read_text().splitlines() if line.startswith("| `quantile`")]
+    for bins in (120, 256, 4096):
+        bound = make_task("quantile", {"bins": bins}).l2_sensitivity
+        assert f"{bound:.2f} with {bins:,}" in row
 
 
 def test_less_noise_than_bins_and_than_a_tree() -> None:

@@ -239,6 +239,14 @@ def test_every_classifier_votes(name: str) -> None:
     assert 0 <= learner.evaluate()["accuracy"] <= 1
 
 
+def test_a_round_of_queries_has_a_largest_size() -> None:
+    """Whoever takes part keeps what the coordinator sends in memory until its digest is known."""
+    pixels = {"method": "ae-dpfl", "features": 150_528, "classes": 2}
+    assert make_task("softmax-regression", pixels | {"queries": 445}).initial_parameters()["queries"].size <= 1 << 26
+    with pytest.raises(OptionError, match=r"'queries' is 446: .* at most 67108864 are taken; lower it"):
+        make_task("softmax-regression", pixels | {"queries": 446})
+
+
 def test_words_are_no_queries() -> None:
     pytest.importorskip("torch")
     with pytest.raises(OptionError, match="task 'lstm' is of words"):

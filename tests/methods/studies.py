@@ -1,4 +1,4 @@
-"""A study for each method, mechanism, server optimiser, model and statistic, as options of ``sordino init``."""
+"""A study for each method, clip rule, mechanism, optimiser, model and statistic, as options of ``sordino init``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ STUDIES: Final[Mapping[str, tuple[str, ...]]] = {
     "dp-fedsgd, torch": _of("--task", "cnn", "--method", "dp-fedsgd"),
     "clip adapts": _of("--clip-update", "geometric"),
     "clips adapt by layer": _of("--task", "mlp", "--clip-by-layer", "--clip-update", "geometric"),
+    "clip adapts in steps": _of("--clip-update", "linear"),
+    "clips by layer in proportion": _of("--task", "mlp", "--clip-by-layer", "--clip-scaling", "proportional"),
     "noise by layer": _of("--task", "cnn", "--clip-by-layer", "--clip-scaling", "least-noise"),
     "skellam": _of("--mechanism", "skellam"),
     "central gaussian": _of("--mechanism", "gaussian"),

@@ -498,6 +498,16 @@ def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
     assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
 
 
+def test_bits_misses_its_text_before_it_plays_images(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "nothing"))
+    code, _, err = run("experiment", "bits", "--seeds", 1, "--workers", 1, "--output", tmp_path / "bits")
+    assert code == 2
+    assert "make it with sordino data prepare shakespeare --vocabulary 200 --as shakespeare-200" in err
+    assert "choosing" not in err
+
+
 def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
     """Of what ships with Sordino, which is all that there is on a fresh machine."""
     sizes, data = blur_lus.SIZES[SMALL], "fashion-mnist-subset"

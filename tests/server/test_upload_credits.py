@@ -1,0 +1,63 @@
+"""How long an upload may hold its credit: not one byte now and then for as long as a whole vector may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from server.uploads import UploadRefused, Uploads
+from wire.chunks import frame, frames
+
+SIZE = 1 << 20
+PATIENCE_S = 30.0  # at the slowest rate that is taken, a vector of this size may take 64 s
+
+
+class Bench:
+    """Two participants, one credit."""
+
+    def __init__(self, stall_s: float) -> None:
+        self.granted: list[int] = []
+        self.uploads = Uploads(SIZE, 1, self.granted.append, lambda who, why: None, stall_s)
+        for participant in (0, 1):
+            self.uploads.offer(participant, bytes(32), bytes(64))
+
+    async def upload(self, participant: int, chunks: AsyncIterator[bytes]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                await self.uploads.stage(participant, chunks)
+            finally:
+                self.uploads.forget(participant)
+
+
+async def dribbled(begins_with: int) -> AsyncIterator[bytes]:
+    yield frame(bytes(begins_with))
+    while True:
+        await asyncio.sleep(0.05)
+        yield frame(b"a")
+
+
+@pytest.mark.parametrize("begins_with", [1, 4096])
+def test_a_byte_now_and_then_gives_the_credit_back(begins_with: int) -> None:
+    async def scenario() -> list[int]:
+        bench = Bench(stall_s=0.5)
+        with pytest.raises(UploadRefused, match="at less than 16 KiB a second"):
+            await bench.upload(0, dribbled(begins_with))
+        return bench.granted
+
+    assert asyncio.run(scenario()) == [0, 1]
+
+
+def test_a_vector_in_time_counts() -> None:
+    async def whole() -> AsyncIterator[bytes]:
+        for one in frames(bytes(SIZE)):
+            yield one
+
+    async def scenario() -> list[int]:
+        bench = Bench(stall_s=PATIENCE_S)
+        await bench.upload(0, whole())
+        await bench.upload(1, whole())
+        return bench.granted
+
+    assert asyncio.run(scenario()) == [0, 1]
