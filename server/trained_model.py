@@ -51,7 +51,7 @@ class TrainedModel:
         return data, hashlib.sha256(data).digest()
 
     def sha256(self) -> bytes:
-        """Of what `serialised` gives, without a copy of the model."""
+        """Of what `serialised` gives, without making those bytes."""
         return model_sha256(flatten(self._learner.broadcast()), self.clips, self._plan.clipping)
 
     def learn(self, completed: Completed) -> Learned:
