@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.cohort import Cohort, HeldShare, set_of, survivor_statement
+from secagg.cohort import Cohort, HeldShare, request_digest, set_of, survivor_statement
 from secagg.commitments import LeavesOfHolder, MerkleTree, pair_node, pair_nodes, siblings, verify_path
-from secagg.context import RoundConfig, cohort_context, digest, number
+from secagg.context import RoundConfig, cohort_context
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.graph import graph_of
 from secagg.keys import (
@@ -576,15 +576,6 @@ def _reveal(
             shares.append(pair.self_mask_seed if dealer in survivors else pair.mask_key)
     held.clear()
     return UnmaskingReply(tuple(shares))
-
-
-def request_digest(message: UnmaskingRequest | SurvivorSets) -> bytes:
-    """SHA-256 of what asked for shares: 32 bytes."""
-    if isinstance(message, SurvivorSets):
-        return digest("sordino/v1/unsigned-unmasking-request", message.u2, message.u3)
-    fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
-    uploads = [part for upload in message.uploads for part in upload]
-    return digest("sordino/v1/unmasking-request", number(len(message.signatures)), *fields, *uploads)
 
 
 class Answered:

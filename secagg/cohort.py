@@ -1,4 +1,4 @@
-"""What a participant knows of u1 once it has checked it, and what everybody signs about its subsets."""
+"""What a participant knows of u1 once it has checked it, and what is signed and asked about its subsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from secagg.context import RoundConfig
+from secagg.context import RoundConfig, digest, number
 from secagg.graph import Graph
 from secagg.keys import ShareChannel, consistency_statement, set_digest
 from secagg.messages import (
@@ -17,6 +17,8 @@ from secagg.messages import (
     Advertisement,
     MaskKeyShare,
     SelfMaskSeedShare,
+    SurvivorSets,
+    UnmaskingRequest,
 )
 
 _PART_BYTES: Final = SALT_BYTES + SHARE_BYTES
@@ -85,3 +87,12 @@ def set_of(config: RoundConfig, context: bytes, name: str, members: Iterable[int
 def survivor_statement(config: RoundConfig, context: bytes, u2: Iterable[int], u3: Iterable[int]) -> bytes:
     """The bytes every member of u3 signs in ConsistencyCheck."""
     return consistency_statement(context, set_of(config, context, "u2", u2), set_of(config, context, "u3", u3))
+
+
+def request_digest(message: UnmaskingRequest | SurvivorSets) -> bytes:
+    """SHA-256 of what asked for shares: 32 bytes."""
+    if isinstance(message, SurvivorSets):
+        return digest("sordino/v1/unsigned-unmasking-request", message.u2, message.u3)
+    fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
+    uploads = [part for upload in message.uploads for part in upload]
+    return digest("sordino/v1/unmasking-request", number(len(message.signatures)), *fields, *uploads)

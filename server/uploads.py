@@ -135,10 +135,10 @@ class Uploads:
                     if len(staged) > self.size:
                         raise MalformedUpload(f"the vector is longer than {self.size} bytes")
         except TimeoutError as error:
+            reason = self._stalled() if loop.time() >= arrived + self.stall_s else self._too_slow()
             if not offer.granted:
-                raise UploadRefused("the participant left the attempt during its upload") from error
-            slow = loop.time() < arrived + self.stall_s
-            raise UploadRefused(self._too_slow() if slow else self._stalled()) from error
+                reason = "the participant left the attempt during its upload"
+            raise UploadRefused(reason) from error
         except InvalidChunk as error:
             raise MalformedUpload(str(error)) from error
         finally:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 
 from secagg import commitments, context, errors, keys, masking, packing, shamir
-from secagg.client_phases import request_digest
+from secagg.cohort import request_digest
 from secagg.graph import HararyGraph
 from secagg.messages import SurvivorSets
 from secagg.parallel import Parallel
