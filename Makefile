@@ -54,7 +54,7 @@ demo: .venv-demo/.stamp ## one machine plays all parts: a private training run w
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
 
 test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
-	@SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 lint: .venv/.stamp ## ruff
 	@.venv/bin/python -m ruff check .

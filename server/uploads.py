@@ -130,7 +130,7 @@ class Uploads:
                     staged += unframe(message)
                     # From the first byte on: credits are few, and whoever sends a byte now and then would hold one for
                     # as long as a whole vector may take.
-                    latest = begun + self.stall_s + len(staged) / self.slowest_bytes_s
+                    latest = begun + self.stall_s + min(len(staged), self.size) / self.slowest_bytes_s
                     offer.patience.reschedule(min(arrived + self.stall_s, latest))
                     if len(staged) > self.size:
                         raise MalformedUpload(f"the vector is longer than {self.size} bytes")

@@ -52,12 +52,20 @@ BUDGET_REACHED = "budget reached"
 Vector = NDArray[Any]
 
 
+@dataclass(frozen=True)
 class Off(Naive):
     """`Naive` for the coordinator's rooms: without a check a study may hang, and nobody waits long for that."""
 
+    patience_s: float = STUCK_NAIVE_S
+
+    def patient(self) -> Naive | None:
+        if self.patience_s == STUCK_S:
+            return None
+        return replace(self, patience_s=STUCK_S, also=tuple(one.patient() or one for one in self.also))
+
     @contextlib.contextmanager
     def switched_off(self) -> Iterator[None]:
-        token = _patience_s.set(STUCK_NAIVE_S)
+        token = _patience_s.set(self.patience_s)
         try:
             with super().switched_off():
                 yield
