@@ -10,6 +10,8 @@ PYTHON ?= python3
 PIP_ARGS ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# Three on two cores: what talks over the network waits a third of its time.
+WORKERS ?= 3
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 , := ,
@@ -45,7 +47,7 @@ endef
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
-	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", BENCH_ARGS="--json",'
+	@echo 'Variables: PYTHON=python3.12, DEMO_ARGS="--rounds 3", PYTEST_ARGS="-k shamir", WORKERS=3, BENCH_ARGS="--json",'
 	@echo '           KILLS=500, COORDINATOR_KILLS=5, FUZZ_SECONDS=60, FUZZ_TARGETS="roster card",'
 	@echo '           ADVERSARY_ARGS="--only ring", SCRIPTS=10000, SCRIPTS_ARGS="--naive --budget 500",'
 	@echo '           PIP_ARGS (given to pip install)'
@@ -54,7 +56,7 @@ demo: .venv-demo/.stamp ## one machine plays all parts: a private training run w
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
 
 test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
-	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 lint: .venv/.stamp ## ruff
 	@.venv/bin/python -m ruff check .

@@ -1,4 +1,4 @@
-"""Which tests share a worker when several run side by side (`make test` starts two).
+"""Which tests share a worker when several run side by side (`make test` starts three).
 
 Tests are handed out one by one, but for these groups, whose tests follow one another in one worker:
 - those marked slow, which start real processes by the dozen: two at once would wait for one another;

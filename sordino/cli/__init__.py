@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -109,8 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+@cache
+def _command() -> Any:
+    """Every verb and its options, which typer takes a while to put together."""
+    return typer.main.get_command(app)
+
+
 def _invoke(arguments: list[str]) -> int:
-    command: Any = typer.main.get_command(app)
+    command = _command()
     result = command.main(args=respelled(command, arguments), prog_name="sordino", standalone_mode=False)
     return int(result) if isinstance(result, int) else 0
 
@@ -223,7 +230,7 @@ def _refused_value(error: Any) -> str | None:
 def _spoken(arguments: Sequence[str]) -> str:
     """The command as it was called, without options: ``sordino plan``, ``sordino budget show``."""
     words = [part for part in arguments if not part.startswith("-")]
-    spoken, command = ["sordino"], typer.main.get_command(app)
+    spoken, command = ["sordino"], _command()
     while words and hasattr(command, "commands"):
         spoken.append(words[0])
         command = command.commands.get(words.pop(0))

@@ -115,7 +115,7 @@ completed_attempts = 0
 aborted_attempts = 0
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=160, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), numbers=sizes(), bits=st.integers(1, 62), dim=st.integers(1, 9))
 def test_random_scripts(data: st.DataObject, numbers: tuple[int, int, int], bits: int, dim: int) -> None:
     global completed_attempts, aborted_attempts

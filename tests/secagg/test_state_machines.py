@@ -36,7 +36,7 @@ ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
 EXAMPLES = int(os.environ.get("SORDINO_MACHINE_EXAMPLES", "0"))
 REAL = settings(
-    max_examples=EXAMPLES or 120,
+    max_examples=EXAMPLES or 80,
     stateful_step_count=15,
     derandomize=not EXAMPLES,
     deadline=None,
@@ -45,7 +45,7 @@ REAL = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
 )
-LYING = settings(REAL, max_examples=EXAMPLES or 200, stateful_step_count=10)
+LYING = settings(REAL, max_examples=EXAMPLES or 140, stateful_step_count=10)
 BITES = settings(
     REAL,
     max_examples=400,
