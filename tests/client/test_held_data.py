@@ -191,7 +191,7 @@ def test_values_never_decide_whether_somebody_joins(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At every start of a host; `tests/sordino/test_joining.py` has the same for a code."""
+    """At every start of a host; `tests/sordino/joining/test_joining.py` has the same for a code."""
     monkeypatch.setattr("client.held_data.load_identity", lambda _: IdentityKey.generate(os.urandom))
     for row in rows:
         configuration = hosting(OWN, *own(tmp_path, file.format(row)))

@@ -1,14 +1,12 @@
-"""Joining by code against a real port for enrolment: what is refused before anything is sent, and what an end costs."""
+"""Joining by code against a real port for enrolment: what she is told, and what is refused before anything is sent."""
 
 from __future__ import annotations
 
 import io
-import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +18,9 @@ import client.enrolment
 import sordino.joined_home
 import sordino.joining
 import sordino.joining_data
-import wire.durable
 from client.certificate import load_certificate
 from client.configuration import load
-from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, Look
+from client.enrolment import EnrolmentUnavailable, Look
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
@@ -31,86 +28,15 @@ from client.policy_file import PolicyTable
 from learning.datasets import DatasetError
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import DataChoice
-from sordino.joining import JoinOptions, finish_joining, join_by_code
+from sordino.joining import JoinOptions, join_by_code
 from sordino.joining_policy import check_accepts
 from sordino.processes import free_port
-from tests.server.enrolment_port import STUDY, Authority, document, identity, port_in_thread
-from wire.enrolment import JoinCode, read_request, verify_answer, write_package
-from wire.key_files import KeyFileError
+from tests.server.enrolment_port import STUDY, Authority, document, port_in_thread
+from tests.sordino.joining.joining_at_a_port import LOOSE, Joining
+from wire.enrolment import JoinCode, read_request, write_package
 from wire.ledger import head_file
 from wire.ledger_rows import make_entry
-from wire.settings_file import ConfigurationError
 from wire.study import StudyDocument, coding, plan_study
-
-LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
-
-
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sordino.joining, "FIRST_POLL_S", 0.02)
-    monkeypatch.setattr(sordino.joining, "POLL_GROWTH", 1.0)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-
-class Joining:
-    """A port, and a participant who joins at it."""
-
-    def __init__(self, where: Any, beside: Any, authority: Authority, work: Path) -> None:
-        self.where, self.beside, self.authority, self.work = where, beside, authority, work
-        self.said: list[str] = []
-        self.home = work / "home"
-
-    def options(self, **changes: Any) -> JoinOptions:
-        chosen: dict[str, Any] = {
-            "address": self.where.address,
-            "code": self.authority.code().to_text(),
-            "home": self.home,
-            "agreed": True,
-        }
-        return JoinOptions(**(chosen | changes))
-
-    def join(self, **changes: Any) -> Path:
-        return join_by_code(self.options(**changes), self.said.append)
-
-    def refused(self, **changes: Any) -> str:
-        """Why; nothing was left and nothing was asked for."""
-        before, waiting = sorted(self.work.rglob("*")), self.requests()
-        with pytest.raises((Failure, EnrolmentRefused, EnrolmentUnavailable, KeyFileError)) as error:
-            self.join(**changes)
-        assert sorted(self.work.rglob("*")) == before
-        assert self.requests() == waiting
-        assert "secret" not in str(error.value)
-        code = getattr(error.value, "code", getattr(error.value, "exit_code", None))
-        assert code == ExitCode.INPUT, (code, error.value)
-        return str(error.value)
-
-    def requests(self) -> list[bytes]:
-        return self.where.enrolment._requests.waiting(1 << 20)
-
-
-@pytest.fixture
-def unsigned(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
-    """An authority that is away."""
-    (tmp_path / "port").mkdir()
-    (tmp_path / "work").mkdir()
-    with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
-        yield Joining(where, beside, authority, tmp_path / "work")
-
-
-@pytest.fixture
-def joining(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
-    """An authority that signs at once."""
-    (tmp_path / "port").mkdir()
-    (tmp_path / "work").mkdir()
-    with port_in_thread(tmp_path / "port", authority) as (where, beside):
-        yield Joining(where, beside, authority, tmp_path / "work")
-
 
 # ---------------------------------------------------------------- it works
 
@@ -510,123 +436,7 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
     assert "was not made by a join code" in unsigned.refused()
 
 
-# ---------------------------------------------------------------- interrupted
-
-
-def interrupt(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> bytes:
-    """Ctrl-C while it waits; the request that waits then."""
-
-    async def ctrl_c(_: float) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sordino.joining.asyncio, "sleep", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            unsigned.join(**changes)
-    [data] = unsigned.requests()
-    return data
-
-
-def accept_later(unsigned: Joining) -> None:
-    for data in unsigned.requests():
-        signed = read_request(data)
-        unsigned.beside(unsigned.where.accept(data, signed, unsigned.where.files.newest.version + 1))
-
-
-def test_the_same_command_goes_on_with_the_same_identity(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = interrupt(unsigned, monkeypatch)
-    assert interrupt(unsigned, monkeypatch) == first
-    who = load_identity(unsigned.home / "keys" / "participant.key")
-    assert read_request(first).request.identity == who.public
-    other = replace(unsigned.authority.code(), secret=b"another secret!!")
-    assert "belongs to another join code" in unsigned.refused(code=other.to_text())
-    accept_later(unsigned)
-    # The code may be over by then, and isn't needed any more.
-    finish_joining(unsigned.home, unsigned.said.append)
-    assert load(unsigned.home).study.name == STUDY
-    assert load_identity(unsigned.home / "keys" / "participant.key").public == who.public
-    finish_joining(unsigned.home, unsigned.said.append)
-
-
-def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is passed over in silence: it says what the folder says, or it is refused, or a policy is taken up."""
-    first = interrupt(unsigned, monkeypatch, name="laptop", part=3)
-    before = {path: path.read_bytes() for path in unsigned.home.rglob("*") if path.is_file()}
-    file = unsigned.work / "mine.toml"
-    for text, told in (
-        (None, "no such file"),
-        ("max_epsilon = 1", r"put \[policy\]"),
-        (LOOSE.replace("60", "1"), r"mine.toml: your policy refuses this study \(epsilon-in-study.*Nothing was chang"),
-    ):
-        if text is not None:
-            file.write_text(text)
-        with pytest.raises((Failure, ConfigurationError), match=told):
-            unsigned.join(policy_file=file)
-    for changes, told in (
-        ({"part": 4}, "--part 3, not --part 4"),
-        ({"data": Path("mine.csv")}, "with no --data, not --data .*here/mine.csv"),
-        ({"name": "desk", "dataset": "fashion-mnist"}, "--name laptop, .*subset, not --name desk, --dataset"),
-        ({"ledger": unsigned.work / "spent.sqlite"}, "--ledger .*ledger.sqlite, not --ledger"),
-        ({"address": "localhost:1"}, f"{unsigned.where.address}, not localhost:1"),
-    ):
-        with pytest.raises(Failure, match=told):
-            unsigned.join(**changes)
-    assert before == {path: path.read_bytes() for path in unsigned.home.rglob("*") if path.is_file()}
-    file.write_text(LOOSE)
-    again = interrupt(unsigned, monkeypatch, name="laptop", part=3, dataset="fashion-mnist-subset", policy_file=file)
-    assert again == first
-    assert any("is now that of" in line for line in unsigned.said)
-    file.write_text(LOOSE.replace("60", "55"))
-    assert interrupt(unsigned, monkeypatch, policy_file=file) == first
-    accept_later(unsigned)
-    unsigned.join(policy_file=file)
-    read = load(unsigned.home)
-    assert (read.policy.max_epsilon, read.host.name, read.participants[0].part) == (55, "laptop", 2)
-
-
-def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the two files the old policy counts, whole."""
-    interrupt(unsigned, monkeypatch)
-    home = sordino.joined_home.open_home(unsigned.home)
-    assert home is not None
-    old = (unsigned.home / "host.toml").read_bytes()
-    honest, done = wire.durable.replace_durably, []
-
-    def full(path: Path, data: bytes, **changes: Any) -> None:
-        if done:
-            raise OSError(28, "No space left on device")
-        done.append(path)
-        honest(path, data, **changes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(wire.durable, "replace_durably", full)
-        with pytest.raises(Failure, match="the policy isn't kept"):
-            home.keep_policy(LOOSE.encode())
-    assert [path.name for path in done] == ["policy.toml"]
-    assert (unsigned.home / "host.toml").read_bytes() == old
-    assert home.keep_policy(LOOSE.encode())
-    assert not home.keep_policy(LOOSE.encode())
-    assert home.settings()["policy"] == {"file": "policy.toml"}
-
-
-def test_what_is_shown_is_what_comes(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name and part are the code's: the same when it is only looked at and when she agrees."""
-
-    def shown() -> list[str]:
-        said = [line for line in unsigned.said if "part " in line or "participant-" in line]
-        unsigned.said.clear()
-        return said
-
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    code = unsigned.authority.code().to_text()
-    unsigned.refused(code=code, agreed=False)
-    text = " ".join(" ".join(unsigned.said).split())
-    assert "the part was drawn at random, and is set with --part" in text
-    assert "the authority may list you under another name" in text
-    looked = shown()
-    interrupt(unsigned, monkeypatch, code=code)
-    assert shown() == looked
-    assert len(looked) >= 2
+# ---------------------------------------------------------------- what she is told
 
 
 def test_what_a_lottery_means_for_her(authority: Authority) -> None:
@@ -696,124 +506,3 @@ def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authorit
         del policy["curious_coordinator"]
         with pytest.raises(Failure, match="curious-coordinator"):
             check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace", "mkdtemp"])
-def test_interrupted_before_the_request_leaves(
-    unsigned: Joining, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    """At any step before the folder is there: no folder, and nothing was sent."""
-
-    def crash(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sordino.joined_home.tempfile if step == "mkdtemp" else os, step, crash)
-        with pytest.raises(KeyboardInterrupt):
-            unsigned.join()
-    assert list(unsigned.work.iterdir()) == []
-    assert unsigned.requests() == []
-
-
-@pytest.mark.parametrize("after", range(8))
-def test_a_full_disk(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Injected: the given number of files is written out, the next one finds no room."""
-    honest, done = os.fsync, []
-
-    def full(descriptor: int) -> None:
-        if len(done) == after:
-            raise OSError(28, "No space left on device")
-        done.append(descriptor)
-        honest(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        told = unsigned.refused()
-    assert "No space left on device" in told
-    assert "nothing was sent" in told
-
-
-def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(unsigned, monkeypatch)
-    accept_later(unsigned)
-    with monkeypatch.context() as patch:
-
-        def full(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(Failure, match="run the same command again"):
-            finish_joining(unsigned.home, unsigned.said.append)
-    assert not (unsigned.home / "tls" / "client.pem").exists()
-    finish_joining(unsigned.home, unsigned.said.append)
-    assert load(unsigned.home)
-
-
-def test_two_processes_on_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(unsigned, monkeypatch)
-    home = sordino.joined_home.open_home(unsigned.home)
-    assert home is not None
-    with sordino.joined_home.only_process(home), pytest.raises(Failure, match="in use by another process"):
-        finish_joining(unsigned.home, unsigned.said.append)
-
-
-def test_two_processes_make_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second finds the first one's folder at the rename, and asks for nothing: one code, one identity."""
-    honest = os.replace
-
-    def overtaken(source: Any, target: Any) -> None:
-        unsigned.home.mkdir()
-        (unsigned.home / "host.toml").write_text("the first one's")
-        honest(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", overtaken)
-        with pytest.raises(Failure, match="another process joined there"):
-            unsigned.join()
-    assert unsigned.requests() == []
-    assert [path.name for path in unsigned.work.iterdir()] == ["home"]
-
-
-# ---------------------------------------------------------------- answers
-
-
-def publish_answer(unsigned: Joining, **changes: Any) -> None:
-    [data] = unsigned.requests()
-    signed = read_request(data)
-    answer = unsigned.authority.answer(signed, **changes)
-    roster = unsigned.authority.roster(2, [signed.request.identity])
-    unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
-    unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
-
-
-def test_a_refusal_of_the_authority(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(unsigned, monkeypatch)
-    publish_answer(unsigned, accepted=False, reason="the join code was used by another participant")
-    for _ in range(2):
-        with pytest.raises(Failure, match="not joined: the join code was used by another participant"):
-            finish_joining(unsigned.home, unsigned.said.append)
-    assert not (unsigned.home / "tls" / "client.pem").exists()
-
-
-def test_a_certificate_for_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even signed by the authority: of another identity, for another key, or of another TLS authority."""
-    interrupt(unsigned, monkeypatch)
-    other = f"urn:sordino:identity:{identity('bob').public.hex()}"
-    mine = f"urn:sordino:identity:{load_identity(unsigned.home / 'keys' / 'participant.key').public.hex()}"
-    chains = {
-        "another identity": None,
-        "another key": unsigned.authority.client_pair(mine)[0],
-        "TLS authority": Authority().client_pair(mine)[0],
-    }
-    for number, (expected, chain) in enumerate(chains.items()):
-        if number == 0:
-            publish_answer(unsigned, uri=other)
-        else:
-            answered = {"certificate": chain}
-            data = (unsigned.home / "join" / "request.json").read_bytes()
-            answer = unsigned.authority.answer(read_request(data), **answered)
-            parsed = verify_answer(answer, unsigned.authority.public)
-            unsigned.beside(unsigned.where.enrolment._requests.answered([(parsed, answer)]))
-        with pytest.raises(Failure, match=f"{expected}.*isn't kept"):
-            finish_joining(unsigned.home, unsigned.said.append)
-        assert not (unsigned.home / "tls" / "client.pem").exists()

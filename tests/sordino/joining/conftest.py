@@ -1,0 +1,43 @@
+"""A port for enrolment, and who joins at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sordino.joining
+from tests.server.enrolment_port import Authority, port_in_thread
+from tests.sordino.joining.joining_at_a_port import Joining
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sordino.joining, "FIRST_POLL_S", 0.02)
+    monkeypatch.setattr(sordino.joining, "POLL_GROWTH", 1.0)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def unsigned(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
+    """An authority that is away."""
+    (tmp_path / "port").mkdir()
+    (tmp_path / "work").mkdir()
+    with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
+        yield Joining(where, beside, authority, tmp_path / "work")
+
+
+@pytest.fixture
+def joining(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
+    """An authority that signs at once."""
+    (tmp_path / "port").mkdir()
+    (tmp_path / "work").mkdir()
+    with port_in_thread(tmp_path / "port", authority) as (where, beside):
+        yield Joining(where, beside, authority, tmp_path / "work")

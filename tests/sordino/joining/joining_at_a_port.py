@@ -1,0 +1,52 @@
+"""A participant who joins by code at a real port for enrolment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from sordino.exit_codes import ExitCode, Failure
+from sordino.joining import JoinOptions, join_by_code
+from tests.server.enrolment_port import Authority
+from wire.key_files import KeyFileError
+
+LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
+
+
+class Joining:
+    """A port, and a participant who joins at it."""
+
+    def __init__(self, where: Any, beside: Any, authority: Authority, work: Path) -> None:
+        self.where, self.beside, self.authority, self.work = where, beside, authority, work
+        self.said: list[str] = []
+        self.home = work / "home"
+
+    def options(self, **changes: Any) -> JoinOptions:
+        chosen: dict[str, Any] = {
+            "address": self.where.address,
+            "code": self.authority.code().to_text(),
+            "home": self.home,
+            "agreed": True,
+        }
+        return JoinOptions(**(chosen | changes))
+
+    def join(self, **changes: Any) -> Path:
+        return join_by_code(self.options(**changes), self.said.append)
+
+    def refused(self, **changes: Any) -> str:
+        """Why; nothing was left and nothing was asked for."""
+        before, waiting = sorted(self.work.rglob("*")), self.requests()
+        with pytest.raises((Failure, EnrolmentRefused, EnrolmentUnavailable, KeyFileError)) as error:
+            self.join(**changes)
+        assert sorted(self.work.rglob("*")) == before
+        assert self.requests() == waiting
+        assert "secret" not in str(error.value)
+        code = getattr(error.value, "code", getattr(error.value, "exit_code", None))
+        assert code == ExitCode.INPUT, (code, error.value)
+        return str(error.value)
+
+    def requests(self) -> list[bytes]:
+        return self.where.enrolment._requests.waiting(1 << 20)
