@@ -1,4 +1,4 @@
-"""The core meets the reference's vectors: every one byte for byte, every refusal by its class and phase.
+"""The core meets the reference's vectors: every one byte for byte (refusals: test_vector_refusals.py).
 
 The reference (tests/reference/) is slow and plain and shares nothing with the core; docs/test_vectors.md describes the
 files that it writes.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 
-from secagg import commitments, context, errors, keys, masking, packing, shamir
+from secagg import commitments, context, keys, masking, packing, shamir
 from secagg.cohort import request_digest
 from secagg.graph import HararyGraph
 from secagg.messages import SurvivorSets
@@ -31,51 +28,10 @@ from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
 from tests.reference import write_vectors
-from tests.reference.participant import Participant
-from tests.reference.setting import Numbers, Refused, Setting
+from tests.reference.setting import Numbers, Refused
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
-from wire import codec
-from wire import coordinator_pb2 as pb
-
-ROOT = Path(__file__).resolve().parents[2]
-VECTORS = ROOT / "tests" / "vectors"
-Case = dict[str, Any]
-ERRORS: dict[str, type[Exception]] = {
-    "InvalidArgument": ValueError,
-    "InvalidParameters": errors.InvalidParameters,
-    "InvalidKey": errors.InvalidKey,
-    "Malformed": codec.MalformedMessage,
-}
-# Strings that are no bytes; every other string in a vector is.
-TEXTS = {"name", "about", "format", "label", "study", "host", "vector", "kind", "error", "phase", "round"}
-TEXTS |= {"graph", "adversary"}
-NUMBERS = {"values", "masked", "mask", "input", "sum"}  # lists of decimal strings
-
-
-def read(value: Any, name: str = "") -> Any:
-    """A vector's JSON with its bytes as bytes."""
-    if isinstance(value, dict):
-        return {(int(key) if key.isdigit() else key): read(one, key) for key, one in value.items()}
-    if isinstance(value, list):
-        if name in NUMBERS:
-            return [int(one) for one in value]
-        return [read(one, name) for one in value]
-    return bytes.fromhex(value) if isinstance(value, str) and name not in TEXTS else value
-
-
-@cache
-def vectors(name: str) -> Case:
-    return read(json.loads((VECTORS / name).read_text(encoding="utf-8")))
-
-
-def setting_from(case: Case) -> Setting:
-    numbers = Numbers(**{name: case[name] for name in Numbers.__dataclass_fields__})
-    roster = tuple((entry["identity"], entry["host"]) for entry in case["roster"])
-    names = ("study", "roster_version", "round", "attempt", "study_digest", "model_digest")
-    stated = case.get("sharing")
-    sharing = (stated["degree"], stated["threshold"]) if stated else None
-    return Setting(**{name: case[name] for name in names}, roster=roster, numbers=numbers, sharing=sharing)
+from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, hear, setting_from, source, vectors
 
 
 def words(values: list[int], bits: int) -> Any:
@@ -84,10 +40,6 @@ def words(values: list[int], bits: int) -> Any:
 
 def symbols(values: list[Any]) -> Any:
     return np.array(values, dtype=np.uint16)
-
-
-def source(data: bytes) -> Any:
-    return Stream(data).take
 
 
 # ---------------------------------------------------------------- the files themselves
@@ -387,25 +339,9 @@ def test_degree_and_threshold() -> None:
 
 # ---------------------------------------------------------------- whole rounds
 
-ROUNDS = ("rounds.json", "rounds_by_width.json", "ring_rounds.json")
-
 
 def round_cases() -> list[Any]:
     return [pytest.param(case, id=case["name"]) for name in ROUNDS for case in vectors(name)["rounds"]]
-
-
-def hear(side: Any, phase: str, message: Case, vector: list[int]) -> Case:
-    """One message of the coordinator to a participant, and its answer."""
-    match phase:
-        case "AdvertiseKeys":
-            return side.advertise()
-        case "ShareKeys":
-            return side.share_keys(message)
-        case "MaskedInputCollection":
-            return side.masked_input(message, vector)
-        case "ConsistencyCheck":
-            return side.sign_sets(message)
-    return side.unmask(message)
 
 
 @pytest.mark.parametrize("case", round_cases())
@@ -457,150 +393,3 @@ def test_rounds(case: Case) -> None:
             assert stream.taken == people[who]["randomness"]
     total = add_vectors((people[who]["input"] for who in case["u3"]), agreed.numbers.dim, agreed.numbers.bits)
     assert total == case["sum"]
-
-
-# ---------------------------------------------------------------- what is refused
-
-
-def cases_of(file: str, name: str) -> list[Any]:
-    """Each case with the round it starts from, which one file states for all of them."""
-    found, cases = vectors(file), []
-    for case in found[name]:
-        stated = {"round": found["round"], **case} if "round" in found else case
-        cases.append(pytest.param(stated, id=case.get("name", case.get("phase"))))
-    return cases
-
-
-@cache
-def round_named(name: str) -> Case:
-    return next(case for file in ROUNDS for case in vectors(file)["rounds"] if case["name"] == name)
-
-
-def told_in(base: Case, who: int) -> dict[str, Case]:
-    """What one participant was told in a round, by phase."""
-    everything = base["to_participants"].items()
-    return {"AdvertiseKeys": {}} | {phase: told.get(who, told) for phase, told in everything}
-
-
-def phases_of(base: Case) -> tuple[str, ...]:
-    return setting_from(base["setting"]).numbers.phases
-
-
-@pytest.mark.parametrize("case", cases_of("participant_refusals.json", "settings"))
-def test_what_a_participant_does_not_begin(case: Case) -> None:
-    with pytest.raises(Refused) as caught:
-        FastParticipant(setting_from(case["setting"]), case["identity_private"], source(b""))
-    assert caught.value.stated() == case["refused"]
-
-
-@pytest.mark.parametrize(
-    "case", cases_of("participant_refusals.json", "refused") + cases_of("ring_refusals.json", "participants")
-)
-@pytest.mark.parametrize("side", [FastParticipant, Participant])
-def test_what_a_participant_refuses(case: Case, side: Any) -> None:
-    """The core and, so that the file is no hostage of its generator, the reference again."""
-    who, base = case["participant"], round_named(case["round"])
-    person, agreed = base["participants"][who], setting_from(base["setting"])
-    stream = Stream(person["randomness"] + bytes(1000))
-    fresh = side(agreed, person["identity_private"], stream.take if side is FastParticipant else stream)
-    told = told_in(base, who) | case["instead"]
-    refusing, phases = case["refused"]["phase"], agreed.numbers.phases
-    before = phases if "then" in case else phases[: phases.index(refusing)]
-    for phase in before:
-        hear(fresh, phase, told[phase], person["input"])
-    with pytest.raises(Refused) as caught:
-        hear(fresh, refusing, case["then"] if "then" in case else told[refusing], person["input"])
-    assert caught.value.stated() == case["refused"]
-    if "then" not in case:
-        with pytest.raises(Refused):  # the attempt is over for it, whatever it is told next
-            hear(fresh, refusing, told_in(base, who)[refusing], person["input"])
-
-
-@pytest.mark.parametrize(
-    "case", cases_of("participant_refusals.json", "goes_on") + cases_of("ring_refusals.json", "goes_on")
-)
-def test_what_does_not_end_the_attempt(case: Case) -> None:
-    """Above all what costs its dealer a share."""
-    who, base = case["participant"], round_named(case["round"])
-    person, told = base["participants"][who], told_in(base, who)
-    told |= case.get("instead", {})
-    reply = base["to_coordinator"]["Unmasking"][who]
-    if "dealt" in case:
-        dealers = [entry["dealer"] for entry in told["MaskedInputCollection"]["shares"]]
-        shares = list(told["MaskedInputCollection"]["shares"])
-        shares[dealers.index(case["dealt"]["dealer"])] = case["dealt"]
-        told["MaskedInputCollection"] = {**told["MaskedInputCollection"], "shares": shares}
-        # On the complete graph the reply has an entry for a share of one's own as well.
-        of = dealers if "ring" in base else sorted([*dealers, who])
-        reply = {"shares": list(reply["shares"])}
-        reply["shares"][of.index(case["no_share_of"])] = {"none": {}}
-    assert told != told_in(base, who)
-    side = FastParticipant(setting_from(base["setting"]), person["identity_private"], source(person["randomness"]))
-    for phase in phases_of(base):
-        answer = hear(side, phase, told[phase], person["input"])
-        assert answer == (reply if phase == "Unmasking" else base["to_coordinator"][phase][who])
-    assert hear(side, "Unmasking", told["Unmasking"], []) == answer  # the same question, the same answer
-
-
-def coordinator_at(base: Case, phase: str) -> FastCoordinator:
-    coordinator = FastCoordinator(setting_from(base["setting"]))
-    phases = phases_of(base)
-    for earlier in phases[: phases.index(phase)]:
-        for who, message in base["to_coordinator"][earlier].items():
-            coordinator.receive(who, message)
-        coordinator.close()
-    return coordinator
-
-
-@pytest.mark.parametrize(
-    "case", cases_of("coordinator_refusals.json", "refused") + cases_of("ring_refusals.json", "coordinator")
-)
-def test_what_the_coordinator_refuses(case: Case) -> None:
-    """Refused, and the phase goes on as if nothing had been said: the round ends in its sum."""
-    base, phase = round_named(case["round"]), case["phase"]
-    coordinator, said, phases = coordinator_at(base, phase), base["to_coordinator"], phases_of(base)
-    for who in case["before"]:
-        coordinator.receive(who, said[phase][who])
-    with pytest.raises(Refused) as caught:
-        coordinator.receive(case["sender"], case["message"])
-    assert caught.value.stated() == case["refused"]
-    for who in said[phase].keys() - set(case["before"]):
-        coordinator.receive(who, said[phase][who])
-    answer = coordinator.close()
-    for later in phases[phases.index(phase) + 1 :]:
-        for who, message in said[later].items():
-            coordinator.receive(who, message)
-        answer = coordinator.close()
-    assert answer == base["sum"]
-
-
-@pytest.mark.parametrize(
-    "case", cases_of("coordinator_refusals.json", "too_few") + cases_of("ring_refusals.json", "too_few")
-)
-def test_too_few(case: Case) -> None:
-    base = round_named(case["round"])
-    coordinator = coordinator_at(base, case["phase"])
-    for who in case["received"]:
-        coordinator.receive(who, base["to_coordinator"][case["phase"]][who])
-    with pytest.raises(Refused) as caught:
-        coordinator.close()
-    assert caught.value.stated() == case["refused"]
-
-
-def protobuf(kind: str, message: Case) -> Any:
-    """A message as it comes from the wire; field names are those of proto/coordinator.proto."""
-    types = {
-        "advertisement": pb.Advertisement,
-        "cohort_keys": pb.CohortKeys,
-        "sealed_shares": pb.SealedShares,
-        "consistency": pb.ConsistencySignature,
-        "unmasking_request": pb.UnmaskingRequest,
-        "unmasking_reply": pb.UnmaskingReply,
-    }
-    return types[kind](**message)
-
-
-@pytest.mark.parametrize("case", cases_of("malformed.json", "cases"))
-def test_malformed_messages(case: Case) -> None:
-    with pytest.raises(ERRORS[case["refused"]["error"]]):
-        getattr(codec, f"read_{case['kind']}")(protobuf(case["kind"], case["message"]))

@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wire.ledger import (
-    COORDINATOR,
-    About,
-    Ledger,
-)
+from wire.ledger import COORDINATOR, About, Ledger
 from wire.ledger_rows import CHARGE, LedgerEntry
 
 STUDY, OTHER = "aa" * 32, "bb" * 32
