@@ -24,23 +24,20 @@ from numpy.typing import NDArray
 from small_rings import Rings, SmallRings
 
 from secagg import client_phases, server_phases, shamir, unmasking
-from secagg.commitments import MerkleForest, MerkleTree, pair_node, share_leaf
+from secagg.commitments import MerkleForest, MerkleTree, pair_node
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
 from secagg.keys import (
     AgreementKey,
     IdentityKey,
-    dealing_statement,
     mask_private_key,
     pairwise_mask_key,
-    seed_commitment,
     self_mask_key,
     self_mask_seed,
 )
 from secagg.masking import mask_words, word_dtype
 from secagg.messages import (
-    KIND_LABELS,
     MASK_KEY,
     PHASES,
     SELF_MASK_SEED,
@@ -412,37 +409,6 @@ def start_cohort(
     return Cohort(config, members, advertisements, phases, colluders, known)
 
 
-def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) -> SealedShares:
-    """What a dealer sends that follows the protocol in everything but what it shares.
-
-    Args:
-        dealer: the client phase of somebody who has just dealt; the honest dealing is replaced.
-        shares: shape (holders, 2, 16): to be sealed and committed to, whatever they are.
-        commitment: to a self-mask seed, whatever it is.
-    """
-    cohort, me = dealer._cohort, dealer._cohort.me
-    salts = keyed_source("crooked dealing")(32 * len(shares))
-    leaves, ciphertexts = [], []
-    for row, holder in enumerate(cohort.graph.holders(me)):
-        pair = [salts[32 * row + 16 * kind : 32 * row + 16 * kind + 16] for kind in (0, 1)]
-        ends = cohort.identity(me), cohort.identity(holder)
-        leaves += [
-            share_leaf(label, cohort.context, *ends, cohort.graph.x(holder), salt, share)
-            for label, salt, share in zip(KIND_LABELS, pair, shares[row], strict=True)
-        ]
-        if holder != me:
-            plaintext = b"".join(
-                salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)
-            )
-            ciphertexts.append(cohort.channel(dealer._agreements[holder], me, holder).seal(plaintext))
-        else:
-            parts = [salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)]
-            dealer._held[me] = client_phases.HeldShare(b"".join(parts))
-    root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
-    signature = dealer._identity.sign(dealing_statement(cohort.context, cohort.identity(me), root, commitment))
-    return SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
-
-
 # ---------------------------------------------------------------- an honest coordinator on a bad network
 
 DELIVER, LOSE, TWICE, LATE, GARBLE, LEAVE = "deliver", "lose", "twice", "late", "garble", "leave"
@@ -587,18 +553,6 @@ class Attempt:
         refuses(phase.close, ProtocolError)
         assert freeze(following) == before, f"{name} changed the next phase after it was closed"
         return following
-
-
-def crooked_shares(attempt: Attempt, dealer: int, change: Callable[[NDArray[np.uint16]], None]) -> SealedShares:
-    """A dealing of which some shares, shape (holders, 2, 16), are changed before they are sealed and committed to."""
-    phase, random_bytes = attempt.phases[dealer], keyed_source("crooked secrets")
-    graph, context, identity = phase._cohort.graph, phase._cohort.context, phase._identity.public
-    secrets = np.stack([attempt.mask_key_symbols[dealer], shamir.random_symbols(16, random_bytes)])
-    xs = [graph.x(holder) for holder in graph.holders(dealer)]
-    shares = shamir.split(secrets, graph.threshold, xs, random_bytes)
-    change(shares)
-    phase._seed = self_mask_seed(secrets[SELF_MASK_SEED], context, identity)
-    return crooked_dealing(phase, shares, seed_commitment(phase._seed, context, identity))
 
 
 def refuses(call: Callable[[], Any], error: type[Exception]) -> None:

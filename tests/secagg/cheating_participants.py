@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from attempts_in_memory import LOW_ORDER, Vector, crooked_shares, identities
+from attempts_in_memory import LOW_ORDER, Vector, identities
+from crooked_dealings import crooked_shares
 from numpy.typing import NDArray
 
 from secagg.cohort import set_of

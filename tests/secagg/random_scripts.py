@@ -33,6 +33,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent))  # as conftest.py does
 
+import attacks_at_the_end  # noqa: F401
 import attacks_on_a_ring  # noqa: F401
 import honest_coordinator_machine
 import lying_coordinator_machine

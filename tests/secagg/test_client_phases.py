@@ -1,8 +1,8 @@
 """A coordinator that lies, with colluding participants, against the real participants.
 
-Each attack of attacks_on_participants.py and attacks_on_a_ring.py is run twice: against the real code, where the check
-that it names must end it, and against the same code without that check, where it must succeed. Otherwise the test would
-not show that the check is needed.
+Each attack of attacks_on_participants.py, attacks_at_the_end.py and attacks_on_a_ring.py is run twice: against the real
+code, where the check that it names must end it, and against the same code without that check, where it must succeed.
+Otherwise the test would not show that the check is needed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from attacks_at_the_end import takes_back
 from attacks_on_a_ring import places, uploads
 from attacks_on_participants import (
     ALL,
@@ -23,14 +24,12 @@ from attacks_on_participants import (
     deals,
     sign_and_unmask,
     signed_by,
-    takes_back,
     told,
 )
 from attempts_in_memory import (
     LOW_ORDER,
     Cohort,
     advertise,
-    crooked_dealing,
     flip,
     identities,
     make_config,
@@ -38,6 +37,7 @@ from attempts_in_memory import (
     start_cohort,
     vector_of,
 )
+from crooked_dealings import crooked_dealing
 from naive_variants import SAID, SIGNED, client_changed, client_without, refusals, variant
 from small_rings import safe_rings
 

@@ -15,7 +15,6 @@ import pytest
 from attempts_in_memory import (
     Attempt,
     Script,
-    crooked_shares,
     flip,
     freeze,
     identities,
@@ -23,6 +22,7 @@ from attempts_in_memory import (
     sum_of,
     symbols_of,
 )
+from crooked_dealings import crooked_shares
 from naive_variants import refusals, server_without
 from numpy.typing import NDArray
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, crooked_shares, identities, make_config, start_cohort, sum_of
+from attempts_in_memory import Attempt, Script, identities, make_config, start_cohort, sum_of
+from crooked_dealings import crooked_shares
 from naive_variants import server_changed, server_without
 from numpy.typing import NDArray
 from small_rings import safe_rings

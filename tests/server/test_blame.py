@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, crooked_shares, make_config
+from attempts_in_memory import Attempt, Script, make_config
 from card_of_a_study import put_card
+from crooked_dealings import crooked_shares
 from naive_variants import server_changed
 from numpy.typing import NDArray
 from study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing
