@@ -10,11 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sordino.processes import BLAS_THREADS, cpu_seconds, peak_resident_mb
 
@@ -83,8 +84,50 @@ class Child:
         return "it said nothing"
 
 
+@dataclass
+class Asked:
+    """Whether somebody has asked for an end, by Ctrl-C or SIGTERM.
+
+    A KeyboardInterrupt may come up between any two instructions: where an event is half counted, or behind the lock
+    that `subprocess.Popen` has just taken to ask after its process, which nobody gets any more then.
+    """
+
+    to_end: bool = False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """The first one is noted, for a loop that looks; the second one interrupts."""
+
+        def note(number: int, frame: Any) -> None:
+            if self.to_end:
+                raise KeyboardInterrupt
+            self.to_end = True
+
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
-    """Ask all to end, then make them. Clients end by themselves when the coordinator says that the study has."""
+    """Ask all to end, then make them: at once on Ctrl-C, for who asks twice doesn't wait."""
+    children = [*clients] if coordinator is None else [coordinator, *clients]
+    with contextlib.suppress(KeyboardInterrupt):
+        _ask(coordinator, clients)
+    for child in children:
+        child.signal(signal.SIGKILL)
+        if child.process is not None:
+            child.process.wait()
+
+
+def _ask(coordinator: Child | None, clients: Sequence[Child]) -> None:
+    """Until all have ended, or have had their time. Clients end by themselves when they hear that the study has."""
     children = [*clients] if coordinator is None else [coordinator, *clients]
     if coordinator is not None:
         coordinator.signal(signal.SIGTERM)
@@ -98,10 +141,6 @@ def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
                 for child in clients:
                     child.signal(signal.SIGTERM)
         time.sleep(_POLL_S)
-    for child in children:
-        child.signal(signal.SIGKILL)
-        if child.process is not None:
-            child.process.wait()
 
 
 def child_environment() -> dict[str, str]:

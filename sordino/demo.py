@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mechanisms.statement import DDGAUSS
-from sordino.child_process import STOP_S, Child, child_environment, stop
+from sordino.child_process import STOP_S, Asked, Child, child_environment, stop
 from sordino.closing_lines import dropout_words, epsilon_lines, median
 from sordino.exit_codes import ExitCode, Failure
 from sordino.local_study import LocalStudy, StudyOptions, make_local_study
@@ -86,6 +86,8 @@ class Demo:
     killed_in: int | None = None
     back_in: int | None = None
     baseline: subprocess.Popen[str] | None = None
+    reader: threading.Thread | None = None
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def view(self) -> StudyView:
@@ -97,14 +99,18 @@ class Demo:
 
         Raises:
             Failure: the coordinator could not do all rounds.
+            KeyboardInterrupt: somebody asked for an end.
         """
         began = time.monotonic()
-        try:
-            self._start()
-            self._follow()
-            code = self._end_of_coordinator()
-        finally:
-            self._stop()
+        with self.asked.noted():
+            try:
+                self._start()
+                self._follow()
+                code = self._end_of_coordinator()
+            finally:
+                self._stop()
+        if self.asked.to_end:
+            raise KeyboardInterrupt
         if code != 0:
             assert self.coordinator is not None  # noqa: S101  # it was started above
             raise Failure(
@@ -139,11 +145,11 @@ class Demo:
 
     def _start_baseline(self) -> None:
         """Everybody in every round: shown while the study runs. What is compared at the end is run again
-        then. Everybody in every round: shown while the study runs. What is compared at the end is run again
         then.
         """
         self.baseline = self._baseline_process(cohorts=False)
-        threading.Thread(target=self._read_baseline, args=(self.baseline,), daemon=True).start()
+        self.reader = threading.Thread(target=self._read_baseline, args=(self.baseline,), daemon=True)
+        self.reader.start()
 
     def _baseline_process(self, *, cohorts: bool) -> subprocess.Popen[str]:
         with (self.study.directory / "logs" / "without_noise.log").open("ab") as log:
@@ -176,6 +182,8 @@ class Demo:
         if self.baseline is not None and self.baseline.poll() is None:
             self.baseline.kill()
             self.baseline.wait()
+        if self.reader is not None:
+            self.reader.join(STOP_S)  # its pipe has ended
 
     # ---- while it runs -------------------------------------------------------------------------
 
@@ -187,6 +195,8 @@ class Demo:
         state = self.study.directory / "coordinator" / "state.sqlite"
         seen, measure_at = 0, 0.0
         while True:
+            if self.asked.to_end:
+                raise KeyboardInterrupt
             running = self.coordinator.running  # asked before reading, so that no last event is missed
             for event in read_events(state, seen):
                 seen = int(event["seq"])

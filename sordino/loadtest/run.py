@@ -12,14 +12,13 @@ import resource
 import shutil
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sordino.child_process import STOP_S, Child, child_environment, stop
+from sordino.child_process import STOP_S, Asked, Child, child_environment, stop
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest.display import LoadDisplay
 from sordino.loadtest.options import LoadOptions
@@ -130,7 +129,7 @@ class LoadTest:
     before_rounds_cpu_s: float | None = None
     zero_until: dict[str, float] = field(default_factory=dict)
     cut_short: CutShort | None = None
-    interrupted: bool = False
+    asked: Asked = field(default_factory=Asked)
     _seen: int = 0
 
     def run(self) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class LoadTest:
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
         outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
         began = time.monotonic()
-        with self._heeding():
+        with self.asked.noted():
             try:
                 self._start()
                 self._follow(outcomes)
@@ -148,7 +147,7 @@ class LoadTest:
                 self._read(outcomes)  # what was recorded before and not yet read
             finally:
                 self._stop()
-        if self.interrupted and self.cut_short is None:
+        if self.asked.to_end and self.cut_short is None:
             self.cut_short = INTERRUPTED
         return self._result(outcomes, time.monotonic() - began)
 
@@ -173,34 +172,9 @@ class LoadTest:
             child.start(environment)
 
     def _stop(self) -> None:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):  # asked twice
             self._measure()
-            stop(self.coordinator, self.clients)
-        except KeyboardInterrupt:  # asked twice: no more waiting
-            for child in filter(None, (self.coordinator, *self.clients)):
-                child.kill()
-                if child.process is not None:
-                    child.process.wait()
-
-    @contextlib.contextmanager
-    def _heeding(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are noted, so that no event is left half counted; the second one interrupts."""
-
-        def heed(number: int, frame: Any) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupted = True
-
-        before = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    before[number] = signal.signal(number, heed)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        stop(self.coordinator, self.clients)
 
     def _measure(self) -> None:
         for child in (self.coordinator, *self.clients):
@@ -216,7 +190,7 @@ class LoadTest:
             self._read(outcomes)
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
-            if self.interrupted:
+            if self.asked.to_end:
                 self.display.stopping()
                 raise _GoneError(INTERRUPTED)
             if not running:

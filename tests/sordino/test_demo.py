@@ -92,17 +92,22 @@ def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None
     # A child inherits an ignored SIGINT (tests started in a shell's background) but not a handled one. preexec_fn would
     # set it too, but forks this process while gRPC's threads run, and the child can hang before it becomes the demo.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        command(*SMALL, "--rounds", "200", "--out", str(folder)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", *command(*SMALL, "--rounds", "200", "--out", str(folder))[1:]],
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
     signal.signal(signal.SIGINT, inherited)
     try:
         assert wait_for(lambda: (folder / "coordinator" / "state.sqlite").exists(), 30)
         assert len(processes_of(folder)) >= 3
         process.send_signal(number)
         code = process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        process.wait()
+        pytest.fail("it hangs:\n" + (tmp_path / "said").read_text())
     finally:
         process.kill()
     assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
