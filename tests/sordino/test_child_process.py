@@ -32,7 +32,7 @@ def test_the_first_is_noted_and_the_second_interrupts() -> None:
 
 def test_who_asks_twice_does_not_wait(tmp_path: Path) -> None:
     ready, asked = tmp_path / "ready", Asked()
-    deaf = f"import pathlib, signal, time\nsignal.signal(15, print)\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)"
+    deaf = f"import signal, time\nsignal.signal(15, print)\nopen({str(ready)!r}, 'w').close()\ntime.sleep(60)"
     child = Child("deaf", [], tmp_path / "log")
     child.process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.DEVNULL)
     while not ready.exists():
