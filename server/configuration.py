@@ -61,6 +61,8 @@ class StudyTable(Table):
     """Most participants of one round: the plan is for so many, and they may be enrolled one by one.
 
     Left out: as many as the roster lists when the study begins."""
+    pause_s: float = Field(default=0.0, ge=0, le=604_800)
+    """Seconds between the end of a round and the beginning of the next. An attempt that failed is repeated at once."""
     task: Annotated[str, AfterValidator(check_task_name)]
     """What is computed: a name that `learning.task.make_task` knows, or ``module:Class`` of one's own."""
 
@@ -187,6 +189,8 @@ class DeadlineTable(Table):
     """Includes the local training."""
     consistency_check_s: Seconds = 15.0
     unmasking_s: Seconds = 15.0
+    resume_s: float = Field(default=2.0, ge=0, le=3600)
+    """How long a participant whose connection broke within a round keeps its place there; 0: it is a dropout at once."""
 
 
 class ServerOptimizerTable(Table):
@@ -223,6 +227,9 @@ class CoordinatorTable(Table):
     """Certificate authority of client certificates; whoever has none of it opens no connection."""
     enrolment_listen: str = ""
     """HOST:PORT on which places are asked for; empty: nobody can join or renew over the network."""
+    http_listen: str = ""
+    """HOST:PORT for /metrics, /healthz and /readyz, without TLS: for whoever operates it, not for participants. Empty:
+    nowhere."""
     card: Path = Path("coordinator/card.json")
     """What whoever wants to join is shown, signed by the authority; read where enrolment_listen is set."""
     transcript_key: Path = Path("coordinator/transcript.key")
@@ -246,7 +253,7 @@ class CoordinatorTable(Table):
         split_address(value)
         return value
 
-    @field_validator("enrolment_listen")
+    @field_validator("enrolment_listen", "http_listen")
     @classmethod
     def _address_or_none(cls, value: str) -> str:
         if value:

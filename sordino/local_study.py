@@ -57,6 +57,7 @@ class StudyOptions:
         training_s: of the phase that waits for local training; None takes the default, or ``deadline_s``.
         connect_s: longest wait for the roster before a round.
         max_attempts: at one round.
+        pause_s, resume_s, http_listen: see ``server.configuration``.
         one_machine: see ``server.configuration``.
         ledgers: folder of the hosts' ledgers, a file for each by the host's name, with the layout of its studies
             (`sordino.folder_of_ledgers`); empty: each in its host's folder.
@@ -114,6 +115,9 @@ class StudyOptions:
     training_s: float | None = None
     connect_s: float = 60.0
     max_attempts: int = 3
+    pause_s: float = 0.0
+    resume_s: float = 2.0
+    http_listen: str = ""
     one_machine: bool = True
     ledgers: str = ""
 

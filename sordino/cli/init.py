@@ -269,6 +269,25 @@ def run(
             show_default="60",
         ),
     ] = None,
+    pause: Annotated[
+        float,
+        typer.Option(
+            "--pause",
+            min=0,
+            metavar="S",
+            help="Seconds between the end of a round and the beginning of the next.",
+            rich_help_panel=_STUDY,
+        ),
+    ] = _D.pause_s,
+    http: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where the coordinator tells metrics and health over HTTP, to whoever operates it.",
+            rich_help_panel=_NETWORK,
+            show_default="nowhere",
+        ),
+    ] = _D.http_listen,
     one_machine: Annotated[
         bool | None,
         typer.Option(
@@ -330,6 +349,8 @@ def run(
         listen=listen,
         names=tuple(host or ()),
         training_s=training_s,
+        pause_s=pause,
+        http_listen=http,
         one_machine=one_machine,
         ledgers="" if ledgers is None else str(ledgers),
     )
