@@ -165,6 +165,11 @@ class Enrolment:
         """Close the file of requests."""
         self._requests.close()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that the authority hasn't answered yet."""
+        return len(self._requests)
+
     # ------------------------------------------------------------ for joiners
 
     async def describe(self, raw: bytes, address: str) -> pb.Description:

@@ -88,6 +88,11 @@ class Journal:
             raise LedgerError(self.ledger_path, "is not open yet")
         return self._ledger
 
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the last thing that was to be written wasn't; None when it was."""
+        return self._store.failure
+
     # -- events: ordered, durable soon; nothing waits for them
 
     def emit(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +258,11 @@ class Journal:
         """Number, checkpoint and figures of the last completed round."""
         rows = self._store.read("SELECT round, checkpoint, figures FROM rounds ORDER BY round DESC LIMIT 1")
         return (rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
+
+    def last_completed_at(self) -> float | None:
+        """When the last round was completed, in seconds since 1970; None before the first."""
+        rows = self._store.read("SELECT at FROM events WHERE kind = 'round_completed' ORDER BY seq DESC LIMIT 1")
+        return float(rows[0][0]) if rows else None
 
     def last_attempt(self, round_: int) -> int:
         """Highest attempt of a round that was begun; 0 if none."""

@@ -32,12 +32,12 @@ class RefusedCalls:
     """Counts calls that were refused, and collects what they leave behind before it amounts to much."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
 
     def note(self) -> None:
         """One more."""
-        self._count += 1
-        if self._count % REFUSALS_PER_WALK == 0:
+        self.count += 1
+        if self.count % REFUSALS_PER_WALK == 0:
             gc.collect()
 
 

@@ -134,7 +134,7 @@ async def _session(
         await _refuse(study, context, grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
     except DecodeError:
         await _refuse(study, context, grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
-    writer = asyncio.create_task(_write(session, context))
+    writer = asyncio.create_task(_write(study, session, context))
     reader = asyncio.create_task(_read(study, session, iterator))
     over = asyncio.create_task(session.over.wait())
     reason = "connection closed"
@@ -170,9 +170,10 @@ async def _handshake(
     return session
 
 
-async def _write(session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _write(study: Study, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     while (message := await session.outbox.get()) is not None:
         await context.write(message)
+        study.sessions.traffic.control_sent += len(message)
         del message  # as below
 
 
@@ -183,6 +184,7 @@ async def _read(study: Study, session: Session, iterator: AsyncIterator[bytes]) 
 
 
 def _receive(study: Study, session: Session, raw: bytes) -> None:
+    study.sessions.traffic.control_received += len(raw)
     if session.closed:  # its position may be somebody else's by now
         raise SessionRefused("the session is over")
     largest = study.sessions.most_message_bytes
@@ -221,7 +223,7 @@ async def _upload(
     if session is None:
         await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
     try:
-        return pb.UploadReceipt(sha256=await study.upload(session, requests))
+        return pb.UploadReceipt(sha256=await study.upload(session, study.sessions.traffic.of_upload(requests)))
     except UploadRefused as error:
         await _refuse(study, context, STATUS[type(error)], str(error))
 
@@ -238,5 +240,6 @@ async def _download(
     study.downloaded(session, len(document))
     for frame in frames(document):
         yield frame
+        study.sessions.traffic.documents_sent += len(frame)
 
 

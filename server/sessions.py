@@ -15,6 +15,7 @@ from secagg.keys import session_statement
 from secagg.roster import Roster
 from secagg.signatures import verify_signature
 from server.peer_rates import PeerRates
+from server.traffic import Traffic
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
 
@@ -98,6 +99,7 @@ class Sessions:
         self.changed = asyncio.Event()
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
         self._rates = PeerRates(SESSIONS_PER_S, SESSIONS_AT_ONCE)
+        self.traffic = Traffic()
 
     def __len__(self) -> int:
         return len(self._by_participant)

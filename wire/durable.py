@@ -179,6 +179,8 @@ class DurableStore:
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
+        self.failure: StorageError | None = None
+        """Why the last transaction was not written; None when it was."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = _lock(path)
@@ -267,10 +269,11 @@ class DurableStore:
         except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            failure = StorageError(f"{self.path}: {error}")
+            self.failure = failure = StorageError(f"{self.path}: {error}")
             for _, future in batch:
                 future.set_exception(failure)
             return
+        self.failure = None
         for resolve in results:
             resolve()
 
