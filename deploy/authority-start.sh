@@ -1,0 +1,23 @@
+#!/bin/sh
+# The authority's container: makes the authority at its first start, hands the coordinator its files over, and lets in
+# whoever has taken a code from the desk. Its keys never leave its own volume.
+set -eu
+home=/var/lib/sordino/authority/$SORDINO_STUDY
+handover=/var/lib/sordino/handover
+desk=/run/sordino/desk/socket
+
+if [ ! -d "$home" ]; then
+    set -- --study "$SORDINO_STUDY" --coordinator coordinator:8444 --host localhost --draws "$SORDINO_ROUNDS" --places "$SORDINO_PLACES"
+    for name in ${SORDINO_NAMES:-}; do
+        set -- "$@" --host "$name"
+    done
+    sordino authority init "$home" "$@"
+fi
+# Moved, not copied: two of these files are the coordinator's secrets, and nobody else keeps them.
+if [ -d "$home/coordinator" ]; then
+    rm -rf "$handover/.coming"
+    cp -r "$home/coordinator" "$handover/.coming"
+    mv -T "$handover/.coming" "$handover/$SORDINO_STUDY"
+    rm -rf "$home/coordinator"
+fi
+exec sordino authority run "$home" --every 1s --desk "$desk"
