@@ -298,7 +298,7 @@ class Study:
                 reason=outcome,
                 rounds_completed=self._completed_rounds,
                 accuracy=self._figures.get("accuracy"),
-                **self._epsilons(),
+                **self.epsilons(),
                 delta=self._plan.delta,
                 wall_s=round(time.monotonic() - began, 2),
             )
@@ -459,7 +459,7 @@ class Study:
                 dict(enumerate(self._membership.numbers)),
                 self._membership.exclusions(),
             )
-        epsilons = await self._compute(self._epsilons)
+        epsilons = await self._compute(self.epsilons)
         self._emit(
             "survivors_frozen",
             round=round_,
@@ -485,7 +485,7 @@ class Study:
             "attempt": number,
             **round_figures(self._plan, attempt, completed, learned, self._membership),
             "seconds": round(time.monotonic() - began, 3),
-            **self._epsilons(),
+            **self.epsilons(),
             "coordinator_rss_mb": resident_mb(),
             "next_clips": list(self._model.clips),
             "wrapped_share": wrapped,
@@ -566,14 +566,11 @@ class Study:
                 row.number,
             )
 
-    def _epsilons(self) -> dict[str, float]:
-        return {
-            "epsilon_coordinator": self._account.epsilon_coordinator(),
-            # Whoever reads transcripts knows the cohorts: no reader is left to whom sampling hides them.
-            "epsilon_released": (
-                self._account.epsilon_coordinator() if self._cohorts_are_public else self._account.epsilon_released()
-            ),
-        }
+    def epsilons(self) -> dict[str, float]:
+        """Spent so far. Whoever reads transcripts knows the cohorts: no reader is left to whom sampling hides them."""
+        coordinator = self._account.epsilon_coordinator()
+        released = coordinator if self._cohorts_are_public else self._account.epsilon_released()
+        return {"epsilon_coordinator": coordinator, "epsilon_released": released}
 
     def _emit_numbered(self, kind: str, **body: Any) -> None:
         """What an attempt tells, which knows participants by their position in its roster."""

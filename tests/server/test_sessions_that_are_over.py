@@ -11,6 +11,7 @@ import pytest
 
 from server import service
 from server.sessions import Session, SessionRefused
+from server.traffic import Traffic
 from wire import coordinator_pb2 as pb
 
 REFUSAL = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.REFUSAL_CODE_POLICY))
@@ -19,7 +20,7 @@ REFUSAL = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.R
 def study_of(heard: list[Any]) -> Any:
     """Notes what reaches it."""
     sessions = SimpleNamespace(
-        lost=lambda session, reason: heard.append(("lost", reason)), most_message_bytes=None
+        lost=lambda session, reason: heard.append(("lost", reason)), most_message_bytes=None, traffic=Traffic()
     )
     return SimpleNamespace(
         sessions=sessions,

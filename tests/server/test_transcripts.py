@@ -212,7 +212,7 @@ def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Pa
         async with coordinator(study, tmp_path / "state.sqlite", **tables) as where:
             charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
             where.study._account = Account(sampled, charges)
-            return where.study._epsilons()
+            return where.study.epsilons()
 
     found = asyncio.run(figures())
     assert (found["epsilon_released"] < found["epsilon_coordinator"]) is not public
