@@ -25,6 +25,7 @@ from wire.settings_file import (
 )
 
 __all__ = [
+    "ConditionsTable",
     "ConfigurationError",
     "CoordinatorTable",
     "DataTable",
@@ -113,6 +114,24 @@ class DataTable(Table):
     parts: int = Field(default=0, ge=0, le=65_519)
 
 
+class ConditionsTable(Table):
+    """[conditions]: when this device takes part; docs/edge.md says how each is found out.
+
+    While one doesn't hold the process isn't connected, which the coordinator sees. Hours, and rounds a day, are in
+    [policy]."""
+
+    mains_power: bool = False
+    """Only while it doesn't run on its battery."""
+    unmetered: bool = False
+    """Only over a network that isn't known to be paid by volume."""
+    idle: bool = False
+    """Only while other programs use at most ``max_load`` of the processors."""
+    max_load: float = Field(default=0.25, gt=0, le=1)
+    """Share of all processors, over the last minute."""
+    min_free_memory_mb: int = Field(default=0, ge=0, le=1_000_000)
+    """Only while so much memory is free, in megabytes (10^6 bytes); 0 asks for nothing."""
+
+
 class ParticipantTable(Table):
     """[[participants]]: one identity and its data: a part of the set, or a file."""
 
@@ -136,6 +155,7 @@ class HostConfiguration(Settings):
     policy: PolicyTable
     """Limits here, or ``file = "policy.toml"`` with the table in a file of its own."""
     participants: tuple[ParticipantTable, ...] = Field(min_length=1)
+    conditions: ConditionsTable = ConditionsTable()
 
     def settings(self) -> HostSettings:
         """The same values without pydantic, for the process that runs."""

@@ -124,8 +124,14 @@ class Participant:
         self._shapes = shapes_of(task.initial_parameters())
         self._broadcast_dim = dimension(self._shapes)
         self._attempt: _Attempt | None = None
+        self._answering = False
         self._charged: tuple[int, int, Cohort] | None = None  # the last charge, while it may be taken back
         self._log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
+
+    @property
+    def under_way(self) -> bool:
+        """Whether she is in an attempt, or in the middle of an answer: not the moment to leave of her own accord."""
+        return self._answering or self._attempt is not None
 
     async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
         """Handle messages until the study ends.
@@ -139,9 +145,12 @@ class Participant:
                 kind = message.WhichOneof("message")
                 if kind == "study_end":
                     return message.study_end.reason
+                self._answering = True
                 terms = await self._guarded(session, terms, kind, getattr(message, kind) if kind else None)
+                self._answering = False
             return None
         finally:
+            self._answering = False
             self._drop_attempt()
             if self._lines is not None:
                 self._lines.gone(self.identity.public)

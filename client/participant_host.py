@@ -18,6 +18,7 @@ import structlog
 import uvloop
 
 from client.certificate import CertificateError, ClientCertificate, load_certificate, shown
+from client.conditions import Gate, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
@@ -27,7 +28,8 @@ from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
 from client.renewal import Renewal
 from client.round_lines import RoundLines
-from client.settings import HostSettings
+from client.service_notify import Notifier
+from client.settings import Conditions, HostSettings
 from client.shared_roster import SharedRoster
 from client.unreachable import Trouble, is_connected, trouble_of, trouble_told
 from learning.datasets import DatasetError
@@ -60,8 +62,11 @@ class JoinError(Exception):
         self.exit_code = exit_code
 
 
-def join(configuration: HostSettings) -> int:
+def join(configuration: HostSettings, service: Notifier | None = None) -> int:
     """Take part in a study until it ends.
+
+    Args:
+        service: told that the process is ready, lives and ends, where it runs as a system service.
 
     Returns:
         0 when the study ended or the process was told to stop by SIGTERM, 130 after Ctrl-C.
@@ -80,7 +85,7 @@ def join(configuration: HostSettings) -> int:
     trainer = ThreadPoolExecutor(threads, thread_name_prefix="training")
     try:
         host = ParticipantHost(configuration, journal, executor, trainer)
-        return uvloop.run(host.run())
+        return uvloop.run(host.run() if service is None else service.around(host.run()))
     finally:
         for one in (executor, trainer):
             one.shutdown(wait=False, cancel_futures=True)
@@ -127,6 +132,8 @@ class ParticipantHost:
         self._terms_lock = asyncio.Lock()
         self._executor, self._trainer = executor, trainer
         self._lines = RoundLines(self._spent)
+        self._machine = Machine()
+        self._gate = Gate(self._why_not if configuration.conditions != Conditions() else None)
         try:
             self._task = make_task(configuration.study.task, dict(configuration.task))
             self._participants = self._make_participants()
@@ -177,6 +184,14 @@ class ParticipantHost:
         limit = min(self._configuration.policy.max_epsilon, terms.document.plan.budget_coordinator)
         return {"epsilon": round(most, 3), "max_epsilon": limit}
 
+    async def _why_not(self) -> dict[str, str]:
+        """What stands in the way of taking part now.
+
+        The policy's hours and rounds a day aren't among it: whoever left for them would tell them to the coordinator,
+        to which one refusal looks like another.
+        """
+        return await asyncio.to_thread(self._machine.why_not, self._configuration.conditions)
+
     async def run(self) -> int:
         """Until every participant's study has ended, or the process is told to stop."""
         return await run_until_told(self.stay())
@@ -195,7 +210,7 @@ class ParticipantHost:
             await self._renew_expired(renewal)
         channel = self._channels = self._open_channel()
         tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
-        background = asyncio.create_task(renewal.run())
+        background = asyncio.gather(renewal.run(), self._gate.run())
         failures: list[JoinError] = []
         try:
             for done in asyncio.as_completed(tasks):
@@ -254,6 +269,8 @@ class ParticipantHost:
         away_since, failures = time.monotonic(), 0
         told = Trouble(-1, "")  # what says most since the coordinator was last there
         while True:
+            if await self._gate.opened():  # that time isn't one in which nobody answered
+                away_since = time.monotonic()
             connection, connected = channel.current(), False
             try:
                 connected = await is_connected(connection)
@@ -262,7 +279,8 @@ class ParticipantHost:
                     terms = await self._accept(session)
                     self._reachable, failures, told = True, 0, Trouble(-1, "")
                     try:
-                        reason = await participant.take_part(session, terms)
+                        work = participant.take_part(session, terms)
+                        reason = await self._gate.within(work, lambda: participant.under_way)
                     finally:
                         away_since = time.monotonic()  # from the end of the session, however it ends
                 finally:
@@ -279,6 +297,8 @@ class ParticipantHost:
                         )
                     return
                 trouble = Trouble(0, "it closed the connection")
+            except NotNow:  # away of its own accord: nothing is wrong
+                continue
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name
                 if error.code() in FINAL:

@@ -110,6 +110,17 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """[conditions]; see `client.configuration.ConditionsTable`."""
+
+    mains_power: bool = False
+    unmetered: bool = False
+    idle: bool = False
+    max_load: float = 0.25
+    min_free_memory_mb: int = 0
+
+
+@dataclass(frozen=True)
 class HostedParticipant:
     """[[participants]]; see `client.configuration.ParticipantTable`."""
 
@@ -129,6 +140,7 @@ class HostSettings:
     data: Data
     policy: Policy
     participants: tuple[HostedParticipant, ...]
+    conditions: Conditions = Conditions()
 
     def to_json(self) -> str:
         """For the process that will run; holds paths of keys, never keys."""
@@ -154,6 +166,7 @@ class HostSettings:
             data=Data(**values["data"]),
             policy=Policy.from_values(values["policy"]),
             participants=tuple(_hosted(one) for one in values["participants"]),
+            conditions=Conditions(**values.get("conditions", {})),
         )
 
 

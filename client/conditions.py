@@ -1,0 +1,294 @@
+"""Whether this device may take part now: on mains power, over an unmetered network, while nobody else uses it.
+
+Asked for in ``[conditions]`` of host.toml; docs/edge.md says what is read for each. Nothing here looks at data, so
+whether somebody takes part can't depend on it. While a condition doesn't hold the process isn't connected: it leaves
+between attempts, since finishing one costs less than making the others wait for who dropped out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from client.settings import Conditions
+
+log = structlog.get_logger()
+
+POLL_S: Final = 30.0
+LONGEST_FINISH_S: Final = 3600.0  # a coordinator that never ends an attempt keeps nobody connected for longer
+_WINDOW: Final = 3  # samples of the processors' time: idle means over the last two polls
+_BUSCTL_S: Final = 5.0
+_UP: Final = 1  # RTF_UP of <linux/route.h>
+# ARPHRD_PPP and ARPHRD_RAWIP of <linux/if_arp.h>: modems.
+_MODEM_TYPES: Final = ("512", "519")
+_MODEM_KINDS: Final = ("wwan", "bluetooth")  # DEVTYPE: a cellular modem, a telephone's network over Bluetooth
+_PHONE_DRIVERS: Final = ("ipheth", "rndis_host")  # a telephone's network over USB
+# Values of NMMetered in NetworkManager's interface.
+_METERED, _NOT_METERED, _GUESS_METERED = 1, 2, 3
+
+T = TypeVar("T")
+
+
+class NotNow(Exception):
+    """The conditions for taking part don't hold any more, and no attempt was under way."""
+
+
+def network_manager_says() -> int | None:
+    """NetworkManager's property ``Metered``: 0 unknown, 1 yes, 2 no, 3 probably, 4 probably not.
+
+    Returns:
+        None where it isn't there or doesn't answer. Blocks for five seconds at most.
+    """
+    busctl = shutil.which("busctl")
+    if busctl is None:
+        return None
+    name, place = "org.freedesktop.NetworkManager", "/org/freedesktop/NetworkManager"
+    call = [busctl, "--system", "--auto-start=no", "get-property", name, place, name, "Metered"]
+    try:
+        found = subprocess.run(call, capture_output=True, timeout=_BUSCTL_S, check=True)
+        kind, value = found.stdout.split()
+        return int(value) if kind == b"u" else None
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+class Machine:
+    """What Linux tells about the device. All files are read below ``root``; another one is for tests."""
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        *,
+        metered: Callable[[], int | None] = network_manager_says,
+        own: int | None = None,
+    ) -> None:
+        """
+        Args:
+            metered: as `network_manager_says`.
+            own: number of this process.
+        """
+        self._root, self._metered = root, metered
+        self._own = os.getpid() if own is None else own
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
+
+    def why_not(self, conditions: Conditions) -> dict[str, str]:
+        """What stands in the way now: a sentence by the condition's name. May block for some seconds."""
+        found: dict[str, str] = {}
+        if conditions.mains_power and not self.on_mains():
+            found["mains_power"] = "this device runs on its battery"
+        if conditions.unmetered and (interface := self.metered_interface()):
+            found["unmetered"] = f"the network ({interface}) is metered"
+        if conditions.idle:
+            used = self.used_by_others()
+            if used is None:
+                found["idle"] = "whether this device is idle is being measured"
+            elif used > conditions.max_load:
+                most = conditions.max_load
+                found["idle"] = f"other programs use {used:.0%} of the processors, max_load allows {most:.0%}"
+        if conditions.min_free_memory_mb:
+            free = self.free_memory_mb()
+            if free is not None and free < conditions.min_free_memory_mb:
+                found["min_free_memory_mb"] = (
+                    f"{free:.0f} MB of memory are free, min_free_memory_mb asks for {conditions.min_free_memory_mb}"
+                )
+        return found
+
+    # ------------------------------------------------------------ power
+
+    def on_mains(self) -> bool:
+        """Whether the device draws from the mains: a supply is on line, its battery isn't drained, or it has none."""
+        batteries: list[str] = []
+        for supply in self._entries("sys/class/power_supply"):
+            kind = self._read(supply / "type")
+            if self._read(supply / "scope") == "Device":  # the battery of a mouse
+                continue
+            if kind in ("Battery", "UPS"):
+                batteries.append(self._read(supply / "status"))
+            elif self._read(supply / "online") not in ("", "0"):
+                return True
+        # Of some devices only the battery tells. "Unknown" and "Discharging" may both be a battery that is in use.
+        return all(status in ("Charging", "Full", "Not charging") for status in batteries)
+
+    # ------------------------------------------------------------ network
+
+    def metered_interface(self) -> str:
+        """The interface of the default route, if what goes over it is paid by volume; else "".
+
+        NetworkManager's word goes first where it knows. Else a modem or a telephone counts as metered and everything
+        else as not: Linux itself doesn't know.
+        """
+        interfaces = self._default_interfaces()
+        said = self._metered()
+        if said in (_METERED, _GUESS_METERED):
+            return next(iter(interfaces), "by NetworkManager")
+        if said == _NOT_METERED:
+            return ""
+        return next((name for name in interfaces if self._is_modem(name)), "")
+
+    def _default_interfaces(self) -> list[str]:
+        """Of the default routes with the lowest metric, of IPv4 and of IPv6."""
+        found: list[str] = []
+        lines = self._read(self._root / "proc/net/route").splitlines()[1:]
+        four = [fields for line in lines if len(fields := line.split()) >= 8]
+        routes = [
+            (int(one[6]), one[0])
+            for one in four
+            if one[1] == one[7] == "00000000" and int(one[3], 16) & _UP
+        ]
+        found += [name for metric, name in routes if metric == min(routes)[0]]
+        lines = self._read(self._root / "proc/net/ipv6_route").splitlines()
+        six = [fields for line in lines if len(fields := line.split()) == 10]
+        routes = [
+            (int(one[5], 16), one[9])
+            for one in six
+            if one[0] == "0" * 32 and one[1] == "00" and one[9] != "lo" and int(one[8], 16) & _UP
+        ]
+        found += [name for metric, name in routes if metric == min(routes)[0]]
+        return sorted(set(found))
+
+    def _is_modem(self, interface: str) -> bool:
+        place = self._root / "sys/class/net" / interface
+        kind = dict(line.partition("=")[::2] for line in self._read(place / "uevent").splitlines()).get("DEVTYPE")
+        driver = (place / "device/driver").resolve().name if (place / "device/driver").exists() else ""
+        return kind in _MODEM_KINDS or self._read(place / "type") in _MODEM_TYPES or driver in _PHONE_DRIVERS
+
+    # ------------------------------------------------------------ processors and memory
+
+    def used_by_others(self) -> float | None:
+        """Share of all processors that other programs used since the sample before last; None at the first one.
+
+        Not the load average: this process's own training would count there, and end its own taking part.
+        """
+        sample = self._processor_time()
+        if sample is None:
+            return 0.0  # another system than Linux, or nothing to read: nothing stands in the way
+        self._samples.append(sample)
+        (others, total), (others_now, total_now) = self._samples[0], self._samples[-1]
+        if total_now <= total:
+            return None
+        return max(0.0, (others_now - others) / (total_now - total))
+
+    def _processor_time(self) -> tuple[int, int] | None:
+        """Clock ticks since the start: of all other processes, and of all processors with their idle time."""
+        try:
+            fields = [int(one) for one in self._read(self._root / "proc/stat").splitlines()[0].split()[1:9]]
+            own_fields = self._read(self._root / f"proc/{self._own}/stat").rpartition(")")[2].split()
+            user, nice, system, idle, waiting, irq, softirq, _ = fields
+            own = int(own_fields[11]) + int(own_fields[12])
+        except (IndexError, ValueError):
+            return None
+        busy = user + nice + system + irq + softirq
+        return busy - own, busy + idle + waiting
+
+    def free_memory_mb(self) -> float | None:
+        """Memory that programs could have without swapping, in megabytes (10^6 bytes); None where nothing tells."""
+        for line in self._read(self._root / "proc/meminfo").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        return None
+
+    # ------------------------------------------------------------ files
+
+    def _entries(self, folder: str) -> list[Path]:
+        try:
+            return sorted((self._root / folder).iterdir())
+        except OSError:
+            return []
+
+    def _read(self, file: Path) -> str:
+        try:
+            return file.read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+
+class Gate:
+    """Open while all conditions hold; shared by the participants of a process."""
+
+    def __init__(
+        self,
+        why_not: Callable[[], Awaitable[Mapping[str, str]]] | None,
+        *,
+        poll_s: float = POLL_S,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """
+        Args:
+            why_not: what stands in the way now, by name. None: nothing ever does.
+            sleep: waits so many seconds; another one is for tests.
+        """
+        self._why_not, self._poll_s, self._sleep = why_not, poll_s, sleep
+        self._open, self._shut = asyncio.Event(), asyncio.Event()
+        self._told: frozenset[str] = frozenset()
+        if why_not is None:
+            self._open.set()
+
+    async def run(self) -> None:
+        """Look again and again, for as long as the process runs."""
+        while self._why_not is not None:
+            try:
+                found = await self._why_not()
+            except Exception as error:  # what can't be asked isn't met, and this task must live
+                found = {"conditions": f"the conditions can't be looked at: {type(error).__name__}"}
+            self._take(found)
+            await self._sleep(self._poll_s)
+
+    def _take(self, found: Mapping[str, str]) -> None:
+        if found:
+            self._open.clear()
+            self._shut.set()
+        else:
+            self._shut.clear()
+            self._open.set()
+        if found.keys() != self._told:
+            if found:
+                log.info("not taking part now, until this changes", reason="; ".join(found.values()))
+            elif self._told:
+                log.info("taking part again: what stood in the way has gone")
+            self._told = frozenset(found)
+
+    async def opened(self) -> bool:
+        """Wait until all conditions hold; returns whether there was anything to wait for."""
+        waited = not self._open.is_set()
+        await self._open.wait()
+        return waited
+
+    async def within(self, work: Coroutine[Any, Any, T], under_way: Callable[[], bool]) -> T:
+        """Work for as long as the conditions hold, and after that until nothing is under way.
+
+        Args:
+            under_way: whether an attempt is.
+
+        Raises:
+            NotNow: the work was ended because a condition doesn't hold any more.
+        """
+        if self._why_not is None:
+            return await work
+        working, leaving = asyncio.create_task(work), asyncio.create_task(self._time_to_leave(under_way))
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise NotNow
+        finally:
+            for task in (working, leaving):
+                task.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _time_to_leave(self, under_way: Callable[[], bool]) -> None:
+        while True:
+            await self._shut.wait()
+            waited_s = 0.0
+            while self._shut.is_set():
+                if not under_way() or waited_s >= LONGEST_FINISH_S:
+                    return
+                await self._sleep(1.0)
+                waited_s += 1.0

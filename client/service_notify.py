@@ -1,0 +1,76 @@
+"""systemd's notify protocol, for a client that runs as a service: sd_notify(3) and sd_watchdog_enabled(3).
+
+Datagrams of ``NAME=value`` lines to the socket that systemd names in the environment. Where it names none, every call
+here does nothing, so the same command runs under any other supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+LONGEST_STATUS: Final = 500  # characters
+T = TypeVar("T")
+
+
+class Notifier:
+    """Tells systemd how this process is."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            environment: with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; by default the process's own.
+        """
+        given = os.environ if environment is None else environment
+        address = given.get("NOTIFY_SOCKET", "")
+        # "@" stands for the zero byte before a name in Linux's abstract space.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog_s = self._watchdog_s(given) if address else None
+        """How long systemd waits for a sign of life; None: it doesn't."""
+
+    @staticmethod
+    def _watchdog_s(given: Mapping[str, str]) -> float | None:
+        if given.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+            return None  # meant for another process
+        usec = given.get("WATCHDOG_USEC", "")
+        return int(usec) / 1e6 if usec.isdecimal() and int(usec) > 0 else None
+
+    def tell(self, **fields: str) -> bool:
+        """Send ``NAME=value`` lines; a value's line ends become blanks.
+
+        Returns:
+            Whether they were sent. A service that can't tell goes on: systemd ends it where it must.
+        """
+        if not self._address:
+            return False
+        text = "\n".join(f"{name}={' '.join(value.splitlines())}" for name, value in fields.items())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.setblocking(False)
+            try:
+                channel.sendto(text.encode(errors="replace"), self._address)
+            except OSError:
+                return False
+        return True
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self.tell(STATUS=text[:LONGEST_STATUS])
+
+    async def around(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the work as a service: it is ready, its event loop lives, it ends."""
+        self.tell(READY="1")
+        signs = asyncio.create_task(self._signs_of_life())
+        try:
+            return await work
+        finally:
+            signs.cancel()
+            self.tell(STOPPING="1")
+
+    async def _signs_of_life(self) -> None:
+        """From the event loop, twice as often as asked for: when it hangs they stop, and systemd starts anew."""
+        while self.watchdog_s is not None:
+            self.tell(WATCHDOG="1")
+            await asyncio.sleep(self.watchdog_s / 2)
