@@ -1,4 +1,5 @@
-"""systemd's notify protocol, for a client that runs as a service: sd_notify(3) and sd_watchdog_enabled(3).
+"""Signs of life of a client that runs as a service: systemd's notify protocol, and a file for a container's health
+check. sd_notify(3), sd_watchdog_enabled(3).
 
 Datagrams of ``NAME=value`` lines to the socket that systemd names in the environment. Where it names none, every call
 here does nothing, so the same command runs under any other supervisor.
@@ -11,6 +12,8 @@ import os
 import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
+
+from wire.health_file import EVERY_S, show_life
 
 LONGEST_STATUS: Final = 500  # characters
 T = TypeVar("T")
@@ -71,6 +74,9 @@ class Notifier:
 
     async def _signs_of_life(self) -> None:
         """From the event loop, twice as often as asked for: when it hangs they stop, and systemd starts anew."""
-        while self.watchdog_s is not None:
-            self.tell(WATCHDOG="1")
-            await asyncio.sleep(self.watchdog_s / 2)
+        every_s = EVERY_S if self.watchdog_s is None else min(EVERY_S, self.watchdog_s / 2)
+        while True:
+            show_life()
+            if self.watchdog_s is not None:
+                self.tell(WATCHDOG="1")
+            await asyncio.sleep(every_s)
