@@ -18,12 +18,16 @@ from client.settings import HostSettings
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from sordino.client_process import main; main({fd})"
 
 
-def become(settings: HostSettings, *, as_json: bool = False) -> NoReturn:
-    """Replace this process by the client with these settings. Flushes output first; does not return."""
+def become(settings: HostSettings, *, as_json: bool = False, service: bool = False) -> NoReturn:
+    """Replace this process by the client with these settings. Flushes output first; does not return.
+
+    Args:
+        service: run as a system service, which tells systemd how it is.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     with tempfile.TemporaryFile() as file:  # a file and not a pipe: settings of any length fit
-        file.write(("1" if as_json else "0").encode() + settings.to_json().encode())
+        file.write(b"%d%d" % (as_json, service) + settings.to_json().encode())
         file.flush()
         file.seek(0)
         os.set_inheritable(file.fileno(), True)
@@ -42,27 +46,36 @@ def main(settings_fd: int) -> NoReturn:
     leave_no_core()  # again: what marks a process as one that isn't dumped doesn't survive an exec
     with open(settings_fd, "rb") as file:
         text = file.read().decode()
-    as_json, settings = text[0] == "1", HostSettings.from_json(text[1:])
+    as_json, as_service, settings = text[0] == "1", text[1] == "1", HostSettings.from_json(text[2:])
     from sordino.join_lines import join_line
     from sordino.logs import configure_logs  # before the shell: it loads structlog the light way
 
     configure_logs(terminal_line=join_line)
+    service = None
+    if as_service:
+        from client.service_notify import Notifier
+        from sordino.service_lines import use_service_lines
+
+        service = Notifier()
+        use_service_lines(service)
     use_few_arenas()
     from client.participant_host import JoinError, join
 
     try:
-        code = join(settings)
+        code = join(settings, service)
     except JoinError as error:
-        print(f"sordino join: {error}", file=sys.stderr)
-        code = error.exit_code
+        code, said = error.exit_code, str(error)
     except Exception as error:
         if os.environ.get("SORDINO_TRACEBACK"):
             raise
-        print(
-            f"sordino join: a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where.",
-            file=sys.stderr,
-        )
         code = 1
+        said = f"a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where."
+    else:
+        said = ""
+    if said:
+        print(f"sordino join: {said}", file=sys.stderr)
+        if service is not None:
+            service.status(said)
     if as_json:
         body = {
             "host": settings.host.name,

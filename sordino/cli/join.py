@@ -5,6 +5,7 @@ Loads nothing of the server.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -144,6 +145,13 @@ def run(
             min=1, metavar="N", help="Parts in all.", rich_help_panel=_DATA, show_default="as many as the plan has"
         ),
     ] = None,
+    service: Annotated[
+        bool,
+        typer.Option(
+            "--service",
+            help="Run as a system service: tell systemd how it goes, and never give up while the coordinator is away.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
     ] = False,
@@ -158,6 +166,20 @@ def run(
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
+
+    joined = False
+    if service:
+        # One command line for every start: what it says about joining is for the first one.
+        if home is None:
+            raise Failure(ExitCode.INPUT, "--service needs --home DIR: the host's folder, which outlives a restart.")
+        joined = (home / "host.toml").is_file()
+        code, address = (None, None) if joined else (_code_of_service(code), address)
+        if code is None and not joined and address is not None:
+            raise Failure(
+                ExitCode.INPUT,
+                f"{home} has no place in a study yet, and there is no join code: hand it over as systemd's credential "
+                "join-code (LoadCredential=join-code:FILE), or copy a host's folder there.",
+            )
 
     if code is not None:
         from sordino.joining import JoinOptions, join_by_code
@@ -187,17 +209,33 @@ def run(
             say,
         )
         address, policy = None, None  # both are in the folder now
-    elif yes or any(
+    elif not joined and (yes or any(
         one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
-    ):
+    )):
         raise Failure(
             ExitCode.INPUT,
             "--yes, --name, --task, --ledger and the options of the data go with --code; else see host.toml.",
         )
-    _take_part(home if home is not None else Path(), address, policy, as_json=as_json)
+    _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=service)
 
 
-def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool) -> None:
+def _code_of_service(code: str | None) -> str | None:
+    """The join code, given or as systemd hands it over: a credential, which no other process can read.
+
+    Raises:
+        Failure: the credential can't be read.
+    """
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    credential = None if folder is None else Path(folder) / "join-code"
+    if code is not None or credential is None or not credential.exists():
+        return code
+    try:
+        return credential.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(ExitCode.INPUT, f"the credential join-code can't be read ({error}).") from None
+
+
+def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool, service: bool) -> None:
     """With the participants of a folder that is complete, or as soon as it is. Does not return."""
     from client.configuration import load
     from client.policy_file import load_policy
@@ -223,9 +261,12 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
         _check_address(address)
         table = configuration.coordinator.model_copy(update={"address": address})
         configuration = configuration.model_copy(update={"coordinator": table})
+    if service:
+        table = configuration.coordinator.model_copy(update={"give_up_s": 0.0})
+        configuration = configuration.model_copy(update={"coordinator": table})
     from sordino.client_process import become
 
-    become(configuration.settings(), as_json=as_json)
+    become(configuration.settings(), as_json=as_json, service=service)
 
 
 def _named(folder: Path) -> str:
