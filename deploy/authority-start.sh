@@ -2,6 +2,7 @@
 # The authority's container: makes the authority at its first start, hands the coordinator its files over, and lets in
 # whoever has taken a code from the desk. Its keys never leave its own volume.
 set -eu
+. /opt/supervised.sh
 home=/var/lib/sordino/authority/$SORDINO_STUDY
 handover=/var/lib/sordino/handover
 desk=/run/sordino/desk/socket
@@ -20,4 +21,4 @@ if [ -d "$home/coordinator" ]; then
     mv -T "$handover/.coming" "$handover/$SORDINO_STUDY"
     rm -rf "$home/coordinator"
 fi
-exec sordino authority run "$home" --every 1s --desk "$desk"
+supervised sordino authority run "$home" --every 1s --desk "$desk"

@@ -2,6 +2,7 @@
 # The coordinator's container: makes the study at its first start, under the authority whose public files were handed
 # over, and serves it.
 set -eu
+. /opt/supervised.sh
 study=/var/lib/sordino/study/$SORDINO_STUDY
 
 if [ ! -f "$study/study.toml" ]; then
@@ -10,4 +11,4 @@ if [ ! -f "$study/study.toml" ]; then
         --rounds "$SORDINO_ROUNDS" --sampling lottery --cohort "$SORDINO_COHORT" --population "$SORDINO_COHORT" \
         --epsilon "$SORDINO_EPSILON" --http 0.0.0.0:9464 ${SORDINO_STUDY_OPTIONS:-}
 fi
-exec sordino serve "$study"
+supervised sordino serve "$study"
