@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -47,6 +47,9 @@ from wire.lottery import read_draws
 from wire.settings_file import split_address
 from wire.study import StudyDocument, check_roster_fits, plan_study
 
+if TYPE_CHECKING:
+    from server.http_port import HttpPort
+
 log = structlog.get_logger()
 
 # Both ends agree: the participant pings every 30 s at most, and the coordinator takes a ping every 10 s.
@@ -61,6 +64,10 @@ SERVER_OPTIONS = [
 SHUTDOWN_S = 5.0
 LINGER_S = 0.5
 SWITCH_S = 0.001
+_IN_USE = (
+    "can't listen on {address}: the port is in use or the address isn't this machine's. Stop the other process or "
+    "change coordinator.{key}"
+)
 
 # Documented with the others in sordino/exit_codes.py, which the shells can't import.
 OK, BAD_INPUT, INFEASIBLE, NETWORK, FAILED, BUDGET, INTERRUPTED = 0, 2, 3, 4, 5, 40, 130
@@ -92,12 +99,14 @@ def serve(
     """
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
-    study, journal = open_study(configuration, on_event, process_memory.tidy)
+    http = _http_port(configuration)
+    told = on_event if http is None else http.listener(on_event)
+    study, journal = open_study(configuration, told, process_memory.tidy)
     process_memory.settle()
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
     try:
-        return uvloop.run(_serve(configuration, study))
+        return uvloop.run(_serve(configuration, study, journal, http))
     finally:
         study.close()
         journal.close()
@@ -199,13 +208,38 @@ def _is_fault(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-async def _serve(configuration: StudyConfiguration, study: Study) -> int:
+def _http_port(configuration: StudyConfiguration) -> HttpPort | None:
+    if not configuration.coordinator.http_listen:
+        return None
+    from server.http_port import HttpPort  # uvicorn and starlette only where they are asked for
+
+    return HttpPort(configuration)
+
+
+async def _serve(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
+    """With the port for metrics open from before the study is restored until after the session port is closed."""
+    if http is None:
+        return await _serve_study(configuration, study, journal, None)
+    wanted = configuration.coordinator.http_listen
+    try:
+        log.info("listening for metrics and health", address=await http.open())
+    except OSError as error:
+        raise StartError(_IN_USE.format(address=wanted, key="http_listen"), NETWORK) from error
+    try:
+        return await _serve_study(configuration, study, journal, http)
+    finally:
+        await http.close()
+
+
+async def _serve_study(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
     try:
         await study.restore()
     except (ValueError, StorageError, OSError) as error:
         raise StartError(str(error), BAD_INPUT) from error
+    if http is not None:
+        http.restored(study, journal)
     enrols = bool(configuration.coordinator.enrolment_listen)
-    files = open_files.raise_limit(study.most_participants())
+    files = open_files.raise_limit(study.most_participants()) - (0 if http is None else http.most_connections)
     connections = open_files.share_out(study.most_participants(), files, enrolment=enrols)
     server = make_session_server(study, connections.sessions)
     health = health_aio.HealthServicer()
@@ -218,6 +252,8 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
     log.info("listening", address=address)
     enrolment, enrolment_server = await _open_enrolment(configuration, study, connections.enrolment)
+    if http is not None:
+        http.serving(enrolment)
 
     run = asyncio.create_task(study.run(address))
     loop = asyncio.get_running_loop()
@@ -246,6 +282,8 @@ async def _serve(configuration: StudyConfiguration, study: Study) -> int:
             f"the study stopped: {error}. Make room there or make it writable, then start again", FAILED
         ) from error
     finally:
+        if http is not None:
+            http.stopping()
         await health.enter_graceful_shutdown()
         # Sessions end by themselves once StudyEnd is written; a participant that hangs is cut off.
         with contextlib.suppress(TimeoutError):
@@ -337,10 +375,6 @@ async def _listen(
         port = server.add_secure_port(address, credentials)
         await server.start()
     except RuntimeError as error:
-        raise StartError(
-            f"can't listen on {address}: the port is in use or the address isn't this machine's. "
-            f"Stop the other process or change coordinator.{key}",
-            NETWORK,
-        ) from error
+        raise StartError(_IN_USE.format(address=address, key=key), NETWORK) from error
     host = split_address(address)[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,288 @@
+"""Metrics and health over plain HTTP, for whoever operates the coordinator: /metrics, /healthz and /readyz.
+
+A server inside the coordinator's event loop that strangers can't put out: few connections, each for a few seconds
+whatever it does, short headers, and no more than one rendering at a time. It says counts, never who.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from server.configuration import StudyConfiguration
+from server.journal import Journal
+from server.metrics import CONTENT_TYPE, StudyMetrics
+from server.study import Study
+from server.study_progress import FINISHED
+from wire.settings_file import split_address
+
+MOST_CONNECTIONS: Final = 32
+CONNECTION_S: Final = 10.0
+"""How long a connection lasts, whatever it does; Prometheus opens another one."""
+MOST_HEADER_BYTES: Final = 8192
+KEEP_ALIVE_S: Final = 5
+SHUTDOWN_S: Final = 2.0
+FRESH_S: Final = 0.25
+"""Metrics are rendered at most so often; whoever asks again gets the same."""
+LAG_INTERVAL_S: Final = 0.05
+LAG_MEMORY_S: Final = 60.0
+
+STARTING, SERVING, STOPPING = "starting", "serving", "stopping"
+
+
+class Requests(Protocol):
+    """What the port needs of enrolment."""
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class HttpPort:
+    """The port of one coordinator. All methods are for its event loop."""
+
+    most_connections: Final = MOST_CONNECTIONS
+
+    def __init__(self, configuration: StudyConfiguration, *, fresh_s: float = FRESH_S) -> None:
+        self.metrics = StudyMetrics(configuration)
+        self.address = ""
+        self._configuration, self._fresh_s = configuration, fresh_s
+        self._stage = STARTING
+        self._journal: Journal | None = None
+        self._enrolment: Requests | None = None
+        self._lag = RecentLag()
+        self._rendered, self._rendered_at = b"", -1e9
+        self._rendering = asyncio.Lock()
+        # Its own: the loop's other threads may all wait for a disk.
+        self._renderer = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._server: _Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ------------------------------------------------------------ for the coordinator
+
+    def listener(self, on_event: Callable[[dict[str, Any]], None] | None) -> Callable[[dict[str, Any]], None]:
+        """What the study is to tell its events to, which passes them on with the port's address where it begins."""
+
+        def note(event: dict[str, Any]) -> None:
+            self.metrics.note(event)
+            if on_event is not None:
+                on_event(event | {"http_address": self.address} if event.get("kind") == "study_started" else event)
+
+        return note
+
+    async def open(self) -> str:
+        """Listen where study.toml says; returns HOST:PORT. Until `serving`, /readyz says that it starts.
+
+        Raises:
+            OSError: the port is in use, or the address isn't this machine's.
+        """
+        host, port = split_address(self._configuration.coordinator.http_listen)
+        listening = _bound(host, port)
+        self._server = _Server(
+            uvicorn.Config(
+                _application(self),
+                http=_Connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level="error",  # a stranger's request that is none is no news
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=MOST_CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=1,
+                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            )
+        )
+        self._tasks = [
+            asyncio.create_task(self._server.serve(sockets=[listening])),
+            asyncio.create_task(self._lag.run()),
+        ]
+        while not self._server.started and not self._tasks[0].done():
+            await asyncio.sleep(0.002)
+        if self._tasks[0].done():
+            await self.close()
+            raise OSError(f"can't listen on {host}:{port}")
+        shown = listening.getsockname()[1]
+        self.address = f"[{host}]:{shown}" if ":" in host else f"{host}:{shown}"
+        return self.address
+
+    def restored(self, study: Study, journal: Journal) -> None:
+        """What the journal says is shown from here on."""
+        self._journal = journal
+        self.metrics.restored(study, journal)
+
+    def serving(self, enrolment: Requests | None = None) -> None:
+        """The session port is open."""
+        self._stage, self._enrolment = SERVING, enrolment
+
+    def stopping(self) -> None:
+        """The study is over, or was told to stop."""
+        self._stage, self._enrolment = STOPPING, None
+
+    async def close(self) -> None:
+        """Let answers under way end, for at most two seconds."""
+        if self._server is not None:
+            self._server.should_exit = True
+        for task in self._tasks[1:]:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=SHUTDOWN_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._renderer.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------ what it answers
+
+    def unready(self) -> str:
+        """Why the study doesn't run; empty where it does."""
+        failure = None if self._journal is None else self._journal.failure
+        if failure is not None:
+            return f"the journal can't be written: {failure}"
+        if self._stage != SERVING:
+            return f"the coordinator is {self._stage}"
+        return "the study is over" if self.metrics.progress.state == FINISHED else ""
+
+    def readiness(self) -> dict[str, Any]:
+        """The body of /readyz: counts, and nobody's name."""
+        reason, progress = self.unready(), self.metrics.progress
+        more = {"reason": reason} if reason else {}
+        return {
+            "ready": not reason,
+            **more,
+            "study": self._configuration.study.name,
+            "round": progress.round,
+            "attempt": progress.attempt,
+            "phase": progress.state,
+            "connected": self.metrics.connected(),
+            "needed": progress.needed,
+            "waiting_for": progress.waiting_for if self._stage == SERVING else "",
+        }
+
+    async def metrics_text(self) -> bytes:
+        """Rendered in another thread: 5 ms of a loop that hands out messages would be felt."""
+        async with self._rendering:
+            if time.monotonic() - self._rendered_at >= self._fresh_s:
+                failure = None if self._journal is None else self._journal.failure
+                self.metrics.read(
+                    ready=float(not self.unready()),
+                    storage_writable=float(failure is None),
+                    enrolment_requests_waiting=0 if self._enrolment is None else self._enrolment.waiting,
+                    event_loop_lag_recent_seconds=self._lag.largest_s(),
+                )
+                self._rendered_at = time.monotonic()
+                self._rendered = await asyncio.get_running_loop().run_in_executor(self._renderer, self.metrics.render)
+            return self._rendered
+
+
+class RecentLag:
+    """The latest that the loop came to a timer within the last minute or so: every reader sees the same."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._parts: deque[tuple[float, float]] = deque()  # (began, largest lateness), of a tenth of the memory each
+
+    def add(self, late_s: float) -> None:
+        """One wake-up that came this late."""
+        now = self._clock()
+        if not self._parts or now - self._parts[-1][0] >= LAG_MEMORY_S / 10:
+            self._parts.append((now, 0.0))
+        began, largest = self._parts[-1]
+        self._parts[-1] = (began, max(largest, late_s))
+        self._forget(now)
+
+    def largest_s(self) -> float:
+        """In seconds; 0 before anything was measured."""
+        self._forget(self._clock())
+        return max((largest for _, largest in self._parts), default=0.0)
+
+    def _forget(self, now: float) -> None:
+        while self._parts and now - self._parts[0][0] > LAG_MEMORY_S:
+            self._parts.popleft()
+
+    async def run(self) -> None:
+        """Measure the loop that this runs on, until cancelled."""
+        while True:
+            due = self._clock() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self.add(max(0.0, self._clock() - due))
+
+
+class _Server(uvicorn.Server):
+    """The coordinator itself decides what a signal means."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Connection(H11Protocol):
+    """One of few, and not for long: headers that never end and answers that nobody reads hold nothing."""
+
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self._end = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        super().connection_lost(exc)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    [family, _, _, _, address] = next((one for one in found if one[0] == family), found[0])
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _application(port: HttpPort) -> Starlette:
+    async def metrics(_: Request) -> Response:
+        return Response(await port.metrics_text(), media_type=CONTENT_TYPE, headers=_HEADERS)
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"alive": True}, headers=_HEADERS)
+
+    async def readyz(_: Request) -> Response:
+        body = port.readiness()
+        return JSONResponse(body, 200 if body["ready"] else 503, headers=_HEADERS)
+
+    pages: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+        "/metrics": metrics,
+        "/healthz": healthz,
+        "/readyz": readyz,
+    }
+    application = Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
+    application.router.redirect_slashes = False  # it would answer with the host that the caller names
+    return application
+
+
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

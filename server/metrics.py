@@ -1,0 +1,392 @@
+"""What Prometheus is told of a study: counts, times, bytes and what was spent; docs/monitoring.md explains each.
+
+Most of it is folded from the study's events, as they come; the rest is read when somebody asks. No label holds an
+identity, a number of a participant, a host, or text that a peer wrote, and every label's values are fixed beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import prometheus_client
+from cryptography.x509 import load_pem_x509_certificate
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from secagg.messages import PHASES
+from server import reason_classes
+from server.configuration import StudyConfiguration
+from server.journal import Journal
+from server.study import Study
+from server.study_progress import CONNECTING, STATES, StudyProgress
+from wire.codec import PROTOCOL_VERSION
+
+CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
+PHASE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
+ROUND_BUCKETS: Final = (*PHASE_BUCKETS, 1200, 3600)
+READERS: Final = ("coordinator", "released")
+_QUANTILES: Final = {"0.5": "p50", "0.99": "p99", "1": "max"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read on the event loop when metrics are asked for, so that rendering them needs no loop."""
+
+    participants: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, float] = field(default_factory=dict)  # of `_COUNTERS` and `_GAUGES`
+    state: str = ""
+
+
+_COUNTERS: Final = {
+    "sordino_received_control_bytes": "Control messages received on the session port.",
+    "sordino_received_vector_bytes": "Uploaded vectors received, refused ones and broken ones too.",
+    "sordino_sent_control_bytes": "Control messages sent on the session port.",
+    "sordino_sent_document_bytes": "Models, rosters and study documents sent.",
+    "sordino_calls_refused": "Calls to the session port that were refused.",
+}
+_GAUGES: Final = {
+    "sordino_ready": "1 while the study runs and can be written down, as /readyz says.",
+    "sordino_storage_writable": "0 while the journal can't be written.",
+    "sordino_round": "Round under way or last attempted; 0 before the first.",
+    "sordino_attempt": "Attempt of that round.",
+    "sordino_participants_needed": "Participants that the wait or the phase under way needs to go on; 0 in between.",
+    "sordino_attempt_cohort": "Participants with which the attempt under way began, or the last one.",
+    "sordino_attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
+    "sordino_sessions_open": "Open sessions.",
+    "sordino_roster_version": "Version of the roster in use.",
+    "sordino_enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
+    "sordino_event_loop_lag_recent_seconds": "The latest that the event loop came to a timer within the last minute.",
+}
+
+
+class StudyMetrics:
+    """One registry of its own. `note` and `read` are for the event loop; `render` may run in any thread.
+
+    Before `restored` it shows the process and that the study isn't ready, and nothing of the study.
+    """
+
+    def __init__(self, configuration: StudyConfiguration) -> None:
+        prometheus_client.disable_created_metrics()  # a second series for each counter, of no use here
+        self.progress = StudyProgress()
+        self.registry = registry = CollectorRegistry()
+        self._configuration = configuration
+        self._reading = Reading()
+        self._live: Callable[[], Mapping[str, float]] = dict
+        ProcessCollector(registry=registry)
+        self._build(registry)
+        self._rounds_of(registry)
+        self._people_of(registry)
+        self._costs_of(registry)
+        registry.register(_Scraped(self))
+
+    # ------------------------------------------------------------ what there is
+
+    def _build(self, registry: CollectorRegistry) -> None:
+        try:
+            release = version("sordino")
+        except PackageNotFoundError:  # run from a source tree that isn't installed
+            release = "unknown"
+        about = Gauge(
+            "sordino_build_info", "1; the release and the protocol.", ["version", "protocol"], registry=registry
+        )
+        about.labels(release, str(PROTOCOL_VERSION)).set(1)
+        self._study = Gauge(
+            "sordino_study_info",
+            "1; what is computed, and how.",
+            ["study", "task", "mechanism"],
+            registry=registry,
+        )
+
+    def _rounds_of(self, registry: CollectorRegistry) -> None:
+        self._round_seconds = Histogram(
+            "sordino_round_duration_seconds",
+            "Of completed attempts, from the model's serialisation to the next model on disk.",
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+        self._phase_seconds = Histogram(
+            "sordino_phase_duration_seconds",
+            "Of the phases of all attempts.",
+            ["phase"],
+            buckets=PHASE_BUCKETS,
+            registry=registry,
+        )
+        for phase in PHASES:
+            self._phase_seconds.labels(phase)
+        self._completed = Counter(
+            "sordino_rounds_completed", "Rounds completed since the study began.", registry=registry
+        )
+        self._aborted = Counter(
+            "sordino_attempts_aborted",
+            "Attempts that ended without a sum, since this process began.",
+            ["phase", "reason"],
+            registry=registry,
+        )
+        for phase in (CONNECTING, *PHASES):
+            for reason in reason_classes.ABORTS:
+                self._aborted.labels(phase, reason)
+        gauges = {
+            "rounds_planned": "Rounds of the whole study.",
+            "last_round_completed_timestamp_seconds": "When the last round was completed; 0 before the first.",
+            "round_pause_seconds": "Configured pause between rounds.",
+            "attempt_longest_seconds": "All deadlines of an attempt together, the wait for participants included.",
+            "plan_participants": "Participants of a round that the plan is for.",
+            "plan_quorum": "Fewest participants that may begin a round.",
+            "plan_min_survivors": "Fewest participants in a sum.",
+            "tls_certificate_expiry_timestamp_seconds": "When the coordinator's TLS certificate ends.",
+        }
+        self._plain = {name: Gauge(f"sordino_{name}", text, registry=registry) for name, text in gauges.items()}
+        self._lag = Gauge(
+            "sordino_attempt_event_loop_lag_seconds",
+            "Lateness of the event loop in the last attempt, or while it waited in vain for participants.",
+            ["quantile"],
+            registry=registry,
+        )
+
+    def _people_of(self, registry: CollectorRegistry) -> None:
+        self._dropouts = Counter(
+            "sordino_dropouts", "Participants that left an attempt.", ["phase", "reason"], registry=registry
+        )
+        for phase in PHASES:
+            for reason in reason_classes.DROPOUTS:
+                self._dropouts.labels(phase, reason)
+        self._lost = Counter("sordino_sessions_lost", "Sessions that ended.", ["reason"], registry=registry)
+        for reason in reason_classes.DROPOUTS:
+            self._lost.labels(reason)
+        self._opened = Counter("sordino_sessions_opened", "Sessions that were opened.", registry=registry)
+        self._excluded = Counter(
+            "sordino_participants_excluded",
+            "Participants that did what nobody honest does, and aren't invited again.",
+            registry=registry,
+        )
+        self._set_aside = Counter(
+            "sordino_participants_set_aside",
+            "Participants set aside because they or others cheated.",
+            registry=registry,
+        )
+
+    def _costs_of(self, registry: CollectorRegistry) -> None:
+        self._spent = Gauge(
+            "sordino_epsilon_spent", "Privacy loss so far, by who is to learn little.", ["reader"], registry=registry
+        )
+        self._budget = Gauge("sordino_epsilon_budget", "At which the study ends.", ["reader"], registry=registry)
+        self._left = Gauge("sordino_epsilon_left", "Budget less what is spent.", ["reader"], registry=registry)
+        gauges = {
+            "delta": "Of differential privacy, for both epsilons.",
+            "ledger_rows": "Charges on the coordinator's ledger.",
+            "round_upload_bytes": "Mean upload of a participant in the last completed round.",
+            "round_download_bytes": "Mean download of a participant in the last completed round.",
+        }
+        self._plain |= {name: Gauge(f"sordino_{name}", text, registry=registry) for name, text in gauges.items()}
+        self._budgets = dict.fromkeys(READERS, 0.0)
+        self._figures: Mapping[str, Any] = {}
+
+    # ------------------------------------------------------------ what happens
+
+    def restored(self, study: Study, journal: Journal) -> None:
+        """The study is restored: what it is, and what its journal says, before the first event.
+
+        To be called before anything runs in the study's own thread.
+        """
+        plan, deadlines = study.terms.plan, self._configuration.deadlines
+        self._study.labels(study.terms.study, study.terms.task, plan.mechanism).set(1)
+        for name, value in {
+            "rounds_planned": plan.rounds,
+            "round_pause_seconds": self._configuration.study.pause_s,
+            "attempt_longest_seconds": sum(
+                seconds for name, seconds in deadlines.model_dump().items() if name != "resume_s"
+            ),
+            "plan_participants": plan.clients,
+            "plan_quorum": plan.quorum,
+            "plan_min_survivors": plan.min_survivors,
+            "tls_certificate_expiry_timestamp_seconds": _expiry(self._configuration.coordinator.tls_certificate),
+            "delta": plan.delta,
+            "ledger_rows": journal.ledger.head.rows,
+            "last_round_completed_timestamp_seconds": journal.last_completed_at() or 0.0,
+        }.items():
+            self._plain[name].set(value)
+        self._budgets = dict(zip(READERS, (plan.budget_coordinator, plan.budget_released), strict=True))
+        for reader, budget in self._budgets.items():
+            self._budget.labels(reader).set(budget)
+        self._spend(study.epsilons())
+        last = journal.last_round()
+        if last is not None:
+            self.progress.round = last[0]
+            self._completed.inc(last[0])
+            self._learnt(last[2])
+        self._live = lambda: _live(study)
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """One event of the study, when it happens."""
+        self.progress.apply(event)
+        handler = getattr(self, f"_on_{event.get('kind', '')}", None)
+        if handler is not None:
+            handler(event)
+
+    def _on_participant_connected(self, _: Mapping[str, Any]) -> None:
+        self._opened.inc()
+
+    def _on_participant_lost(self, event: Mapping[str, Any]) -> None:
+        self._lost.labels(reason_classes.of_dropout(str(event.get("reason", "")))).inc()
+
+    def _on_participant_excluded(self, _: Mapping[str, Any]) -> None:
+        self._excluded.inc()
+
+    def _on_participant_set_aside(self, _: Mapping[str, Any]) -> None:
+        self._set_aside.inc()
+
+    def _on_participant_dropped(self, event: Mapping[str, Any]) -> None:
+        phase = event.get("phase")
+        if phase in PHASES:
+            self._dropouts.labels(phase, reason_classes.of_dropout(str(event.get("reason", "")))).inc()
+
+    def _on_phase_ended(self, event: Mapping[str, Any]) -> None:
+        phase = event.get("phase")
+        if phase in PHASES:
+            self._phase_seconds.labels(phase).observe(float(event.get("seconds", 0.0)))
+
+    def _on_attempt_aborted(self, event: Mapping[str, Any]) -> None:
+        phase = event.get("phase")
+        if phase in (CONNECTING, *PHASES):
+            self._aborted.labels(phase, reason_classes.of_abort(str(event.get("reason", "")))).inc()
+        self._late(event)
+
+    def _on_survivors_frozen(self, event: Mapping[str, Any]) -> None:
+        self._spend(event)
+
+    def _on_round_completed(self, event: Mapping[str, Any]) -> None:
+        self._completed.inc()
+        self._round_seconds.observe(float(event.get("seconds", 0.0)))
+        self._plain["last_round_completed_timestamp_seconds"].set(float(event.get("at", 0.0)))
+        self._spend(event)
+        self._learnt(event)
+
+    def _on_study_finished(self, event: Mapping[str, Any]) -> None:
+        self._spend(event)
+
+    def _spend(self, figures: Mapping[str, Any]) -> None:
+        for reader in READERS:
+            spent = figures.get(f"epsilon_{reader}")
+            if spent is not None:
+                self._spent.labels(reader).set(spent)
+                self._left.labels(reader).set(max(0.0, self._budgets[reader] - spent))
+        if "ledger_rows" in figures:
+            self._plain["ledger_rows"].set(figures["ledger_rows"])
+
+    def _learnt(self, figures: Mapping[str, Any]) -> None:
+        for name in ("upload_bytes", "download_bytes"):
+            self._plain[f"round_{name}"].set(float(figures.get(name) or 0.0))
+        self._figures = {name: figures.get(name) for name in ("accuracy", "loss", "wrapped_share")}
+        self._late(figures)
+
+    def _late(self, figures: Mapping[str, Any]) -> None:
+        lag_ms = figures.get("loop_lag_ms") or {}
+        for quantile, name in _QUANTILES.items():
+            if name in lag_ms:
+                self._lag.labels(quantile).set(lag_ms[name] / 1000)
+
+    # ------------------------------------------------------------ what is shown
+
+    def read(self, **more: float) -> None:
+        """Take what is to be shown of the study now. ``more``: of `_GAUGES`, less the prefix."""
+        progress, live = self.progress, dict(self._live())
+        participants = {
+            "roster": live.pop("on_roster", 0),
+            "connected": live.get("sordino_sessions_open", 0),
+            "ready": live.pop("ready", 0),
+            "attempt": progress.remaining if progress.under_way else 0,
+            "waited_for": progress.waited_for,
+        }
+        counts = {
+            "sordino_round": progress.round,
+            "sordino_attempt": progress.attempt,
+            "sordino_participants_needed": progress.needed,
+            "sordino_attempt_cohort": progress.cohort,
+            "sordino_attempt_remaining": progress.remaining,
+        }
+        given = {f"sordino_{name}": value for name, value in more.items()}
+        self._reading = Reading(participants, {**counts, **live, **given}, progress.state)
+
+    def connected(self) -> int:
+        """Open sessions now."""
+        return int(self._live().get("sordino_sessions_open", 0))
+
+    def render(self) -> bytes:
+        """All of it in Prometheus's text format, as `read` found it."""
+        return generate_latest(self.registry)
+
+    def scraped(self) -> Iterator[Metric]:
+        """What no event tells."""
+        reading = self._reading
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(name, text, reading.counts.get(name, 0))
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(name, text, reading.counts.get(name, 0))
+        people = GaugeMetricFamily("sordino_participants", "Participants by what they are.", labels=["state"])
+        for state, count in reading.participants.items():
+            people.add_metric([state], count)
+        yield people
+        phase = GaugeMetricFamily("sordino_phase", "1 for what the study does now, 0 for the rest.", labels=["phase"])
+        for state in STATES:
+            phase.add_metric([state], float(state == reading.state))
+        yield phase
+        yield from self._found()
+        free = GaugeMetricFamily("sordino_state_free_bytes", "Room on the disk that holds the journal.")
+        with suppress(OSError):
+            disk = os.statvfs(self._configuration.coordinator.state.parent)
+            free.add_metric([], disk.f_bavail * disk.f_frsize)
+        yield free
+
+    def _found(self) -> Iterator[Metric]:
+        """Of the last round. Without a value until there is one: what isn't evaluated has no accuracy of 0."""
+        texts = {
+            "accuracy": ("sordino_model_accuracy_ratio", "Accuracy after the last round, on the coordinator's data."),
+            "loss": ("sordino_model_loss", "Loss after the last round, on the coordinator's data."),
+            "wrapped_share": ("sordino_wrapped_ratio", "Estimated share of the last sum's values that wrapped around."),
+        }
+        for key, (name, text) in texts.items():
+            family, value = GaugeMetricFamily(name, text), self._figures.get(key)
+            if isinstance(value, int | float) and math.isfinite(value):
+                family.add_metric([], value)
+            yield family
+
+
+class _Scraped:
+    """A collector of what is read when it is asked for."""
+
+    def __init__(self, metrics: StudyMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics.scraped()
+
+
+def _live(study: Study) -> dict[str, float]:
+    """What only the running study knows; on its event loop."""
+    traffic = study.sessions.traffic
+    return {
+        "on_roster": len(study.roster),
+        "ready": len(study.sessions.ready()),
+        "sordino_sessions_open": len(study.sessions),
+        "sordino_roster_version": study.roster_version,
+        "sordino_received_control_bytes": traffic.control_received,
+        "sordino_received_vector_bytes": traffic.vectors_received,
+        "sordino_sent_control_bytes": traffic.control_sent,
+        "sordino_sent_document_bytes": traffic.documents_sent,
+        "sordino_calls_refused": study.refused_calls.count,
+    }
+
+
+def _expiry(certificate: Path) -> float:
+    """Seconds since 1970; 0 where the file can't be read, which whoever opens the port says."""
+    try:
+        return load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
+        return 0.0

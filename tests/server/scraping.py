@@ -1,0 +1,78 @@
+"""Asking a coordinator's HTTP port, and reading what Prometheus would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from study_in_process import Coordinator
+
+from server.configuration import load
+from server.http_port import HttpPort
+
+
+def quietly(folder: Path) -> Any:
+    """The study's settings with a free port for HTTP."""
+    configuration = load(folder)
+    table = configuration.coordinator.model_copy(update={"http_listen": "127.0.0.1:0"})
+    return configuration.model_copy(update={"coordinator": table})
+
+
+@contextlib.asynccontextmanager
+async def http_port(where: Coordinator) -> AsyncIterator[HttpPort]:
+    """Beside a coordinator under test whose study doesn't run yet; restored and serving."""
+    port = HttpPort(quietly(where.folder), fresh_s=0.0)
+    where.study._on_event = port.listener(where.study._on_event)
+    await port.open()
+    try:
+        port.restored(where.study, where.journal)
+        port.serving()
+        yield port
+    finally:
+        port.stopping()
+        await port.close()
+
+
+async def ask(port: HttpPort, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers and body of one request."""
+
+    def request() -> tuple[int, dict[str, str], str]:
+        connection = http.client.HTTPConnection(port.address, timeout=20)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read().decode()
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(request)
+
+
+class Samples(dict[tuple[str, tuple[tuple[str, str], ...]], float]):
+    """Value by name and labels."""
+
+    @classmethod
+    def of(cls, text: str) -> Samples:
+        families = text_string_to_metric_families(text)
+        samples = [one for family in families for one in family.samples]
+        return cls({(one.name, tuple(sorted(one.labels.items()))): one.value for one in samples})
+
+    def get_one(self, name: str, **labels: str) -> float | None:
+        """None where there is no such sample."""
+        return self.get((name, tuple(sorted(labels.items()))))
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self}
+
+
+async def scrape(port: HttpPort) -> tuple[Samples, str]:
+    """What /metrics shows."""
+    status, headers, text = await ask(port, "/metrics")
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain; version=")
+    return Samples.of(text), text

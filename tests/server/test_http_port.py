@@ -1,0 +1,225 @@
+"""The port for metrics and health: what it answers, when, and what strangers can't do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scraping import ask, quietly, scrape
+from study_in_process import coordinator
+
+import server.http_port
+from server import coordinator as process
+from server.http_port import LAG_MEMORY_S, MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort, RecentLag
+
+
+def run(scenario: Callable[[], Any]) -> None:
+    asyncio.run(scenario())
+
+
+def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder: Path, tmp_path: Path) -> None:
+    async def readiness(port: HttpPort) -> tuple[int, Any]:
+        status, headers, body = await ask(port, "/readyz")
+        assert headers["content-type"] == "application/json"
+        return status, json.loads(body)
+
+    async def scenario() -> None:
+        port = HttpPort(quietly(study_folder), fresh_s=0.0)
+        handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+        await port.open()
+        assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+        try:
+            status, body = await readiness(port)
+            assert (status, body["ready"], body["reason"]) == (503, False, "the coordinator is starting")
+            assert (await ask(port, "/healthz"))[0] == 200
+            shown, _ = await scrape(port)
+            assert (shown.get_one("sordino_ready"), shown.get_one("sordino_round")) == (0, 0)
+            async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"connect_s": 20.0}) as where:
+                where.study._on_event = port.listener(where.study._on_event)
+                port.restored(where.study, where.journal)
+                assert (await readiness(port))[0] == 503  # its session port isn't open yet
+                port.serving()
+                assert (await readiness(port))[0] == 200
+                where.start()
+                await where.wait_for("waiting_for_participants")
+                assert where.of("study_started")[0]["http_address"] == port.address
+                status, body = await readiness(port)
+                assert status == 200
+                assert body == {
+                    "ready": True,
+                    "study": "seven",
+                    "round": 0,
+                    "attempt": 0,
+                    "phase": "Connecting",
+                    "connected": 0,
+                    "needed": 5,
+                    "waiting_for": "participants to connect: 0 connected, 5 needed",
+                }
+                where.journal._store._connection.execute("PRAGMA query_only = 1")  # as a full disk: nothing is taken
+                async with asyncio.timeout(20):
+                    while where.journal.failure is None:
+                        await asyncio.sleep(0.05)
+                status, body = await readiness(port)
+                assert (status, body["ready"]) == (503, False)
+                assert body["reason"].startswith("the journal can't be written: ")
+                shown, _ = await scrape(port)
+                assert (shown.get_one("sordino_ready"), shown.get_one("sordino_storage_writable")) == (0, 0)
+                where.journal._store._connection.execute("PRAGMA query_only = 0")
+                async with asyncio.timeout(20):
+                    while where.journal.failure is not None:
+                        await asyncio.sleep(0.05)
+                assert (await readiness(port))[0] == 200
+                port.stopping()
+                status, body = await readiness(port)
+                assert (status, body["reason"]) == (503, "the coordinator is stopping")
+        finally:
+            await port.close()
+
+    run(scenario)
+
+
+def test_what_it_answers_and_what_not(study_folder: Path) -> None:
+    async def scenario() -> None:
+        port = HttpPort(quietly(study_folder))
+        await port.open()
+        try:
+            for path in ("/metrics", "/healthz", "/readyz"):
+                for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+                    assert (await ask(port, path, method))[0] == 405
+                status, headers, body = await ask(port, path, "HEAD", Origin="http://elsewhere.example")
+                assert status in (200, 503)
+                assert body == ""
+                assert not {name for name in headers if name.startswith("access-control") or name == "set-cookie"}
+                assert "server" not in headers
+            for path in ("/", "/metrics/", "/favicon.ico", "/docs", "/../etc/passwd"):
+                assert (await ask(port, path, Host="elsewhere.example"))[0] == 404
+        finally:
+            await port.close()
+
+    run(scenario)
+
+
+def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence, headers that never end, and answers that nobody reads: each connection ends, and the port goes on."""
+    monkeypatch.setattr(server.http_port, "CONNECTION_S", 0.6)
+
+    async def scenario() -> None:
+        port = HttpPort(quietly(study_folder))
+        host, number = (await port.open()).rsplit(":", 1)
+        try:
+            opened = [await asyncio.open_connection(host, int(number)) for _ in range(MOST_CONNECTIONS)]
+            for _, writer in opened[::2]:
+                writer.write(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+            one_more, _ = await asyncio.open_connection(host, int(number))
+            assert await ended(one_more)  # at once: the places are taken
+            began = time.monotonic()
+            assert all(await asyncio.gather(*(ended(reader) for reader, _ in opened)))
+            assert time.monotonic() - began < 5
+            assert (await ask(port, "/healthz"))[0] == 200
+            reader, writer = await asyncio.open_connection(host, int(number))
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (3 * MOST_HEADER_BYTES))
+            assert b" 400 " in await reader.read(1000)
+            for _, one in opened:
+                one.close()
+        finally:
+            await port.close()
+
+    run(scenario)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 10) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_it_closes_within_two_seconds_although_somebody_holds_a_connection(study_folder: Path) -> None:
+    async def scenario() -> None:
+        port = HttpPort(quietly(study_folder))
+        host, number = (await port.open()).rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(number))
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        await port.close()
+        assert time.monotonic() - began < server.http_port.SHUTDOWN_S + 0.5
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(number))
+        writer.close()
+
+    run(scenario)
+
+
+def test_many_who_ask_at_once_share_one_rendering(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        port, rendered = HttpPort(quietly(study_folder), fresh_s=60.0), []
+        render = port.metrics.render
+
+        def counted() -> bytes:
+            rendered.append(1)
+            return render()
+
+        monkeypatch.setattr(port.metrics, "render", counted)
+        await port.open()
+        try:
+            answers = await asyncio.gather(*(ask(port, "/metrics") for _ in range(8)))
+            assert {status for status, _, _ in answers} == {200}
+            assert len(rendered) == 1
+        finally:
+            await port.close()
+
+    run(scenario)
+
+
+def test_a_port_in_use_ends_the_start_with_a_sentence(study_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        configuration = quietly(study_folder)
+        table = configuration.coordinator.model_copy(update={"http_listen": taken})
+        configuration = configuration.model_copy(update={"coordinator": table})
+        says = f"can't listen on {taken}.*change coordinator.http_listen"
+        with pytest.raises(process.StartError, match=says) as told:
+            asyncio.run(process._serve(configuration, None, None, HttpPort(configuration)))  # type: ignore[arg-type]
+        assert told.value.exit_code == process.NETWORK
+
+
+def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        port = HttpPort(quietly(study_folder))
+        host, number = (await port.open()).rsplit(":", 1)
+        await ask(port, "/metrics")
+        await ask(port, "/nothing")
+        _, writer = await asyncio.open_connection(host, int(number))
+        writer.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        await asyncio.sleep(0.1)
+        writer.close()
+        await port.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_the_lag_of_the_last_minute() -> None:
+    now = [0.0]
+    lag = RecentLag(lambda: now[0])
+    assert lag.largest_s() == 0
+    lag.add(0.5)
+    for second in range(1, int(LAG_MEMORY_S)):
+        now[0] = float(second)
+        lag.add(0.01)
+    assert lag.largest_s() == 0.5
+    now[0] = LAG_MEMORY_S + 1
+    lag.add(0.02)
+    assert lag.largest_s() == 0.02
+    now[0] += 2 * LAG_MEMORY_S
+    assert lag.largest_s() == 0
