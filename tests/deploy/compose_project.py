@@ -87,7 +87,8 @@ class Project:
     def read_events(self) -> list[dict[str, Any]]:
         """Those since the last call, in order; all of them are in ``events``."""
         [coordinator] = self.containers("coordinator")
-        said = docker("exec", "-i", coordinator, "python3", "-", f"{STUDY}/{self.study}", str(self._seen), stdin=_EVENTS)
+        asked = ["python3", "-", f"{STUDY}/{self.study}", str(self._seen)]
+        said = docker("exec", "-i", coordinator, *asked, stdin=_EVENTS)
         fresh = [json.loads(line) for line in said.splitlines()]
         if fresh:
             self._seen = fresh[-1]["seq"]

@@ -1,0 +1,151 @@
+"""What can be said of the compose project, its images and its scripts without a container engine."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = ("authority", "coordinator", "client")
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Volume -> where a service mounts it."""
+    return dict(str(one).split(":")[:2] for one in SERVICES[service]["volumes"])
+
+
+def test_the_coordinator_sees_neither_the_authoritys_keys_nor_its_codes() -> None:
+    assert set(mounts("coordinator")) == {"study", "handover"}
+    assert "handover:/var/lib/sordino/handover:ro" in SERVICES["coordinator"]["volumes"]
+    authority, client = mounts("authority"), mounts("client")
+    assert authority["desk"] == client["desk"]
+    assert set(authority) & set(client) == {"desk"}
+    assert "sessions" not in SERVICES["authority"]["networks"]
+    assert SERVICES["client"]["networks"] == ["sessions"]
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_containers_are_confined(service: str) -> None:
+    about = SERVICES[service]
+    assert about["read_only"] is True
+    assert about["cap_drop"] == ["ALL"]
+    assert about["security_opt"] == ["no-new-privileges:true"]
+    assert "user" not in about  # the image's, who is nobody on the host
+    assert "privileged" not in about
+    stage = re.search(rf"^FROM \S+ AS {service}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.S | re.M)
+    assert stage is not None
+    assert "USER 10001:10001" in stage[1]
+    assert "HEALTHCHECK" in stage[1]
+    assert "LABEL org.opencontainers.image.title" in stage[1]
+
+
+@pytest.mark.parametrize("service", [*OURS, "prometheus", "grafana"])
+def test_services_come_back_and_end_in_time(service: str) -> None:
+    assert SERVICES[service]["restart"] == "on-failure"
+    if service in OURS:
+        assert SERVICES[service]["stop_grace_period"]
+
+
+def test_clients_need_no_lines_of_their_own_and_no_secret_is_in_the_file() -> None:
+    assert "environment" not in SERVICES["client"]
+    assert [name for name in SERVICES if name.startswith("client")] == ["client"]
+    assert not re.search(r"pass(word|wd)?\s*[:=]|SORD1-|BEGIN .*KEY", (ROOT / "docker-compose.yml").read_text())
+
+
+def test_named_volumes_are_declared_and_ports_stay_on_this_machine() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", ()):
+            name = str(volume).split(":")[0]
+            assert name in COMPOSE["volumes"] or (ROOT / name).exists(), f"{name} is neither a volume nor a file"
+        for port in service.get("ports", ()):
+            assert "127.0.0.1" in port, f"{port} is open to the network"
+
+
+def test_images_hold_every_package_and_no_torch_before_the_last() -> None:
+    """The wheel is made of what .dockerignore lets through."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = {name.split(".")[0] for name in packages}
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert rooms <= let_through
+    copied = {name for line in re.findall(r"^COPY (deploy/.*) /opt/$", DOCKERFILE, re.M) for name in line.split()}
+    assert copied, "no scripts are copied"
+    for name in copied:
+        assert (ROOT / name).is_file()
+    stages = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.M)
+    assert [name for _, name in stages][-2:] == ["client-torch-environment", "client-torch"]
+    before, _, after = DOCKERFILE.partition("AS client-torch-environment")
+    assert "torch==" not in before
+    assert "torch==2.13.0" in after
+    made = {"${BASE}", *(name for _, name in stages)}
+    assert {base for base, _ in stages} <= made
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "deploy").glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_can_be_read_by_a_plain_shell(script: Path) -> None:
+    subprocess.run(["sh", "-n", script], check=True)
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 0), (2, 0), (3, 0), (40, 0), (5, 5), (4, 4), (70, 70)])
+def test_only_endings_that_may_pass_are_started_again(code: int, told: int) -> None:
+    script = f". {ROOT}/deploy/supervised.sh; supervised sh -c 'exit {code}'"
+    assert subprocess.run(["sh", "-euc", script], capture_output=True, check=False).returncode == told
+
+
+def test_a_signal_reaches_what_is_supervised_and_its_code_is_kept() -> None:
+    child = "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"
+    script = f'. {ROOT}/deploy/supervised.sh; supervised sh -c "{child}"'
+    with subprocess.Popen(["sh", "-euc", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.terminate()
+        assert process.wait(10) == 7
+
+
+def healthcheck(kind: str, **environment: str) -> int:
+    command = [sys.executable, "-IS", str(ROOT / "deploy" / "healthcheck.py"), kind]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False).returncode
+
+
+def test_a_client_that_shows_no_life_is_unhealthy(tmp_path: Path) -> None:
+    file = tmp_path / "health"
+    assert healthcheck("file", SORDINO_HEALTH_FILE=str(file)) == 1
+    file.touch()
+    assert healthcheck("file", SORDINO_HEALTH_FILE=str(file)) == 0
+    long_ago = time.time() - 120
+    os.utime(file, (long_ago, long_ago))
+    assert healthcheck("file", SORDINO_HEALTH_FILE=str(file)) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_a_coordinator_is_healthy_when_it_is_ready(status: int, code: int) -> None:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert healthcheck("http", SORDINO_HTTP_PORT=str(server.server_port)) == code
+        finally:
+            server.shutdown()
+            thread.join()
+    assert healthcheck("http", SORDINO_HTTP_PORT=str(server.server_port)) == 1  # nobody listens any more
