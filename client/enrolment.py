@@ -69,6 +69,15 @@ class Look:
     """By how much the coordinator's clock is ahead of this machine's; None when it didn't say."""
 
 
+async def reach(address: str) -> None:
+    """Whether somebody listens there who speaks TLS; nothing is sent but the handshake.
+
+    Raises:
+        EnrolmentUnavailable, NobodyListens, EnrolmentRefused: as `look`.
+    """
+    await asyncio.to_thread(_fetch_certificate, address)
+
+
 async def look(address: str, fingerprint: bytes) -> Look:
     """Fetch a study's card and document, and check them against the authority's fingerprint (16 bytes).
 

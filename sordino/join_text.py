@@ -184,7 +184,8 @@ def describe_study(
     else:
         ledger_line = f"{ledger}: what it says was spent from this data counts on"
     drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
-    part = f"part {data.part + 1} of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
+    part = f"of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
+    part = f"one {part}, by your place on the roster" if data.part is None else f"part {data.part + 1} {part}"
     if data.file is not None:
         part = f"all of {data.file}, on this machine"
     line("your data", part)

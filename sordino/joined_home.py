@@ -6,6 +6,8 @@
     policy.toml                   her policy, where she gave one
     join/request.json             the request, byte for byte: handed in again it is the same request
     join/card.json                the study's card, as she accepted it
+    join/place                    her place on the roster, where her part of the data goes by it
+    join/refused                  why the authority refused the request, where it did
 
 The folder appears at once or not at all. Whoever joins again with the same code finds it and goes on with the same
 identity; another code, or another study, is refused.
@@ -31,10 +33,14 @@ from sordino.exit_codes import ExitCode, Failure
 HOST_FILE: Final = "host.toml"
 REQUEST_FILE: Final = Path("join") / "request.json"
 CARD_FILE: Final = Path("join") / "card.json"
+PLACE_FILE: Final = Path("join") / "place"
+REFUSED_FILE: Final = Path("join") / "refused"
 CERTIFICATE_FILE: Final = Path("tls") / "client.pem"
 TLS_KEY_FILE: Final = Path("tls") / "client.key"
 IDENTITY_FILE: Final = Path("keys") / "participant.key"
 POLICY_FILE: Final = "policy.toml"
+BY_PLACE: Final = "place"
+"""Of a part of the data that her place on the roster decides; host.toml says it until that is known."""
 _NAMES: Final = 1000  # that are tried
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -48,7 +54,7 @@ class DataChoice:
     alpha: float
     seed: int
     parts: int
-    part: int  # from 0
+    part: int | None  # from 0; None: by her place on the roster
     shards: int = 2
     file: Path | None = None  # of her own, absolute; then all but the data set's name says nothing
 
@@ -135,7 +141,8 @@ def host_text(
     for name, table in tables.items():
         lines += ["", f"[{name}]{comments.get(name, '')}"]
         lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
-    held = f"part = {data.part}" if data.file is None else f"data = {_toml(str(data.file))}"
+    part = _toml(BY_PLACE) if data.part is None else data.part
+    held = f"part = {part}" if data.file is None else f"data = {_toml(str(data.file))}"
     lines += ["", "[[participants]]", f"key = {_toml(str(IDENTITY_FILE))}", held, ""]
     return "\n".join(lines)
 
@@ -220,6 +227,19 @@ class JoinedHome:
         """The private key that the certificate is for."""
         return self.path / TLS_KEY_FILE
 
+    @property
+    def refused(self) -> str:
+        """The authority's reason if it refused her; else empty."""
+        try:
+            return (self.path / REFUSED_FILE).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    @property
+    def by_place(self) -> bool:
+        """Whether her part of the data goes by her place on the roster, which may be known by now."""
+        return (self.path / PLACE_FILE).is_file() or self.settings()["participants"][0].get("part") == BY_PLACE
+
     def settings(self) -> dict[str, Any]:
         """host.toml, as TOML gives it.
 
@@ -267,24 +287,48 @@ class JoinedHome:
             ) from error
         return True
 
-    def finish(self, certificate: bytes, host: str, wished: str) -> None:
+    def keep_refusal(self, reason: str) -> None:
+        """That the authority has signed a refusal: no use is left for the folder, but to say so."""
+        from wire.durable import replace_durably
+
+        with contextlib.suppress(OSError):  # it can be asked for again
+            replace_durably(self.path / REFUSED_FILE, reason.encode(errors="replace"))
+
+    def finish(self, certificate: bytes, host: str, wished: str, place: int) -> None:
         """Keep what the authority gave her: from now on the folder is complete.
 
         Args:
             certificate: chain, PEM.
             host, wished: the name that the roster gives her process, and the one she asked for.
+            place: from 1, in the order in which participants were admitted; 0 where the authority told none.
 
         Raises:
-            Failure: it can't be written; run again, it is asked for again.
+            Failure: it can't be written, and is asked for again when run again; or her part of the data goes by her
+                place, and there is none.
         """
         from wire.durable import replace_durably
 
+        by_place = self.by_place
+        if by_place and not place:
+            raise Failure(
+                ExitCode.INPUT,
+                f"{self.path}: --part place needs the participant's place, and the study's authority is of a release "
+                "that tells none: put a number for part into host.toml, and run the same command again.",
+            )
         try:
+            if by_place:
+                replace_durably(self.path / PLACE_FILE, f"{place}\n".encode())
+            file = self.path / HOST_FILE
+            text = changed = file.read_text(encoding="utf-8")
+            if by_place:
+                part = (place - 1) % self.settings()["data"]["parts"]
+                changed = changed.replace(
+                    f"\npart = {_toml(BY_PLACE)}\n", f"\npart = {part}  # her place on the roster is {place}\n", 1
+                )
             if host != wished:
-                file = self.path / HOST_FILE
-                text = file.read_text(encoding="utf-8")
-                renamed = text.replace(f"name = {_toml(wished)}\n", f"name = {_toml(host)}\n", 1)
-                replace_durably(file, renamed.encode())
+                changed = changed.replace(f"name = {_toml(wished)}\n", f"name = {_toml(host)}\n", 1)
+            if changed != text:
+                replace_durably(file, changed.encode())
             replace_durably(self.path / CERTIFICATE_FILE, certificate)
         except OSError as error:
             raise Failure(
@@ -320,12 +364,24 @@ def open_home(home: Path) -> JoinedHome | None:
 
 def find_home(code_id: bytes) -> JoinedHome | None:
     """The folder in the working directory that was made with this code, if there is one."""
+    return next((home for home in _homes_here() if home.code_id == code_id), None)
+
+
+def home_at(enrolment: str) -> JoinedHome | None:
+    """The first folder in the working directory of a study at this port for enrolment, if there is one."""
+    for home in _homes_here():
+        with contextlib.suppress(Failure):
+            if home.settings()["coordinator"]["enrolment"] == enrolment and not home.refused:
+                return home
+    return None
+
+
+def _homes_here() -> Iterator[JoinedHome]:
     for request in sorted(Path().glob(f"*/{REQUEST_FILE}")):
         with contextlib.suppress(Failure):
             found = open_home(request.parent.parent)
-            if found is not None and found.code_id == code_id:
-                return found
-    return None
+            if found is not None:
+                yield found
 
 
 @contextlib.contextmanager

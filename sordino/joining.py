@@ -11,14 +11,15 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from learning.task_names import STATISTICS, TASKS
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joined_home import (
+    BY_PLACE,
     CARD_FILE,
     JoinedHome,
     default_home,
@@ -43,6 +44,7 @@ LISTENS_S, LISTENS_POLL_S = 60.0, 1.0
 """How long a coordinator that isn't started yet is waited for, as by `sordino join --home`."""
 
 Say = Callable[[str], None]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,12 @@ class JoinOptions:
         dataset, partition, alpha, shards, seed: of her data; None takes those of `sordino.joining_data.USUAL_DATA`.
         data: a file of her own, in the place of a part of a set.
         task: module:Class on her machine, where the study's task is none that Sordino brings.
-        part, parts: her part of the data, from 1; None for one made of the code, of as many as the plan has.
+        part, parts: her part of the data, from 1; None for one made of the code, of as many as the plan has;
+            `sordino.joined_home.BY_PLACE` for the one that her place on the roster decides.
         policy_file: None: the plan that she is shown, once accepted, becomes her policy.
         agreed: don't ask.
         ledger: None for one in the folder.
+        kept: is called as soon as her folder is there, before anything is asked for.
     """
 
     address: str
@@ -72,11 +76,12 @@ class JoinOptions:
     alpha: float | None = None
     shards: int | None = None
     seed: int | None = None
-    part: int | None = None
+    part: int | str | None = None
     parts: int | None = None
     data: Path | None = None
     task: str | None = None
     ledger: Path | None = None
+    kept: Callable[[], None] = lambda: None
 
 
 def join_by_code(options: JoinOptions, say: Say) -> Path:
@@ -95,15 +100,26 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
         raise Failure(ExitCode.INPUT, _sentence(error)) from None
     home = find_home(code.code_id) if options.home is None else _matching(open_home(options.home), code)
     if home is not None:
-        asyncio.run(take_again(options, code, home, say))
-    if home is not None and home.complete:
-        say(f"{home.path} has joined {home.study} already.")
+        go_on(options, home, say)
         return home.path
-    if home is None:
-        _check_time(code)
-        home = asyncio.run(_begin(options, code, say))
+    _check_time(code)
+    home = asyncio.run(_begin(options, code, say))
     asyncio.run(_wait(home, say))
     return home.path
+
+
+def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
+    """With a folder that was made before, by the same options; complete when this returns.
+
+    Raises:
+        Failure, client.enrolment.EnrolmentUnavailable: as `join_by_code`.
+    """
+    say = _safely(say)
+    asyncio.run(take_again(options, home, say))
+    if home.complete:
+        say(f"{home.path} has joined {home.study} already.")
+    else:
+        asyncio.run(_wait(home, say))
 
 
 def finish_joining(home: Path, say: Say) -> None:
@@ -179,7 +195,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     place = options.home if options.home is not None else default_home(study)
     found = _matching(open_home(place), code)
     if found is not None:
-        await take_again(options, code, found, say)
+        await take_again(options, found, say)
         return found
     if seen.clock_difference_s is not None and abs(seen.clock_difference_s) > CLOCK_NOTED_S:
         say(f"Note: {clock_sentence(seen.clock_difference_s)}.\n")
@@ -214,7 +230,9 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         policy=None if policy_file is not None else accepted_plan(seen),
         ledger=None if options.ledger is None else options.ledger.absolute(),
     )
-    check_host(text, options.policy_file, policy, seen, spent_in(options.ledger))
+    # A place that isn't known yet can't stand in the way: each one has its part.
+    checked = text.replace(f"\npart = \"{BY_PLACE}\"\n", "\npart = 0\n")
+    check_host(checked, options.policy_file, policy, seen, spent_in(options.ledger))
     from sordino.join_text import describe_study
     from wire.enrolment import show_fingerprint
 
@@ -251,17 +269,35 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     )
     made = open_home(place)
     assert made is not None  # noqa: S101  # written by the lines above
+    options.kept()
     return made
 
 
 async def _look(address: str, fingerprint: bytes, say: Say) -> Look:
     """As `client.enrolment.look`, with patience for a coordinator that doesn't listen yet."""
-    from client.enrolment import NobodyListens, look
+    from client.enrolment import look
+
+    return await _patiently(lambda: look(address, fingerprint), say)
+
+
+async def wait_until_it_listens(address: str, say: Say) -> None:
+    """Until somebody listens there; nothing is sent.
+
+    Raises:
+        client.enrolment.EnrolmentUnavailable, client.enrolment.EnrolmentRefused: nobody does, or no coordinator.
+    """
+    from client.enrolment import reach
+
+    await _patiently(lambda: reach(address), say)
+
+
+async def _patiently(reaching: Callable[[], Awaitable[Found]], say: Say) -> Found:
+    from client.enrolment import NobodyListens
 
     ends, told = time.monotonic() + LISTENS_S, False
     while True:
         try:
-            return await look(address, fingerprint)
+            return await reaching()
         except NobodyListens as error:
             if time.monotonic() >= ends:
                 raise
@@ -401,6 +437,7 @@ async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
             raise Failure(ExitCode.INPUT, _only_said(home, answer.reason)) from error
         raise Failure(ExitCode.INPUT, f"{address}: {error}; it isn't kept.") from error
     if not accepted.accepted:
+        home.keep_refusal(peer_text(accepted.reason))
         raise Failure(
             ExitCode.INPUT,
             f"not joined: {peer_text(accepted.reason).rstrip('.')}. So the study's authority has signed; the folder "
@@ -408,7 +445,7 @@ async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
         )
     if answer.status == pb.ENROL_STATUS_REFUSED:  # with the authority's word that it accepts
         raise Failure(ExitCode.INPUT, _only_said(home, answer.reason))
-    home.finish(accepted.certificate, accepted.host, wished)
+    home.finish(accepted.certificate, accepted.host, wished, accepted.place)
     say(f"Joined {home.study} as {accepted.host}; from now on `sordino join --home {home.path}` is enough.")
 
 

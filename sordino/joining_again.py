@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from learning.data_names import located
 from sordino.exit_codes import ExitCode, Failure
-from sordino.joined_home import JoinedHome, only_process
+from sordino.joined_home import BY_PLACE, JoinedHome, only_process
 from sordino.joining_policy import check_accepts, read_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sordino.joining import JoinOptions
-    from wire.enrolment import JoinCode
 
 
-async def take_again(options: JoinOptions, code: JoinCode, home: JoinedHome, say: Callable[[str], None]) -> None:
+async def take_again(options: JoinOptions, home: JoinedHome, say: Callable[[str], None]) -> None:
     """Hold the options against the folder, and keep the policy, before an answer is asked for or used.
 
     Raises:
@@ -35,9 +34,11 @@ async def take_again(options: JoinOptions, code: JoinCode, home: JoinedHome, say
     if options.policy_file is None:
         return
     from client.enrolment import look
+    from wire.enrolment import fingerprint
 
     policy, data = read_policy(options.policy_file)
-    seen = await look(options.address, code.fingerprint)
+    authority = bytes.fromhex(held["study"]["authority_public_key"])
+    seen = await look(held["coordinator"]["enrolment"], fingerprint(authority))
     if held["study"].get("sha256", seen.study_sha256.hex()) != seen.study_sha256.hex():
         raise Failure(
             ExitCode.INPUT,
@@ -59,7 +60,7 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
     # The authority may have given another name since.
     name = host["name"] if options.name != wished else wished
     pairs: dict[str, tuple[Any, Any]] = {
-        "": (options.address, held["coordinator"].get("enrolment")),
+        "": (options.address or None, held["coordinator"].get("enrolment")),
         "--name": (options.name, name),
         "--ledger": (None if options.ledger is None else os.path.abspath(options.ledger), ledger),
         "--dataset": (None if options.dataset is None else located(options.dataset, Path.cwd()), data.get("dataset")),
@@ -68,7 +69,7 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         "--shards": (options.shards, data.get("shards")),
         "--data": (None if options.data is None else os.path.abspath(options.data), first.get("data")),
         "--seed": (options.seed, data.get("seed")),
-        "--part": (options.part, first["part"] + 1 if "part" in first else None),
+        "--part": (options.part, _part(first.get("part"), options.part == BY_PLACE and home.by_place)),
         "--parts": (options.parts, data.get("parts")),
     }
     other = {option: pair for option, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
@@ -83,3 +84,8 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         f"{home.path} already holds a join by this code with {holds}, not {given}. Give what it holds to go on with "
         "it, or ask for another code and name a new folder with --home.",
     )
+
+
+def _part(held: int | str | None, by_place: bool) -> int | str | None:
+    """As the option says it."""
+    return BY_PLACE if by_place or held == BY_PLACE else None if held is None else int(held) + 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, located
 from learning.task_names import STATISTICS, TASKS
 from sordino.exit_codes import ExitCode, Failure
-from sordino.joined_home import DataChoice
+from sordino.joined_home import BY_PLACE, DataChoice
 from sordino.plurals import counted
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
     if options.data is not None:
         return DataChoice(**(USUAL_DATA | {"dataset": OWN}), parts=0, part=0, file=options.data.absolute())
     parts = options.parts if options.parts is not None else max(plan.clients, plan.population)
-    part = random_part % parts if options.part is None else options.part - 1
-    if not 0 <= part < parts:
+    part = random_part % parts if options.part is None else None
+    if options.part is not None and options.part != BY_PLACE:
+        part = int(options.part) - 1
+    if part is not None and not 0 <= part < parts:
         raise Failure(ExitCode.INPUT, f"--part {options.part} is none of {parts} parts of the data: use 1 to {parts}.")
     chosen = {name: getattr(options, name) for name in USUAL_DATA if getattr(options, name) is not None}
     choice = DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part)

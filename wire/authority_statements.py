@@ -29,7 +29,8 @@ LARGEST_PACKAGE: Final = 256 << 20
 REQUEST_ID_BYTES: Final = 32
 
 _CARD: Final = "sordino-card-1"
-_ANSWER: Final = "sordino-enrolment-answer-1"
+_ANSWER: Final = "sordino-enrolment-answer-2"
+_ANSWER_WITHOUT_PLACE: Final = "sordino-enrolment-answer-1"
 _PACKAGE_LABEL: Final = "sordino/v1/enrolment-package"
 _LONGEST_REASON: Final = 500
 
@@ -159,6 +160,8 @@ class Answer:
         host: the name that the roster gives her; empty when it isn't accepted.
         certificate: of her TLS key, PEM, the chain's first first; empty when it isn't accepted.
         roster_version: the first that lists her, or the newest one when she renews.
+        place: hers, from 1 in the order in which participants were admitted, and nobody else's ever; 0 when it isn't
+            accepted, or was by an authority that told none.
 
     Raises:
         InvalidAnswer: a field of another form.
@@ -170,10 +173,13 @@ class Answer:
     host: str
     certificate: bytes
     roster_version: int
+    place: int = 0
 
     def __post_init__(self) -> None:
         if len(self.request_id) != REQUEST_ID_BYTES or not 0 <= self.roster_version < 2**32:
             raise InvalidAnswer("the answer names no request or no roster")
+        if not 0 <= self.place < 2**32 or (self.place and not self.accepted):
+            raise InvalidAnswer("an answer has a place if it accepts, and else none")
         if self.accepted != bool(self.certificate) or self.accepted != bool(self.host):
             raise InvalidAnswer("an answer has a host and a certificate if it accepts, and else none")
         if self.accepted == bool(self.reason) or len(self.reason) > _LONGEST_REASON:
@@ -183,7 +189,13 @@ class Answer:
 
 
 def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
-    """The answer as it is published: JSON with the authority's signature over the content."""
+    """The answer as it is published: JSON with the authority's signature over the content.
+
+    Raises:
+        ValueError: it accepts, and gives no place.
+    """
+    if answer.accepted and not answer.place:
+        raise ValueError("whoever is accepted has a place")
     fields = {
         "format": _ANSWER,
         "request_id": answer.request_id.hex(),
@@ -192,13 +204,14 @@ def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
         "host": answer.host,
         "certificate": answer.certificate.decode("ascii"),
         "roster_version": answer.roster_version,
+        "place": answer.place,
         "signature": authority.sign(_answer_statement(answer)).hex(),
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
-    """Read an answer and check its signature.
+    """Read an answer and check its signature; one of the first format too, which an authority may hold of old.
 
     Args:
         request_id: of one's own request, where the answer must be the one to it.
@@ -207,11 +220,13 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
         InvalidAnswer: unreadable, signed by somebody else, or the answer to another request.
     """
     names = ("request_id", "reason", "host", "certificate", "signature")
-    fields = read_fields(
-        data, _ANSWER, names, LARGEST_ANSWER, InvalidAnswer, numbers=("roster_version",), truths=("accepted",)
-    )
-    if type(fields["roster_version"]) is not int:
-        raise InvalidAnswer("the answer's roster version must be a whole number")
+    # Its format is the first that an answer says. The two are signed under labels of their own.
+    old = f'"{_ANSWER_WITHOUT_PLACE}"'.encode() in data[:64]
+    numbers = ("roster_version",) if old else ("roster_version", "place")
+    format_ = _ANSWER_WITHOUT_PLACE if old else _ANSWER
+    fields = read_fields(data, format_, names, LARGEST_ANSWER, InvalidAnswer, numbers=numbers, truths=("accepted",))
+    if any(type(fields[name]) is not int for name in numbers):
+        raise InvalidAnswer("the answer's roster version and place must be whole numbers")
     answer = Answer(
         from_hex(fields["request_id"], REQUEST_ID_BYTES, InvalidAnswer),
         fields["accepted"],
@@ -219,24 +234,28 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
         fields["host"],
         fields["certificate"].encode("utf-8", "surrogatepass"),
         fields["roster_version"],
+        fields.get("place", 0),
     )
+    if answer.accepted and not answer.place and not old:
+        raise InvalidAnswer("the answer accepts, and gives no place")
     signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidAnswer)
-    if not verify_signature(authority_public, signature, _answer_statement(answer)):
+    if not verify_signature(authority_public, signature, _answer_statement(answer, old=old)):
         raise InvalidAnswer("the answer isn't signed by the study's authority")
     if request_id is not None and not hmac.compare_digest(request_id, answer.request_id):
         raise InvalidAnswer("the answer is one to another request")
     return answer
 
 
-def _answer_statement(answer: Answer) -> bytes:
+def _answer_statement(answer: Answer, *, old: bool = False) -> bytes:
     return encode(
-        "sordino/v1/enrolment-answer",
+        "sordino/v1/enrolment-answer" if old else "sordino/v1/enrolment-answer-2",
         answer.request_id,
         b"accepted" if answer.accepted else b"refused",
         answer.reason.encode("utf-8", "surrogatepass"),
         answer.host.encode(),
         answer.certificate,
         number(answer.roster_version),
+        *([] if old else [number(answer.place)]),
     )
 
 

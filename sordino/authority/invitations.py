@@ -71,8 +71,14 @@ def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) ->
     """How many of the open codes would find no place if all were used; 0 where any number may take part."""
     if not folder.settings.places:
         return 0
-    left = folder.settings.places - sum(member.revoked is None for member in store.members())
-    return max(0, sum(one.is_open(now) for one in store.invitations()) - max(left, 0))
+    invited = sum(one.is_open(now) for one in store.invitations())
+    return min(invited, max(0, -open_places(folder, store, now)))
+
+
+def open_places(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
+    """Of a limited number of places, those that no member has and no open code promises; below 0: too many codes."""
+    invited = sum(one.is_open(now) for one in store.invitations())
+    return folder.settings.places - sum(member.revoked is None for member in store.members()) - invited
 
 
 def taken_names(store: AuthorityStore, now: float) -> set[str]:

@@ -27,12 +27,13 @@ def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict
             {
                 "identity": member.identity.hex(),
                 "host": member.host,
+                "place": member.place,
                 "joined": member.joined,
                 "by_code": member.by_code,
                 "revoked": member.revoked,
                 "listed": member.identity in listed,
             }
-            for member in store.members()
+            for member in sorted(store.members(), key=lambda one: one.place)
         ],
         "invitations": [
             {
@@ -76,7 +77,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         else:
             state = "" if member["listed"] else "not listed yet: sign"
         joined = _minute(member["joined"])
-        result.append(f"  {member['identity'][:16]}  {member['host']:<24}  {joined}  {state}".rstrip())
+        place = f"{member['place']:>4}"
+        result.append(f"  {place}  {member['identity'][:16]}  {member['host']:<24}  {joined}  {state}".rstrip())
     hosts = {member["identity"]: member["host"] for member in found["members"]}
     result += ["", "invitations"]
     for one in found["invitations"]:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from secagg.roster import Roster, verify_roster
 from sordino.authority.folder import AuthorityError, AuthorityFolder
 from sordino.authority.invitations import check_clock, duration, name_for
-from sordino.authority.store import AuthorityStore, Invitation, Judged, Member
+from sordino.authority.store import AuthorityStore, Invitation, Judged, Member, admitted
 from sordino.certificates import CertificateError, host_uri, identity_uri, key_of_request
 from wire.durable import Statement, StorageError
 from wire.enrolment import (
@@ -211,10 +211,7 @@ def _judge_one(
         # The same identity under the same code changes nothing.
         statements += [
             ("UPDATE invitations SET identity = ? WHERE code_id = ?", (request.identity, request.code_id)),
-            (
-                "INSERT INTO members (identity, host, by_code, joined) VALUES (?, ?, 1, ?) ON CONFLICT DO NOTHING",
-                (request.identity, found.host, now),
-            ),
+            admitted(request.identity, found.host, True, now),
         ]
     store.write(*statements)
     return Judgement(signed, "accept", host=found.host, proven=True, answer=answer)
@@ -250,4 +247,5 @@ def accept(
     uri = identity_uri(identity) if found.by_code else host_uri(found.host)
     when = datetime.datetime.fromtimestamp(math.floor(now), datetime.UTC)
     certificate = folder.keys.tls.issue_client(key_of_request(csr), uri, when, folder.settings.client_days)
-    return sign_answer(Answer(request_id, True, "", found.host, certificate, version), folder.keys.signing)
+    answer = Answer(request_id, True, "", found.host, certificate, version, found.place)
+    return sign_answer(answer, folder.keys.signing)

@@ -11,7 +11,7 @@ from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster
 from sordino.authority.folder import AuthorityError, AuthorityFolder
 from sordino.authority.invitations import check_clock
 from sordino.authority.requests import accept, newest_roster
-from sordino.authority.store import AuthorityStore, Version
+from sordino.authority.store import AuthorityStore, Version, admitted
 from sordino.certificates import CertificateError
 from wire.durable import Statement
 from wire.enrolment import Answer, sign_answer, write_package
@@ -25,20 +25,14 @@ def begin(
     now: float,
     random_bytes: RandomBytes = os.urandom,
 ) -> Version:
-    """Sign version 1, with whoever was made together with the study.
+    """Sign version 1, with whoever was made together with the study; they get the first places, in this order.
 
     Raises:
         AuthorityError: there is a version already.
     """
     if store.newest() is not None:
         raise AuthorityError(f"{folder.path} has signed rosters already")
-    members: list[Statement] = [
-        (
-            "INSERT INTO members (identity, host, by_code, joined) VALUES (?, ?, 0, ?)",
-            (entry.identity, entry.host, now),
-        )
-        for entry in entries
-    ]
+    members = [admitted(entry.identity, entry.host, False, now) for entry in entries]
     _close(folder, store, 1, tuple(sorted(entries, key=lambda entry: entry.identity)), now, random_bytes, members)
     newest = store.newest()
     assert newest is not None  # noqa: S101  # just written

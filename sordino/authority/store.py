@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.authority.folder import AuthorityError
-from wire.durable import DurableStore, Statement
+from wire.durable import DAMAGED, DurableStore, Statement, StorageError
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
-VERSION: Final = 1
+VERSION: Final = 2
 AT_ONCE: Final = 5_000
 WAIT_S: Final = 15.0
 """How long a command waits for another one on the same folder to end."""
@@ -31,7 +32,8 @@ CREATE TABLE invitations (
     identity BLOB, withdrawn REAL
 ) WITHOUT ROWID;
 CREATE TABLE members (
-    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL
+    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL,
+    place INTEGER NOT NULL UNIQUE
 ) WITHOUT ROWID;
 CREATE TABLE requests (
     id BLOB PRIMARY KEY, kind TEXT NOT NULL, identity BLOB NOT NULL, csr BLOB NOT NULL, judged REAL NOT NULL,
@@ -42,6 +44,18 @@ CREATE TABLE versions (
     lottery BLOB, published INTEGER NOT NULL DEFAULT 0
 )
 """
+
+_PLACES = """
+CREATE TABLE members_with_places (
+    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL,
+    place INTEGER NOT NULL UNIQUE
+) WITHOUT ROWID;
+INSERT INTO members_with_places
+    SELECT identity, host, by_code, joined, revoked, row_number() OVER (ORDER BY joined, host, identity) FROM members;
+DROP TABLE members;
+ALTER TABLE members_with_places RENAME TO members
+"""
+"""From the first version to the second: by the order of admission; those made with the study by the names of hosts."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,7 @@ class Member:
     by_code: bool  # else made with the study
     joined: float
     revoked: float | None
+    place: int  # from 1, in the order of admission; never given again
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,7 @@ class AuthorityStore:
         if not path.exists():  # SQLite would make it as the umask says, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
+        _give_places(path)
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 
     def close(self) -> None:
@@ -140,14 +156,12 @@ class AuthorityStore:
 
     def members(self) -> list[Member]:
         """Everybody who ever was one, in ascending order of identity."""
-        rows = self._read("SELECT identity, host, by_code, joined, revoked FROM members ORDER BY identity")
-        return [
-            Member(identity, host, bool(by_code), joined, revoked) for identity, host, by_code, joined, revoked in rows
-        ]
+        rows = self._read("SELECT identity, host, by_code, joined, revoked, place FROM members ORDER BY identity")
+        return [Member(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
     def member(self, identity: bytes) -> Member | None:
         rows = self._read(
-            "SELECT identity, host, by_code, joined, revoked FROM members WHERE identity = ?", (identity,)
+            "SELECT identity, host, by_code, joined, revoked, place FROM members WHERE identity = ?", (identity,)
         )
         return Member(rows[0][0], rows[0][1], bool(rows[0][2]), *rows[0][3:]) if rows else None
 
@@ -199,6 +213,31 @@ class AuthorityStore:
             "members))"
         )[0]
         return float(row[0])
+
+
+def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statement:
+    """Make somebody a member, with the next place; whoever is one stays what she is."""
+    return (
+        "INSERT INTO members (identity, host, by_code, joined, place) "
+        "VALUES (?, ?, ?, ?, (SELECT coalesce(max(place), 0) + 1 FROM members)) ON CONFLICT (identity) DO NOTHING",
+        (identity, host, by_code, joined),
+    )
+
+
+def _give_places(path: Path) -> None:
+    """To the members in a store of the first version, whole or not at all. Anything else is left to `DurableStore`."""
+    with path.open("rb") as file:
+        head = file.read(72)
+    if not head or head[60:64] == VERSION.to_bytes(4, "big"):  # SQLite's file format: the user version
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            kind = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            if kind == [APPLICATION_ID, 1]:
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.executescript(f"BEGIN IMMEDIATE; {_PLACES}; PRAGMA user_version={VERSION}; COMMIT;")
+    except DAMAGED as error:
+        raise StorageError(f"{path} can't be used as a database: {error}") from error
 
 
 @contextlib.contextmanager

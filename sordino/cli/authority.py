@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from sordino.exit_codes import ExitCode, Failure, listing
 from sordino.plurals import counted
 
 if TYPE_CHECKING:
+    import threading
+
+    from sordino.authority.desk import Desk
     from sordino.authority.visit import Visit
 
 NAME = "authority"
@@ -29,6 +32,7 @@ app = verb_group(
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SOON_S: Final = 0.3
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -393,7 +397,10 @@ def show(directory: Where, as_json: Json = False) -> int:
         "Approve and sign by itself until it is stopped.\n\nEvery few seconds it asks the coordinator what waits, "
         "accepts whoever holds an open join code, renews certificates, signs the next version when anything has "
         "changed, and publishes. While the coordinator is away it goes on asking. The other commands can be used on "
-        "the same folder meanwhile; a second `run` can't. SIGTERM or Ctrl-C ends it."
+        "the same folder meanwhile; a second `run` can't. SIGTERM or Ctrl-C ends it.\n\nWith --desk it also hands "
+        "join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT --desk "
+        "PATH[/bold]. Whoever can open the socket gets a place, as long as there are any: put it where only they can, "
+        "and not the coordinator."
     ),
     epilog="Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED),
@@ -401,24 +408,41 @@ def show(directory: Where, as_json: Json = False) -> int:
 def run(
     directory: Where,
     every: Annotated[str, typer.Option(metavar="TIME", help="How often it asks.")] = "5s",
+    desk: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Unix socket at which whoever can open it gets a join code.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
 ) -> int:
     import signal
     import threading
 
+    from sordino.authority.desk import open_desk
     from sordino.authority.folder import AuthorityError, open_folder
     from sordino.authority.link import LinkError, open_link
     from sordino.authority.store import exclusive
     from sordino.authority.visit import Visit, attend
     from wire.durable import StorageError
+    from wire.health_file import show_life
 
     pause = _seconds("--every", every)
     folder = open_folder(directory)
     stop, told = threading.Event(), ""
-    with exclusive(folder.path / "run.lock", 0), open_link(folder) as link:
+    with (
+        exclusive(folder.path / "run.lock", 0),
+        open_link(folder) as link,
+        open_desk(folder, desk, lambda news: _tell_desk(news, as_json)) as at_desk,
+    ):
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         _say(as_json, f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}")
+        if at_desk is not None:
+            _say(as_json, f"whoever can open {desk} gets one of {folder.settings.places} places")
         while not stop.is_set():
+            show_life()
             try:
                 visit = attend(folder, link, sign=True)
                 trouble = ""
@@ -428,8 +452,27 @@ def run(
                 _say(as_json, trouble or "it goes on", error=bool(trouble))
                 told = trouble
             _tell_visit(visit, as_json)
-            stop.wait(pause)
+            _rest(stop, pause, at_desk)
     return int(ExitCode.OK)
+
+
+def _rest(stop: threading.Event, pause_s: float, desk: Desk | None) -> None:
+    """Until the next visit: soon while somebody who was given a code is about to ask."""
+    ends = time.monotonic() + pause_s
+    while (left := ends - time.monotonic()) > 0:
+        if stop.wait(left if desk is None else min(left, _SOON_S)) or (desk is not None and desk.busy()):
+            return
+
+
+def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"desk": news}), flush=True)
+    elif "refused" in news:
+        print(f"the desk gives no code: {news['refused']}", flush=True)
+    elif "handed_out" in news:
+        print(f"the desk handed out the code {news['handed_out'][:8]}", flush=True)
+    else:
+        print(f"the desk took the code {news['taken_back'][:8]} back: nobody keeps it", flush=True)
 
 
 def _tell_visit(visit: Visit, as_json: bool) -> None:

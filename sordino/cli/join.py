@@ -25,7 +25,9 @@ HELP = (
     "study is, and what will and will not be sent, is shown before anything is sent. The study is held against your "
     "--policy, or the plan that you accept becomes your policy. A new identity and all else is kept in the folder "
     "--home; an interruption costs nothing, the same command goes on. Later [bold]sordino join --home DIR[/bold] is "
-    "enough: the certificate renews itself."
+    "enough: the certificate renews itself.\n\nOn the authority's own machine --desk takes a code from `sordino "
+    "authority run --desk`. Processes that are started alike, such as containers, share a folder with --homes: each "
+    "takes a home in it that no other has, or begins one."
 )
 EPILOG = (
     "Example: [bold]sordino join study.example:8444 --code SORD1-...[/bold], from then on "
@@ -65,6 +67,24 @@ def run(
         typer.Option(
             metavar="CODE",
             help="The join code that the study's authority gave you. Good once.",
+            rich_help_panel=_CODE,
+            show_default=False,
+        ),
+    ] = None,
+    desk: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Socket of the authority's desk, which gives a code; in place of --code.",
+            rich_help_panel=_CODE,
+            show_default=False,
+        ),
+    ] = None,
+    homes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of homes: take one that no other process has, or begin one; in place of --home.",
             rich_help_panel=_CODE,
             show_default=False,
         ),
@@ -134,9 +154,12 @@ def run(
         int | None, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA, show_default="1")
     ] = None,
     part: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=1, metavar="K", help="Your part, from 1.", rich_help_panel=_DATA, show_default="drawn at random"
+            metavar="K",
+            help="Your part, from 1; place: by your place on the roster.",
+            rich_help_panel=_DATA,
+            show_default="drawn at random",
         ),
     ] = None,
     parts: Annotated[
@@ -181,16 +204,23 @@ def run(
                 "join-code (LoadCredential=join-code:FILE), or copy a host's folder there.",
             )
 
-    if code is not None:
-        from sordino.joining import JoinOptions, join_by_code
+    if code is not None and desk is not None:
+        raise Failure(ExitCode.INPUT, "--code and --desk are two ways to the same: use one.")
+    if home is not None and homes is not None:
+        raise Failure(ExitCode.INPUT, "--home names one home, --homes a folder of them: use one.")
+    if code is not None or desk is not None or homes is not None:
+        from sordino.joining import JoinOptions
+        from sordino.joining_places import get_place
 
-        if address is None:
-            raise Failure(ExitCode.INPUT, "HOST:PORT is missing: --code needs the coordinator's port for enrolment.")
-        _check_address(address)
-        home = join_by_code(
+        if address is not None:
+            _check_address(address)
+        elif code is not None or desk is not None:
+            given = "--code" if code is not None else "--desk"
+            raise Failure(ExitCode.INPUT, f"HOST:PORT is missing: {given} needs the coordinator's port for enrolment.")
+        home = get_place(
             JoinOptions(
-                address=address,
-                code=code,
+                address=address or "",
+                code=code or "",
                 home=home,
                 policy_file=policy,
                 agreed=yes,
@@ -202,11 +232,13 @@ def run(
                 shards=shards,
                 data=data,
                 seed=seed,
-                part=part,
+                part=_part(part),
                 parts=parts,
                 ledger=ledger,
             ),
             say,
+            desk=desk,
+            homes=homes,
         )
         address, policy = None, None  # both are in the folder now
     elif not joined and (yes or any(
@@ -214,7 +246,7 @@ def run(
     )):
         raise Failure(
             ExitCode.INPUT,
-            "--yes, --name, --task, --ledger and the options of the data go with --code; else see host.toml.",
+            "--yes, --name, --task, --ledger and the options of the data go with --code or --desk; else see host.toml.",
         )
     _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=service)
 
@@ -267,6 +299,16 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
     from sordino.client_process import become
 
     become(configuration.settings(), as_json=as_json, service=service)
+
+
+def _part(text: str | None) -> int | str | None:
+    from sordino.joined_home import BY_PLACE
+
+    if text is None or text == BY_PLACE:
+        return text
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
+        raise Failure(ExitCode.INPUT, f"--part {text} is no part: use a number from 1, or {BY_PLACE}.")
+    return int(text)
 
 
 def _named(folder: Path) -> str:

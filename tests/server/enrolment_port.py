@@ -108,9 +108,10 @@ class Authority:
                 key_of_request(signed.request.csr), uri or identity_uri(signed.request.identity), now, days
             ),
             "roster_version": version,
+            "place": 1,
         } | changes
         if not fields["accepted"]:
-            fields |= {"host": "", "certificate": b""}
+            fields |= {"host": "", "certificate": b"", "place": 0}
         return sign_answer(Answer(**fields), self.signing)
 
     def client_pair(self, uri: str, *, now: datetime.datetime | None = None, days: float = 90) -> tuple[bytes, bytes]:

@@ -17,7 +17,7 @@ from sordino.authority.folder import AuthorityError, open_folder, write_folder
 from sordino.authority.invitations import revoke, withdraw
 from sordino.authority.requests import REQUESTS_A_DAY, look, newest_roster, read_requests
 from sordino.authority.roster import begin, sign_next
-from sordino.authority.store import AuthorityStore, exclusive, locked
+from sordino.authority.store import AuthorityStore, admitted, exclusive, locked
 from sordino.certificates import read_client
 from tests.sordino.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
 from wire.durable import StorageError
@@ -422,12 +422,7 @@ def test_a_version_is_never_signed_twice_with_different_content(
                     monkeypatch.setattr(AuthorityStore, "write", _then_crash(AuthorityStore.write))
                 else:  # or before
                     monkeypatch.setattr(AuthorityStore, "write", _crash)
-                store._store.submit(
-                    (
-                        "INSERT INTO members (identity, host, by_code, joined) VALUES (?, ?, 1, ?)",
-                        (participant(seed).identity.public, f"h{seed}", NOW),
-                    )
-                ).result()
+                store._store.submit(admitted(participant(seed).identity.public, f"h{seed}", True, NOW)).result()
                 sign_next(office.folder, store, NOW)
         except KeyboardInterrupt:
             pass

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from secagg.context import encode, number
 from secagg.keys import IdentityKey
 from wire.enrolment import (
     LARGEST_REQUEST,
@@ -79,7 +80,7 @@ def ca_certificate() -> bytes:
 
 
 CARD = Card("clinics", PUBLIC, ca_certificate(), MALLORY.public, "coordinator.example:8443")
-ANSWER = Answer(bytes(32), True, "", "laptop", CARD.tls_ca, 3)
+ANSWER = Answer(bytes(32), True, "", "laptop", CARD.tls_ca, 3, 11)
 
 
 # ---------------------------------------------------------------- codes
@@ -344,7 +345,12 @@ def test_an_answer_is_read_back() -> None:
         ({"certificate": "-----BEGIN"}, "isn't signed"),
         ({"roster_version": 4}, "isn't signed"),
         ({"accepted": False}, "else none"),
-        ({"accepted": False, "host": "", "certificate": "", "reason": "no"}, "isn't signed"),
+        ({"accepted": False, "host": "", "certificate": "", "reason": "no"}, "a place if it accepts, and else none"),
+        ({"accepted": False, "host": "", "certificate": "", "reason": "no", "place": 0}, "isn't signed"),
+        ({"place": 12}, "isn't signed"),
+        ({"place": 0}, "gives no place"),
+        ({"place": -1}, "a place if it accepts"),
+        ({"place": 11.0}, "whole number"),
         ({"roster_version": 3.0}, "whole number"),
         ({"roster_version": -1}, "no roster"),
         ({"accepted": 1}, "type"),
@@ -355,6 +361,23 @@ def test_a_changed_answer(change: dict[str, object], told: str) -> None:
     fields = json.loads(sign_answer(ANSWER, AUTHORITY)) | change
     with pytest.raises(InvalidAnswer, match=told):
         verify_answer(json.dumps(fields).encode(), PUBLIC)
+
+
+def test_an_answer_of_the_first_format_is_read_and_has_no_place() -> None:
+    """An authority and a coordinator may hold such from before there were places."""
+    old = dataclasses.replace(ANSWER, place=0)
+    fields = json.loads(sign_answer(ANSWER, AUTHORITY)) | {"format": "sordino-enrolment-answer-1"}
+    del fields["place"]
+    with pytest.raises(InvalidAnswer, match="isn't signed"):  # nobody can strike the place out of a later one
+        verify_answer(json.dumps(fields).encode(), PUBLIC)
+    texts = (b"accepted", b"", b"laptop", ANSWER.certificate)
+    statement = encode("sordino/v1/enrolment-answer", bytes(32), *texts, number(3))
+    fields["signature"] = AUTHORITY.sign(statement).hex()
+    assert verify_answer(json.dumps(fields).encode(), PUBLIC) == old
+    with pytest.raises(InvalidAnswer, match="fields are missing"):
+        verify_answer(json.dumps(fields | {"place": 11}).encode(), PUBLIC)
+    with pytest.raises(ValueError, match="has a place"):
+        sign_answer(old, AUTHORITY)
 
 
 def test_packages() -> None:

@@ -1,0 +1,111 @@
+"""What is asked at an authority's desk on this machine: a join code, and whether somebody still has her place.
+
+The desk is a Unix socket of ``sordino authority run --desk``; `sordino.authority.desk` says what is spoken there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sordino.exit_codes import ExitCode, Failure
+from wire.peer_text import peer_text
+
+OPENS_S, OPENS_POLL_S = 60.0, 0.25
+"""How long a desk that isn't open yet is waited for: containers start in any order."""
+ANSWERS_S: Final = 60.0  # when many ask at the same time they get their codes one after the other
+_LONGEST_LINE: Final = 4096
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DeskCode:
+    """A code that the desk takes back unless `keep` is called."""
+
+    code: str = field(repr=False)
+    keep: Callable[[], None]
+
+
+@contextlib.contextmanager
+def code_from_desk(path: Path, say: Say) -> Iterator[DeskCode]:
+    """A fresh join code, for as long as this lasts or until it is kept.
+
+    Raises:
+        Failure: no desk opens there, or it gives no code.
+    """
+    with _visit(path, say, OPENS_S) as desk:
+        answer = _ask(desk, path, {"want": "code"})
+        if type(answer.get("code")) is not str:
+            raise Failure(ExitCode.INPUT, f"--desk {path}: what listens there is no authority's desk.")
+
+        def keep() -> None:
+            with contextlib.suppress(OSError):  # an authority that has ended leaves its codes as they are
+                desk.sendall(b'{"kept": true}\n')
+
+        yield DeskCode(answer["code"], keep)
+
+
+def state_at_desk(path: Path, identity: bytes) -> tuple[str, str] | None:
+    """What the authority says of an identity: ``member``, ``revoked`` or ``unknown``, and its own public key in hex.
+
+    Returns:
+        None where nobody answers: an authority may be switched off.
+    """
+    with contextlib.suppress(Failure, OSError), _visit(path, lambda _: None, 0) as desk:
+        answer = _ask(desk, path, {"want": "state", "identity": identity.hex()})
+        return str(answer.get("state")), str(answer.get("authority"))
+    return None
+
+
+@contextlib.contextmanager
+def _visit(path: Path, say: Say, patience_s: float) -> Iterator[socket.socket]:
+    ends, told = time.monotonic() + patience_s, False
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as desk:
+            desk.settimeout(ANSWERS_S)
+            try:
+                desk.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
+                if time.monotonic() >= ends:
+                    raise Failure(
+                        ExitCode.NETWORK,
+                        f"nobody listens at the desk {path}: is `sordino authority run DIR --desk {path}` running, "
+                        "and is its folder there?",
+                    ) from error
+            except OSError as error:
+                raise Failure(
+                    ExitCode.INPUT, f"--desk {path} can't be opened ({error.strerror or error}): name a desk's socket."
+                ) from error
+            else:
+                yield desk
+                return
+        if not told:
+            say(f"Waiting for the authority's desk {path}, for {patience_s:g} s.")
+            told = True
+        time.sleep(OPENS_POLL_S)
+
+
+def _ask(desk: socket.socket, path: Path, question: dict[str, Any]) -> dict[str, Any]:
+    data = b""
+    try:
+        desk.sendall(json.dumps(question).encode() + b"\n")
+        while not data.endswith(b"\n") and len(data) <= _LONGEST_LINE:
+            part = desk.recv(_LONGEST_LINE)
+            if not part:
+                break
+            data += part
+        answer = json.loads(data)
+    except (OSError, ValueError, RecursionError) as error:
+        raise Failure(ExitCode.NETWORK, f"the desk {path} gave no answer: run the same command again.") from error
+    if type(answer) is not dict:
+        raise Failure(ExitCode.INPUT, f"--desk {path}: what listens there is no authority's desk.")
+    if "refused" in answer:
+        raise Failure(ExitCode.INPUT, f"the authority's desk gives no code: {peer_text(str(answer['refused']))}.")
+    return answer
