@@ -23,9 +23,10 @@ SCRIPTS ?= 10000
 SCRIPTS_ARGS ?=
 ADVERSARY_ARGS ?=
 METHODS_ARGS ?=
+COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods fuzz fuzz-long proto constraints clean distclean
+.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -87,6 +88,9 @@ methods: .venv/.stamp ## every method, clip rule and statistic over the real pro
 
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)
+
+compose-test: .venv/.stamp ## the compose project with kills, a cut network and restarts; needs a container engine (some minutes)
+	@.venv/bin/python -m tests.deploy.compose_test $(COMPOSE_ARGS)
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 	@PYTHON=.venv-proto/bin/python wire/generate.sh
