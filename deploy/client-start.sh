@@ -3,4 +3,5 @@
 # and takes part until the study ends.
 set -eu
 . /opt/supervised.sh
-supervised sordino join coordinator:8444 --desk /run/sordino/desk/socket --homes /var/lib/sordino/clients --part place --yes
+supervised sordino join coordinator:8444 --desk /run/sordino/desk/socket --homes /var/lib/sordino/clients \
+    --part place --yes --service

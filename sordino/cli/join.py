@@ -191,10 +191,12 @@ def run(
         typer.echo(line, err=as_json)
 
     joined = False
-    if service:
+    if service and homes is None:
         # One command line for every start: what it says about joining is for the first one.
         if home is None:
-            raise Failure(ExitCode.INPUT, "--service needs --home DIR: the host's folder, which outlives a restart.")
+            raise Failure(
+                ExitCode.INPUT, "--service needs --home DIR, or --homes: the host's folder, which outlives a restart."
+            )
         joined = (home / "host.toml").is_file()
         code, address = (None, None) if joined else (_code_of_service(code), address)
         if code is None and not joined and address is not None:
