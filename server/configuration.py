@@ -190,7 +190,7 @@ class DeadlineTable(Table):
     consistency_check_s: Seconds = 15.0
     unmasking_s: Seconds = 15.0
     resume_s: float = Field(default=2.0, ge=0, le=3600)
-    """How long a participant whose connection broke within a round keeps its place there; 0: it is a dropout at once."""
+    """How long a participant whose connection broke within a round keeps its place there; 0: a dropout at once."""
 
 
 class ServerOptimizerTable(Table):

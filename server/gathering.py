@@ -33,6 +33,7 @@ class Gathering:
 
     Attributes:
         connect_s: longest wait for the cohort to connect.
+        pause_s: between the end of a round and the next one.
         enrolment_open: whether people can still enrol; then a roster that is too small is waited for without an end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
         use_offered: async: puts a later roster to use if there is one; says whether it did.
@@ -43,11 +44,18 @@ class Gathering:
     sessions: Sessions
     loop_lag: LoopLag
     connect_s: float
+    pause_s: float
     enrolment_open: bool
     emit: Callable[..., None]
     configure: Callable[[int, int], Awaitable[RoundConfig]]
     use_offered: Callable[[], Awaitable[bool]]
     _first: bool = True
+
+    async def pause(self, round_: int) -> None:
+        """After a round. Sessions stay, no deadline runs, and a study that is told to stop stops at once."""
+        if self.pause_s > 0:
+            self.emit("pausing", round=round_, left_s=self.pause_s)
+            await asyncio.sleep(self.pause_s)
 
     async def enrolment(self, round_: int, attempt: int) -> None:
         """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from server.sessions import Sessions
+from server.sessions import Session
 
 Content = TypeVar("Content")
 
@@ -15,17 +15,35 @@ Content = TypeVar("Content")
 AT_ONCE: Final = 16
 
 
-class Outgoing:
-    """Sends to those who are still in the attempt, and counts the bytes."""
+class SessionOf(Protocol):
+    """On which session a participant is spoken to; None where it has none now."""
 
-    def __init__(self, sessions: Sessions, alive: set[int], compute: Callable[..., Awaitable[Any]]) -> None:
+    def get(self, participant: int) -> Session | None: ...
+
+
+class Outgoing:
+    """Sends to those who are still in the attempt, and counts the bytes.
+
+    Nothing that was sent is kept. Participants are told one thing in each phase, and whoever answers has it: so what
+    somebody can lack is the last thing told, and until all have answered that is made again from what it was made of.
+
+    Attributes:
+        number: how many things each participant has been told so far.
+        bytes: sent to each participant; what is sent again counts again.
+    """
+
+    def __init__(self, sessions: SessionOf, alive: set[int], compute: Callable[..., Awaitable[Any]]) -> None:
         """
         Args:
+            sessions: by participant.
             alive: who is in the attempt; the caller keeps it up to date.
             compute: runs a function in the worker thread.
         """
         self._sessions, self._alive, self._compute = sessions, alive, compute
         self.bytes: Counter[int] = Counter()
+        self.number = 0
+        self._owed: set[int] = set()  # who was told last, and has not answered
+        self._make: Callable[[int], bytes] | None = None  # that message, in the worker; None once all have answered
 
     def tell(self, participant: int, message: bytes) -> None:
         """One serialised message to one participant, if it is still here."""
@@ -36,6 +54,8 @@ class Outgoing:
 
     async def broadcast(self, participants: Iterable[int], message: bytes) -> None:
         """The same serialised message to many."""
+        participants = frozenset(participants)
+        self._next(participants, lambda _: message)
         for count, who in enumerate(sorted(participants), 1):
             self.tell(who, message)
             if count % AT_ONCE == 0:
@@ -48,6 +68,25 @@ class Outgoing:
             contents: makes what a participant is to be told when it is asked for, so that nothing is held twice.
             write: serialises a whole message.
         """
+        make = self._next(contents, lambda who: write(contents[who]))
         for who in contents:
-            if who in self._alive:
-                self.tell(who, await self._compute(lambda who=who: write(contents[who])))
+            if who in self._alive and self._sessions.get(who) is not None:  # else when it is back
+                self.tell(who, await self._compute(make, who))
+
+    async def again(self, participant: int) -> bool:
+        """What was told last, to one that lacks it: the same bytes. False to one that has shown that it has it."""
+        if self._make is None or participant not in self._owed:
+            return False
+        self.tell(participant, await self._compute(self._make, participant))
+        return True
+
+    def answered(self, participant: int) -> None:
+        """It has what was told last, or is out of the attempt."""
+        self._owed.discard(participant)
+        if not self._owed:
+            self._make = None
+
+    def _next(self, participants: Iterable[int], make: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        self.number += 1
+        self._owed, self._make = set(participants) & self._alive, make
+        return make

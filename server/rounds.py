@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -30,50 +29,26 @@ from secagg.messages import (
 )
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
-from secagg.parameters import RoundParameters
 from secagg.server_phases import (
     AdvertiseKeys,
     ConsistencyCheck,
-    MaskedInputCollection,
     Unmasking,
 )
 from secagg.unmasking import Completed
+from server.arrivals import Back, Left, Said, Staged
 from server.outgoing import Outgoing
-from server.sessions import Session, Sessions
-from server.uploads import UnexpectedUpload, UploadRefused, Uploads
+from server.places import Places
+from server.sessions import CLOSED, Session, Sessions
+from server.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Step, check_offer, most_control_bytes
+from server.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from wire import assembled, codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
-PHASE_FIELDS = {
-    "advertise_keys": ADVERTISE_KEYS,
-    "share_keys": SHARE_KEYS,
-    "masked_input": MASKED_INPUT,
-    "consistency": CONSISTENCY_CHECK,
-    "unmasking": UNMASKING,
-}
-REFUSALS = {
-    pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED: "refused: a message of the coordinator failed its checks",
-    pb.REFUSAL_CODE_POLICY: "refused: the round breaks its policy or budget",
-    pb.REFUSAL_CODE_ALREADY_JOINED: "sits this attempt out after a restart",
-    pb.REFUSAL_CODE_LOCAL_FAILURE: "failed on its own side",
-}
 PROGRESS_INTERVAL_S = 0.5
-MOST_MESSAGES = 2 * len(PHASE_FIELDS)
 
 Emit = Callable[..., None]
-
-
-@lru_cache(maxsize=4)
-def most_control_bytes(parameters: RoundParameters) -> int:
-    """The most that a participant sends in one attempt, its vector aside.
-
-    Of each neighbour a sealed share, two commitments and a revealed share, which take 240 bytes with their headers.
-    """
-    # Of a large cohort not every size: the degree of the next one differs by less than the reserve.
-    step = max(1, (parameters.cohort - parameters.quorum) // 512)
-    sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
-    return 256 * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + 1024
+Proof = tuple[frozenset[bytes], bytes]  # whom a survivor proof is for, by identity, and that message
 
 
 # Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
@@ -87,15 +62,6 @@ class AttemptAborted(Exception):
     def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
         super().__init__(f"{phase}: {reason}")
         self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
-
-
-class Phase(Protocol):
-    """What the driver needs of any phase of the core."""
-
-    @property
-    def received(self) -> frozenset[int]: ...
-
-    def receive(self, sender: int, message: Any) -> None: ...
 
 
 @dataclass
@@ -125,6 +91,7 @@ class Attempt:
         freeze: Callable[[ConsistencyCheck], Any],
         charge: Callable[[Unmasking, bytes], Any],
         roster_sha256: bytes,
+        resume_s: float = 0.0,
     ) -> None:
         """
         Args:
@@ -134,6 +101,7 @@ class Attempt:
             freeze: awaited before u3 is told to anyone.
             charge: awaited before the unmasking request is sent; is given that request, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
+            resume_s: how long a participant whose connection broke keeps its place.
         """
         self.config, self.cohort = config, cohort
         self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker
@@ -146,7 +114,9 @@ class Attempt:
         self._most_control_bytes = most_control_bytes(config.parameters)
         self._overran: set[int] = set()
         self._vector_bytes: Counter[int] = Counter()  # of uploads
-        self._outgoing = Outgoing(sessions, self._alive, self._compute)
+        here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
+        self._places = Places(here, resume_s, self.lost)
+        self._outgoing = Outgoing(self._places, self._alive, self._compute)
         self._over = False
         self._phase_name = ADVERTISE_KEYS
         self._waiting: set[int] = set()  # of the phase under way: who may still answer
@@ -156,6 +126,7 @@ class Attempt:
         credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
         self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()
+        self.proof: Proof | None = None  # once there is a sum that somebody who was charged isn't in
         self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
         self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated
         self.starved: frozenset[int] = frozenset()  # dealers who ended the attempt by that, if they did
@@ -165,17 +136,18 @@ class Attempt:
     def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """A phase message of this attempt arrived, in so many bytes."""
         if self._takes(session):
-            said = _Said(message.WhichOneof("message"), message.SerializeToString())
+            said = Said(message.WhichOneof("message"), message.SerializeToString())
             self._take(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on."""
         if self._takes(session):
-            self._take(session.participant, _Left(REFUSALS.get(message.code, "refused")), size)
+            self._take(session.participant, Left(REFUSALS.get(message.code, "refused")), size)
 
     def _takes(self, session: Session) -> bool:
         """Whether its participant is still in the attempt and within its limits; else the message is a stray one."""
         takes = session.participant in self._alive and session.participant not in self._overran
+        takes = takes and self._places.speaks(session)
         if takes:
             session.strays = 0
         else:
@@ -188,27 +160,63 @@ class Attempt:
         self._control_bytes[participant] += size
         if self._messages[participant] > MOST_MESSAGES:
             self._overran.add(participant)
-            item = _Left("sent more messages than an attempt has")
+            item = Left("sent more messages than an attempt has")
         if self._control_bytes[participant] > self._most_control_bytes:
             self._overran.add(participant)
-            item = _Left("sent more bytes than an attempt has")
+            item = Left("sent more bytes than an attempt has")
         self._inbox.put_nowait((participant, item))
 
     def lost(self, participant: int, reason: str) -> None:
-        """A participant's stream ended."""
-        self._inbox.put_nowait((participant, _Left(reason)))
+        """A participant is out."""
+        self._inbox.put_nowait((participant, Left(reason)))
 
-    async def upload(self, participant: int, chunks: AsyncIterator[bytes]) -> bytes:
+    def away(self, session: Session, reason: str, *, keep: bool) -> None:
+        """A participant's session ended. ``keep``: its place, for a while."""
+        if session.participant in self._alive:
+            self._places.away(session, reason, keep=keep)
+
+    def returned(self, session: Session, resume: pb.Resume | None) -> bool:
+        """A participant has opened a new session, and says what has reached it if it can go on.
+
+        Returns:
+            Whether the attempt answers; if not, it isn't a matter of this attempt, or its place is gone.
+        """
+        who = session.participant
+        if who not in self._alive:
+            return False
+        if resume is None and self._messages[who] == 0 and self._phase_name == ADVERTISE_KEYS:
+            received = 0  # not even the announcement has reached it; or it was started again, and will say so
+        elif resume is None:
+            self._places.give_up(who)  # it was started again: what it would need is gone
+            return True
+        else:
+            received = resume.received
+        if not self._places.coming(session):
+            self.lost(who, "its connection breaks again and again")
+        self._inbox.put_nowait((who, Back(session, received)))
+        return True
+
+    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
         """Stage and add one vector; returns its digest once it counts.
 
         Raises:
             UploadRefused: not expected, malformed, late, or not what was offered.
         """
-        offer, packed = await self._uploads.stage(participant, chunks)
+        participant = session.participant
+        if not self._places.speaks(session):
+            raise UnexpectedUpload("no upload is expected on this session")
+        try:
+            offer, packed = await self._uploads.stage(participant, chunks)
+        except BrokenUpload as error:
+            self._broken(participant, str(error))
+            raise
+        except asyncio.CancelledError:
+            self._broken(participant, CLOSED)
+            raise
         if self._over:
             raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait((participant, _Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
+        self._inbox.put_nowait((participant, Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
         if not await done:
             raise UploadRefused("the vector was not taken")
         self._vector_bytes[participant] += len(packed)
@@ -231,6 +239,7 @@ class Attempt:
             raise AttemptAborted(self._phase_name, str(error), 0, 0) from error
         finally:
             self._over = True
+            self._places.close()
             self._uploads.close()
             self._fail_staged()
 
@@ -249,7 +258,7 @@ class Attempt:
         )
         await self._outgoing.broadcast(self.cohort, assembled.message(round_start=start))
         await self._collect(
-            _Step(
+            Step(
                 ADVERTISE_KEYS,
                 advertise,
                 self.cohort,
@@ -264,7 +273,7 @@ class Attempt:
         await self._outgoing.each(cohort_keys, writer.write)
         del writer, cohort_keys
         await self._collect(
-            _Step(
+            Step(
                 SHARE_KEYS,
                 share,
                 frozenset(share.cohort.u1),
@@ -279,12 +288,12 @@ class Attempt:
         # The ciphertexts hold both kinds of share: they are gone once they are passed on, and so are the paths.
         del shares
         await self._collect(
-            _Step(
+            Step(
                 MASKED_INPUT,
                 masked,
                 masked.u2,
                 parameters.min_survivors,
-                lambda who, m: _check_offer(masked, who, m.masked_input),
+                lambda who, m: check_offer(masked, who, m.masked_input),
                 then=self._queue_offer,
             )
         )
@@ -312,7 +321,7 @@ class Attempt:
         survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
         await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
         await self._collect(
-            _Step(
+            Step(
                 CONSISTENCY_CHECK,
                 check,
                 check.u3,
@@ -332,7 +341,9 @@ class Attempt:
             await self._outgoing.each(requests, assembled.UnmaskingRequestWriter(round_, attempt).write)
         # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
         proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
-        for who in sorted(unmasking.u2 - unmasking.u3):
+        outside = sorted(unmasking.u2 - unmasking.u3)
+        self.proof = frozenset(map(self.config.roster.identity, outside)), proof
+        for who in outside:
             session = self._sessions.get(who)
             if session is not None:
                 session.send(proof)
@@ -351,7 +362,7 @@ class Attempt:
             self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
 
     async def _opened(self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool]) -> Completed:
-        await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
+        await self._collect(Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
         try:
             completed: Completed = await self._compute(unmasking.close, self._parallel)
         except ReconstructionFailed:
@@ -361,14 +372,14 @@ class Attempt:
             def reveal_all(who: int, message: pb.PhaseMessage) -> None:
                 unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
 
-            await self._collect(_Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal_all))
+            await self._collect(Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal_all))
             completed = await self._compute(unmasking.close, self._parallel)
         self.cheats.update(completed.cheats)
         return completed
 
     # ------------------------------------------------------------ one phase
 
-    async def _collect(self, step: _Step) -> None:
+    async def _collect(self, step: Step) -> None:
         """Wait until everybody has answered or left, enough have, too few can, or the deadline is over."""
         name, needed = step.name, step.needed
         self._phase_name = name
@@ -417,17 +428,20 @@ class Attempt:
         if too_few is not None:
             raise too_few
 
-    async def _handle(self, step: _Step, who: int, item: Any) -> None:
-        if isinstance(item, _Left):
+    async def _handle(self, step: Step, who: int, item: Any) -> None:
+        if isinstance(item, Left):
             if who in self._alive:
                 await self._leave(step, who, item.reason)
             return
+        if isinstance(item, Back):
+            await self._resume(step, who, item)
+            return
         if who not in self._alive:
-            if isinstance(item, _Staged):
+            if isinstance(item, Staged):
                 item.settle(False)
             return
         try:
-            if isinstance(item, _Staged):
+            if isinstance(item, Staged):
                 await self._add_staged(step, who, item)
                 return
             if PHASE_FIELDS.get(item.kind) != step.name:
@@ -449,11 +463,36 @@ class Attempt:
         except (ProtocolError, UploadRefused) as error:
             await self._leave(step, who, getattr(error, "reason", None) or str(error))
 
+    async def _resume(self, step: Step, who: int, back: Back) -> None:
+        """Its turn has come: it is told how much of it has arrived, and what it lacks again."""
+        if who not in self._alive:
+            back.session.send(self._left_out("its place was given up"))
+            return
+        if not self._places.back(back.session):
+            return
+        told = self._outgoing.number
+        if back.received:
+            resumed = pb.Resumed(
+                round=self.config.round,
+                attempt=self.config.attempt,
+                received=self._messages[who],
+                uploaded=self._uploads.complete(who),
+            )
+            self._outgoing.tell(who, assembled.message(resumed=resumed))
+        if back.received != told and not (back.received == told - 1 and await self._outgoing.again(who)):
+            await self._leave(step, who, "can't have received what it says")
+            return
+        offset = self._uploads.again(who)
+        if offset is not None:
+            self._grant_credit(who, offset)
+        self._emit("participant_resumed", phase=step.name, participant=who)
+
     def _counts(self, who: int) -> None:
+        self._outgoing.answered(who)
         self._waiting.discard(who)
         self._answered.add(who)
 
-    async def _leave(self, step: _Step, who: int, reason: str) -> None:
+    async def _leave(self, step: Step, who: int, reason: str) -> None:
         """Out of the attempt, and out of the phase where that costs the others nothing."""
         self._drop(who, step.name, reason)
         if step.leave is not None:
@@ -461,9 +500,10 @@ class Attempt:
             self._answered.discard(who)
 
     def _queue_offer(self, who: int, message: pb.PhaseMessage) -> None:
+        self._outgoing.answered(who)
         self._uploads.offer(who, message.masked_input.sha256, message.masked_input.signature)
 
-    async def _add_staged(self, step: _Step, who: int, staged: _Staged) -> None:
+    async def _add_staged(self, step: Step, who: int, staged: Staged) -> None:
         taken = False
         try:
             if step.name == MASKED_INPUT:
@@ -473,6 +513,11 @@ class Attempt:
         finally:
             staged.settle(taken)
             self._uploads.forget(who)
+
+    def _broken(self, participant: int, reason: str) -> None:
+        """An upload ended too early; unless another stream has taken its place it must go on soon."""
+        if self._uploads.broken(participant):
+            self._places.expect(participant, f"upload failed: {reason}")
 
     def upload_failed(self, participant: int, reason: str) -> None:
         """An upload broke off: nothing of it counts, and its credit goes on."""
@@ -502,8 +547,8 @@ class Attempt:
         """Arithmetic off the loop; one worker, so the core is only ever touched by one thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
-    def _grant_credit(self, participant: int) -> None:
-        credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt)
+    def _grant_credit(self, participant: int, offset: int = 0) -> None:
+        credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt, offset=offset)
         self._outgoing.tell(participant, assembled.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
@@ -511,15 +556,20 @@ class Attempt:
         self._alive.discard(who)
         self._waiting.discard(who)
         self._uploads.forget(who)
+        self._places.forget(who)
+        self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
         self._emit("participant_dropped", phase=phase, participant=who, host=host, reason=reason)
         session = self._sessions.get(who)
         if session is not None:
-            end = pb.RoundEnd(
-                round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
-            )
-            session.send(assembled.message(round_end=end))
+            session.send(self._left_out(reason))
+
+    def _left_out(self, reason: str) -> bytes:
+        end = pb.RoundEnd(
+            round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
+        )
+        return assembled.message(round_end=end)
 
     def _emit(self, kind: str, **body: Any) -> None:
         self._emit_event(kind, round=self.config.round, attempt=self.config.attempt, **body)
@@ -527,51 +577,5 @@ class Attempt:
     def _fail_staged(self) -> None:
         while not self._inbox.empty():
             _, item = self._inbox.get_nowait()
-            if isinstance(item, _Staged):
+            if isinstance(item, Staged):
                 item.settle(False)
-
-
-def _check_offer(masked: MaskedInputCollection, who: int, offer: pb.MaskedInputOffer) -> None:
-    if len(offer.sha256) != 32:
-        raise MalformedMessage("the offer's sha256 must have 32 bytes")
-    masked.check_offer(who, offer.sha256, offer.signature)
-
-
-@dataclass
-class _Step:
-    """How messages of one phase are handled."""
-
-    name: str
-    phase: Phase
-    expected: frozenset[int]
-    needed: int
-    handle: Callable[[int, pb.PhaseMessage], bool | None]  # in the worker; True: no more messages are needed
-    leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
-    then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
-    enough: bool = False
-
-
-@dataclass(frozen=True)
-class _Left:
-    reason: str
-
-
-@dataclass(frozen=True)
-class _Said:
-    """A message until its turn comes: as bytes, since one of many small parts takes twenty times as much when read."""
-
-    kind: str | None
-    written: bytes = field(repr=False)
-
-    def read(self) -> pb.PhaseMessage:
-        return pb.PhaseMessage.FromString(self.written)
-
-
-@dataclass(frozen=True)
-class _Staged:
-    message: MaskedInput
-    done: asyncio.Future[bool]
-
-    def settle(self, taken: bool) -> None:
-        if not self.done.done():
-            self.done.set_result(taken)

@@ -24,8 +24,8 @@ from secagg.errors import (
     UnexpectedMessage,
 )
 from server.peer_certificate import check_certificate
-from server.sessions import Session, SessionRefused, Sessions, TooManySessions
-from server.uploads import MalformedUpload, UnexpectedUpload, UploadRefused
+from server.sessions import CLOSED, STOPPED, Session, SessionRefused, Sessions, TooManySessions
+from server.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
@@ -43,6 +43,7 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
     UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
     UploadRefused: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
+    BrokenUpload: grpc.StatusCode.INVALID_ARGUMENT,  # and unless it goes on soon, its participant is dropped
     MalformedUpload: grpc.StatusCode.INVALID_ARGUMENT,  # and excluded
     UnexpectedUpload: grpc.StatusCode.FAILED_PRECONDITION,  # late, or a second one: discarded
     TooFewClients: grpc.StatusCode.ABORTED,  # join the next attempt
@@ -67,6 +68,8 @@ class Study(Protocol):
     def downloaded(self, session: Session, size: int) -> None: ...
 
     async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
+
+    def ready(self, session: Session, message: pb.Ready) -> None: ...
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
 
@@ -137,13 +140,15 @@ async def _session(
     writer = asyncio.create_task(_write(study, session, context))
     reader = asyncio.create_task(_read(study, session, iterator))
     over = asyncio.create_task(session.over.wait())
-    reason = "connection closed"
+    reason = CLOSED
     try:
         await asyncio.wait({writer, reader, over}, return_when=asyncio.FIRST_COMPLETED)
         if over.done():
             await asyncio.wait({writer}, timeout=FAREWELL_S)  # a peer that reads nothing is not waited for
         if reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
             reason = str(reader.exception())
+        elif session.leaving:
+            reason = STOPPED
     finally:
         study.sessions.lost(session, reason)
         tasks = (reader, writer, over)
@@ -200,7 +205,10 @@ def _receive(study: Study, session: Session, raw: bytes) -> None:
         case "refusal":
             study.refusal(session, message.refusal, len(raw))
         case "ready":
-            study.sessions.set_ready(session)
+            study.ready(session, message.ready)
+        case "leaving":
+            session.leaving = True
+            session.close()
         case "heartbeat":
             # No answer is owed while others wait to be read: a peer that never reads costs no memory.
             if session.outbox.empty():

@@ -25,6 +25,9 @@ MOST_STRAYS = 1000
 SESSIONS_PER_S = 1.0  # of one identity, in the long run
 SESSIONS_AT_ONCE = 120
 TOKEN_BYTES = 32
+# Why a session ended. After the first two its participant may be back at once, and goes on where it was.
+CLOSED, REPLACED, STOPPED = "connection closed", "replaced by a newer connection", "stopped on purpose"
+RESUMABLE = frozenset({CLOSED, REPLACED})
 
 
 class SessionRefused(Exception):
@@ -54,6 +57,7 @@ class Session:
     host: str
     token: bytes = field(repr=False)
     ready: bool = False
+    leaving: bool = False  # its participant was stopped, and says so
     strays: int = 0
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
     over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
@@ -191,7 +195,7 @@ class Sessions:
             raise TooManySessions("too many sessions at once: try again a little later")
         old = self._by_participant.get(participant)
         if old is not None:
-            self.lost(old, "replaced by a newer connection")
+            self.lost(old, REPLACED)
         self._left_early.discard(identity)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))

@@ -15,7 +15,7 @@ import structlog
 
 from learning.datasets import Dataset
 from learning.task import Task
-from mechanisms.accounting import Account, RoundCharge, UnknownEvent
+from mechanisms.accounting import Account
 from mechanisms.statement import LOTTERY
 from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.context import RoundConfig
@@ -30,6 +30,7 @@ from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
+from server.charges import charge_of, count_row
 from server.configuration import StudyConfiguration
 from server.exclusions import Exclusions
 from server.gathering import Gathering
@@ -39,17 +40,18 @@ from server.membership import Membership, SignedRoster
 from server.outgoing import Outgoing
 from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
+from server.returns import Returns
 from server.roster_file import RosterFile
 from server.round_figures import round_figures, study_figures
-from server.rounds import Attempt, AttemptAborted, most_control_bytes
-from server.sessions import Session, Sessions, check_proof
+from server.rounds import Attempt, AttemptAborted
+from server.sessions import RESUMABLE, Session, Sessions, check_proof
+from server.steps import most_control_bytes
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
-from server.uploads import MalformedUpload, UnexpectedUpload, UploadRefused
+from server.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
-from wire.ledger import ChangedLedger, Row
 from wire.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument, round_parameters
 
@@ -57,7 +59,6 @@ log = structlog.get_logger()
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
-_ROUNDING = 1e-9  # by how much two machines may disagree on a Renyi cost
 ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
 
@@ -116,6 +117,7 @@ class Study:
         self._completed_rounds = 0
         self._figures: dict[str, Any] = {}
         self._attempt: Attempt | None = None
+        self._returns = Returns()
         self._finished = False
         self._loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
@@ -133,6 +135,7 @@ class Study:
             sessions=self.sessions,
             loop_lag=self._loop_lag,
             connect_s=configuration.deadlines.connect_s,
+            pause_s=configuration.study.pause_s,
             enrolment_open=bool(configuration.coordinator.enrolment_listen),
             emit=self._emit,
             configure=self._configure,
@@ -205,6 +208,13 @@ class Study:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 
+    def ready(self, session: Session, message: pb.Ready) -> None:
+        """A participant takes part from here on, or again."""
+        if session.ready:
+            return
+        self.sessions.set_ready(session)
+        self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)
+
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""
         attempt = self._attempt
@@ -227,17 +237,14 @@ class Study:
         if attempt is None:
             raise UnexpectedUpload("no round is under way")
         try:
-            return await attempt.upload(session.participant, chunks)
-        except UnexpectedUpload:
-            raise  # of an earlier attempt, or a second stream: it costs its sender nothing here
+            return await attempt.upload(session, chunks)
+        except (UnexpectedUpload, BrokenUpload):
+            raise  # of an earlier attempt, or a second stream: it costs its sender nothing here; or it may be back
         except MalformedUpload as error:
             attempt.upload_malformed(session.participant, str(error))
             raise
         except UploadRefused as error:
             attempt.upload_failed(session.participant, str(error))
-            raise
-        except asyncio.CancelledError:
-            attempt.upload_failed(session.participant, "connection closed")
             raise
 
     def _session_lost(self, session: Session, reason: str) -> None:
@@ -246,7 +253,7 @@ class Study:
         number = self._membership.number(session.participant)
         self._emit("participant_lost", participant=number, host=session.host, reason=reason)
         if self._attempt is not None:
-            self._attempt.lost(session.participant, reason)
+            self._attempt.away(session, reason, keep=reason in RESUMABLE)
 
     # ------------------------------------------------------------ the study
 
@@ -261,7 +268,7 @@ class Study:
         membership = self._membership
         membership.use(membership.signed, await self._journal.use_roster(membership.roster))
         for row in self._journal.charges():
-            self._count(row)
+            count_row(self._account, row, self._journal.ledger_path)
         for round_, attempt in await self._journal.close_open_attempts():
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
         self._exclusions.restore()
@@ -310,6 +317,8 @@ class Study:
             round_ = self._completed_rounds + 1
             if not await self._one_round(round_):
                 return BUDGET_REACHED if self._account.would_exceed() else ABORTED
+            if self._completed_rounds < self._plan.rounds:
+                await self._gathering.pause(round_)
         return ROUNDS_DONE
 
     async def _one_round(self, round_: int) -> bool:
@@ -412,6 +421,7 @@ class Study:
             lambda check: self._freeze(round_, number, check),
             lambda unmasking, request: self._charge(round_, number, unmasking, request),
             self._membership.signed.sha256,
+            self._configuration.deadlines.resume_s,
         )
         self._attempt = attempt  # from here on it is told of sessions that end
         try:
@@ -436,6 +446,8 @@ class Study:
             return False
         finally:
             self._attempt = None
+            self._returns.after(attempt, completed=False)
+        self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
         await self._finish(round_, number, attempt, completed, began)
         await self._round_end(cohort, round_, number, True, "")
@@ -448,7 +460,7 @@ class Study:
 
     async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
         row = await self._journal.charge(await self._compute(self._entry, round_, attempt, unmasking.u3), request)
-        await self._compute(self._account.charge, _event(row.entry))
+        await self._compute(self._account.charge, charge_of(row.entry))
         if self._transcripts is not None:
             await self._compute(
                 self._transcripts.note,
@@ -548,24 +560,6 @@ class Study:
             participants=sorted(map(self._membership.number, survivors)),
         )
 
-    def _count(self, row: Row) -> None:
-        """A charge of an earlier run.
-
-        Raises:
-            ChangedLedger: it is not a charge of this plan, or a lower one than the plan asks for.
-        """
-        try:
-            self._account.charge(_event(row.entry))
-        except UnknownEvent as error:
-            raise ChangedLedger(self._journal.ledger_path, f"row {row.number}: {error}", row.number) from error
-        least = self._account.cost_of_round(len(row.entry.participants or ()))
-        if row.entry.cost < least * (1 - _ROUNDING):
-            raise ChangedLedger(
-                self._journal.ledger_path,
-                f"row {row.number} charges {row.entry.cost:.6g}, the plan asks for {least:.6g}",
-                row.number,
-            )
-
     def epsilons(self) -> dict[str, float]:
         """Spent so far. Whoever reads transcripts knows the cohorts: no reader is left to whom sampling hides them."""
         coordinator = self._account.epsilon_coordinator()
@@ -587,10 +581,6 @@ class Study:
         """Stop the threads."""
         for executor in (self._worker, self._verifier, self._mask_threads):
             executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _event(entry: LedgerEntry) -> RoundCharge:
-    return RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan)
 
 
 def _number(attempt: Attempt) -> tuple[int, int]:

@@ -10,8 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from wire.chunks import InvalidChunk, unframe
+
+MOST_STREAMS: Final = 16
+"""In which one vector may arrive, where connections break."""
 
 
 class UploadRefused(Exception):
@@ -20,6 +24,10 @@ class UploadRefused(Exception):
 
 class UnexpectedUpload(UploadRefused):
     """No vector is expected from this participant now: a late one, or a second stream. Discarded unread."""
+
+
+class BrokenUpload(UploadRefused):
+    """The stream ended too early. No proof of anything: to gRPC a connection that breaks can look like this."""
 
 
 class MalformedUpload(UploadRefused):
@@ -34,7 +42,11 @@ class Offer:
     sha256: bytes
     signature: bytes
     granted: bool = False
-    uploading: bool = False
+    stream: object | None = None  # the one under way
+    streams: int = 0
+    broken: bool = False  # the last one ended too early
+    complete: bool = False
+    staged: bytearray = field(default_factory=bytearray, repr=False)  # so far, while the credit is held
     begin: asyncio.TimerHandle | None = None  # runs from the grant until the first chunk
     patience: asyncio.Timeout | None = None  # of the stream under way
 
@@ -83,22 +95,50 @@ class Uploads:
         if offer.granted:
             offer.granted = False
             self._in_use -= 1
+            offer.staged = bytearray()
         elif offer in self._waiting:
             self._waiting.remove(offer)
         if offer.begin is not None:
             offer.begin.cancel()
-        if offer.patience is not None and not offer.patience.expired():
-            offer.patience.reschedule(asyncio.get_running_loop().time())
+        _hurry(offer)
 
     def _pump(self) -> None:
         while self._waiting and self._in_use < self.credits:
             offer = self._waiting.popleft()
             offer.granted = True
             self._in_use += 1
-            offer.begin = asyncio.get_running_loop().call_later(
-                self.stall_s, self.expired, offer.participant, self._stalled()
-            )
+            self._await_first_chunk(offer)
             self.grant(offer.participant)
+
+    def _await_first_chunk(self, offer: Offer) -> None:
+        offer.begin = asyncio.get_running_loop().call_later(
+            self.stall_s, self.expired, offer.participant, self._stalled()
+        )
+
+    # ------------------------------------------------------------ for a participant whose connection broke
+
+    def complete(self, participant: int) -> bool:
+        """Whether its vector is here, whole."""
+        offer = self._offers.get(participant)
+        return offer is not None and offer.complete
+
+    def broken(self, participant: int) -> bool:
+        """Whether its upload ended too early, and hasn't been begun again."""
+        offer = self._offers.get(participant)
+        return offer is not None and offer.granted and offer.broken
+
+    def again(self, participant: int) -> int | None:
+        """It is back: if it holds a credit, the byte from which on its vector is missing. An older stream ends."""
+        offer = self._offers.get(participant)
+        if offer is None or not offer.granted or offer.complete or offer.begin is None:
+            return None
+        _hurry(offer)
+        offer.stream, offer.broken = None, False
+        offer.begin.cancel()
+        self._await_first_chunk(offer)
+        return len(offer.staged)
+
+    # ------------------------------------------------------------ the vector
 
     def _stalled(self) -> str:
         return f"nothing arrived for {self.stall_s:g} s"
@@ -107,43 +147,71 @@ class Uploads:
         return f"it arrived at less than {self.slowest_bytes_s / 1024:g} KiB a second"
 
     async def stage(self, participant: int, chunks: AsyncIterator[bytes]) -> tuple[Offer, bytearray]:
-        """Read one whole vector.
+        """Read one whole vector, or what is missing of it.
 
         Raises:
             UnexpectedUpload: no credit, or a second stream.
             MalformedUpload: a malformed chunk, or more bytes than announced.
-            UploadRefused: fewer bytes than announced, a stall, or the participant was dropped.
+            BrokenUpload: fewer bytes than announced.
+            UploadRefused: a stall, too many beginnings, or the participant was dropped.
         """
         offer = self._offers.get(participant)
-        if offer is None or offer.begin is None or not offer.granted or offer.uploading:
+        if offer is None or offer.begin is None or not offer.granted or offer.complete or offer.stream is not None:
             raise UnexpectedUpload("no upload is expected from this participant now")
-        offer.uploading = True
         offer.begin.cancel()
-        staged = bytearray()
-        loop = asyncio.get_running_loop()
+        offer.streams += 1
+        if offer.streams > MOST_STREAMS:
+            raise UploadRefused(f"it was begun more than {MOST_STREAMS} times")
+        me, staged = object(), offer.staged
+        offer.stream, offer.broken = me, False
         try:
-            arrived, begun = loop.time(), 0.0
+            await self._read(offer, me, staged, chunks)
+            if offer.granted and len(staged) != self.size:
+                raise BrokenUpload(f"the vector has {len(staged)} bytes, not {self.size}")
+        except (asyncio.CancelledError, BrokenUpload):
+            offer.broken = offer.stream is me
+            raise
+        finally:
+            if offer.stream is me:
+                offer.stream = offer.patience = None
+        if not offer.granted:
+            raise UploadRefused(_LEFT)
+        offer.complete, offer.staged = True, bytearray()
+        return offer, staged  # not copied: nobody else holds it
+
+    async def _read(self, offer: Offer, me: object, staged: bytearray, chunks: AsyncIterator[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        arrived, begun, before = loop.time(), 0.0, len(staged)
+        try:
             async with asyncio.timeout(self.stall_s) as offer.patience:
                 async for message in chunks:
+                    if offer.stream is not me:
+                        raise UnexpectedUpload(_ELSEWHERE)
                     arrived = loop.time()
                     begun = begun or arrived
                     staged += unframe(message)
                     # From the first byte on: credits are few, and whoever sends a byte now and then would hold one for
                     # as long as a whole vector may take.
-                    latest = begun + self.stall_s + min(len(staged), self.size) / self.slowest_bytes_s
+                    latest = begun + self.stall_s + (min(len(staged), self.size) - before) / self.slowest_bytes_s
                     offer.patience.reschedule(min(arrived + self.stall_s, latest))
                     if len(staged) > self.size:
                         raise MalformedUpload(f"the vector is longer than {self.size} bytes")
+                if offer.stream is not me:
+                    raise UnexpectedUpload(_ELSEWHERE)
         except TimeoutError as error:
+            if offer.stream is not me:
+                raise UnexpectedUpload(_ELSEWHERE) from error
             reason = self._stalled() if loop.time() >= arrived + self.stall_s else self._too_slow()
-            if not offer.granted:
-                reason = "the participant left the attempt during its upload"
-            raise UploadRefused(reason) from error
+            raise UploadRefused(reason if offer.granted else _LEFT) from error
         except InvalidChunk as error:
             raise MalformedUpload(str(error)) from error
-        finally:
-            offer.patience = None
-        if len(staged) != self.size:
-            # No proof of anything: to gRPC a connection that breaks can look like a sender that has ended its stream.
-            raise UploadRefused(f"the vector has {len(staged)} bytes, not {self.size}")
-        return offer, staged  # not copied: nobody else holds it
+
+
+_LEFT: Final = "the participant left the attempt during its upload"
+_ELSEWHERE: Final = "the upload goes on in another stream"
+
+
+def _hurry(offer: Offer) -> None:
+    """Whoever reads its stream stops waiting for more."""
+    if offer.patience is not None and not offer.patience.expired():
+        offer.patience.reschedule(asyncio.get_running_loop().time())

@@ -114,20 +114,22 @@ class UploadReceipt(_message.Message):
     def __init__(self, sha256: _Optional[bytes] = ...) -> None: ...
 
 class ParticipantMessage(_message.Message):
-    __slots__ = ("open", "proof", "ready", "heartbeat", "refusal", "phase")
+    __slots__ = ("open", "proof", "ready", "heartbeat", "refusal", "phase", "leaving")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     open: Open
     proof: Proof
     ready: Ready
     heartbeat: Heartbeat
     refusal: Refusal
     phase: PhaseMessage
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., phase: _Optional[_Union[PhaseMessage, _Mapping]] = ...) -> None: ...
+    leaving: Leaving
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., phase: _Optional[_Union[PhaseMessage, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("protocol_version", "identity", "study", "nonce")
@@ -148,6 +150,22 @@ class Proof(_message.Message):
     def __init__(self, signature: _Optional[bytes] = ...) -> None: ...
 
 class Ready(_message.Message):
+    __slots__ = ("resume",)
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    resume: Resume
+    def __init__(self, resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("round", "attempt", "received")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    received: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+
+class Leaving(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -248,7 +266,7 @@ class NoShare(_message.Message):
     def __init__(self) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request", "round_end", "study_end", "heartbeat", "survivor_proof")
+    __slots__ = ("challenge", "welcome", "round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request", "round_end", "study_end", "heartbeat", "survivor_proof", "resumed")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ROUND_START_FIELD_NUMBER: _ClassVar[int]
@@ -261,6 +279,7 @@ class CoordinatorMessage(_message.Message):
     STUDY_END_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     SURVIVOR_PROOF_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     round_start: RoundStart
@@ -273,7 +292,8 @@ class CoordinatorMessage(_message.Message):
     study_end: StudyEnd
     heartbeat: Heartbeat
     survivor_proof: SurvivorProof
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., round_start: _Optional[_Union[RoundStart, _Mapping]] = ..., cohort_keys: _Optional[_Union[CohortKeys, _Mapping]] = ..., neighbour_shares: _Optional[_Union[NeighbourShares, _Mapping]] = ..., upload_credit: _Optional[_Union[UploadCredit, _Mapping]] = ..., survivor_sets: _Optional[_Union[SurvivorSets, _Mapping]] = ..., unmasking_request: _Optional[_Union[UnmaskingRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., study_end: _Optional[_Union[StudyEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., survivor_proof: _Optional[_Union[SurvivorProof, _Mapping]] = ...) -> None: ...
+    resumed: Resumed
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., round_start: _Optional[_Union[RoundStart, _Mapping]] = ..., cohort_keys: _Optional[_Union[CohortKeys, _Mapping]] = ..., neighbour_shares: _Optional[_Union[NeighbourShares, _Mapping]] = ..., upload_credit: _Optional[_Union[UploadCredit, _Mapping]] = ..., survivor_sets: _Optional[_Union[SurvivorSets, _Mapping]] = ..., unmasking_request: _Optional[_Union[UnmaskingRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., study_end: _Optional[_Union[StudyEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., survivor_proof: _Optional[_Union[SurvivorProof, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -364,12 +384,26 @@ class DealtShare(_message.Message):
     def __init__(self, dealer: _Optional[int] = ..., ciphertext: _Optional[bytes] = ..., root: _Optional[bytes] = ..., path: _Optional[bytes] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class UploadCredit(_message.Message):
-    __slots__ = ("round", "attempt")
+    __slots__ = ("round", "attempt", "offset")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    offset: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Resumed(_message.Message):
+    __slots__ = ("round", "attempt", "received", "uploaded")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    UPLOADED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    received: int
+    uploaded: bool
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., received: _Optional[int] = ..., uploaded: bool = ...) -> None: ...
 
 class SurvivorSets(_message.Message):
     __slots__ = ("round", "attempt", "u2", "u3")

@@ -15,6 +15,7 @@ import pytest
 from study_in_process import PARTICIPANTS, Coordinator, Peer, Twist, coordinator, faults, identities, playing
 
 import server.rounds
+import server.steps
 from secagg.commitments import MerkleTree, pair_node
 from secagg.keys import dealing_statement
 from server.uploads import Uploads
@@ -274,7 +275,7 @@ class Patient(Peer):
         await super().say(kind, content)
 
 
-KINDS = {phase: kind for kind, phase in server.rounds.PHASE_FIELDS.items()}
+KINDS = {phase: kind for kind, phase in server.steps.PHASE_FIELDS.items()}
 
 
 def peers_of(where: Coordinator, case: Case) -> list[Peer]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.rounds import REFUSALS
+from server.steps import REFUSALS
 from sordino.closing_lines import REFUSED_BY_POLICY, WhyStopped, closing_lines
 from sordino.guarantee import guarantee
 from sordino.progress import StudyView, log_lines

@@ -1,0 +1,111 @@
+"""Who of an attempt has no connection just now, and how long its place is kept.
+
+A participant speaks and is spoken to on one session at a time. When that breaks it is away: nothing is sent to it, and
+unless it comes back in time, on a new session that it opened with its identity, it is a dropout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from server.sessions import CLOSED, Session
+
+MOST_RETURNS: Final = 64
+"""To one attempt: a connection that breaks more often than this is no use, and each return costs a message anew."""
+
+
+class Places:
+    """The places of one attempt."""
+
+    def __init__(
+        self, sessions: Mapping[int, Session], resume_s: float, lost: Callable[[int, str], None]
+    ) -> None:
+        """
+        Args:
+            sessions: on which the participants of the attempt are spoken to, at its beginning.
+            resume_s: how long a place is kept; 0 keeps none.
+            lost: is told of a participant whose time is over, with the reason why it was away.
+        """
+        self._spoken_on = dict(sessions)
+        self._coming: dict[int, Session] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._reasons: dict[int, str] = {}  # why it is away, or was
+        self._returns: Counter[int] = Counter()
+        self._resume_s, self._lost = resume_s, lost
+        self._over = False
+
+    def get(self, participant: int) -> Session | None:
+        """On which the participant is spoken to; None while it is away."""
+        return self._spoken_on.get(participant)
+
+    def speaks(self, session: Session) -> bool:
+        """Whether what is said on a session counts: it is the one of its participant's place."""
+        return self._spoken_on.get(session.participant) is session
+
+    def away(self, session: Session, reason: str, *, keep: bool = True) -> None:
+        """A session ended. One that no place depends on changes nothing.
+
+        Args:
+            keep: the place, for a while: it may be back.
+        """
+        who = session.participant
+        for sessions in (self._spoken_on, self._coming):
+            if sessions.get(who) is session:
+                del sessions[who]
+                if keep:
+                    self.expect(who, reason)
+                else:
+                    self._lost(who, reason)
+
+    def expect(self, participant: int, reason: str) -> None:
+        """It must come back in time: from now, or from when it was expected first."""
+        if self._over or participant in self._timers:
+            return
+        self._reasons[participant] = reason
+        if self._resume_s <= 0:
+            self._lost(participant, reason)
+            return
+        loop = asyncio.get_running_loop()
+        self._timers[participant] = loop.call_later(self._resume_s, self._lost, participant, reason)
+
+    def give_up(self, participant: int) -> None:
+        """It is here, but has nothing to go on with: out, for the reason that it was away."""
+        self._lost(participant, self._reasons.get(participant, CLOSED))
+
+    def coming(self, session: Session) -> bool:
+        """It is back, and has its place again as soon as its turn comes; False when it has come back too often."""
+        who = session.participant
+        self._returns[who] += 1
+        if self._returns[who] > MOST_RETURNS:
+            return False
+        self._stop(who)
+        self._coming[who] = session
+        return True
+
+    def back(self, session: Session) -> bool:
+        """Its turn: from here on it is spoken to on this session. False when that broke meanwhile."""
+        if self._coming.get(session.participant) is not session:
+            return False
+        self._spoken_on[session.participant] = self._coming.pop(session.participant)
+        return True
+
+    def forget(self, participant: int) -> None:
+        """Out of the attempt: nobody waits for it."""
+        self._stop(participant)
+        self._spoken_on.pop(participant, None)
+        self._coming.pop(participant, None)
+
+    def close(self) -> None:
+        """The attempt is over."""
+        self._over = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _stop(self, participant: int) -> None:
+        timer = self._timers.pop(participant, None)
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,49 @@
+"""What a participant hears that has opened a new session: its place in the attempt, or how that ended without it."""
+
+from __future__ import annotations
+
+from server.rounds import Attempt, Proof
+from server.sessions import Session
+from wire import assembled
+from wire import coordinator_pb2 as pb
+
+Number = tuple[int, int]
+
+
+class Returns:
+    """Remembers what somebody who was away may have missed of the attempts that are over."""
+
+    def __init__(self) -> None:
+        self._completed: Number = (0, 0)
+        self._proof: Proof | None = None
+
+    def after(self, attempt: Attempt, *, completed: bool) -> None:
+        """An attempt is over."""
+        self._proof = attempt.proof or self._proof
+        if completed:
+            self._completed = attempt.config.round, attempt.config.attempt
+
+    def answer(self, session: Session, resume: pb.Resume | None, attempt: Attempt | None) -> None:
+        """A session is ready.
+
+        Args:
+            resume: the attempt that its participant wants to go on with.
+            attempt: the one under way.
+        """
+        for proof in (self._proof, None if attempt is None else attempt.proof):
+            if proof is not None and session.identity in proof[0]:
+                session.send(proof[1])  # who has it already ignores it
+        if resume is None:
+            if attempt is not None:
+                attempt.returned(session, None)
+            return
+        number = resume.round, resume.attempt
+        if attempt is not None and number == (attempt.config.round, attempt.config.attempt):
+            if attempt.returned(session, resume):
+                return
+        elif attempt is not None:
+            attempt.returned(session, None)
+        completed = number == self._completed
+        reason = "" if completed else "left out: the attempt went on without it"
+        end = pb.RoundEnd(round=resume.round, attempt=resume.attempt, completed=completed, reason=reason)
+        session.send(assembled.message(round_end=end))

@@ -1,0 +1,71 @@
+"""What the driver of an attempt knows of its phases: their messages, how these are handled, and how many fit in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
+from secagg.parameters import RoundParameters
+from secagg.server_phases import MaskedInputCollection
+from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
+
+PHASE_FIELDS: Final = {
+    "advertise_keys": ADVERTISE_KEYS,
+    "share_keys": SHARE_KEYS,
+    "masked_input": MASKED_INPUT,
+    "consistency": CONSISTENCY_CHECK,
+    "unmasking": UNMASKING,
+}
+REFUSALS: Final = {
+    pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED: "refused: a message of the coordinator failed its checks",
+    pb.REFUSAL_CODE_POLICY: "refused: the round breaks its policy or budget",
+    pb.REFUSAL_CODE_ALREADY_JOINED: "sits this attempt out after a restart",
+    pb.REFUSAL_CODE_LOCAL_FAILURE: "failed on its own side",
+}
+MOST_MESSAGES: Final = 2 * len(PHASE_FIELDS)
+
+
+@lru_cache(maxsize=4)
+def most_control_bytes(parameters: RoundParameters) -> int:
+    """The most that a participant sends in one attempt, its vector aside.
+
+    Of each neighbour a sealed share, two commitments and a revealed share, which take 240 bytes with their headers.
+    """
+    # Of a large cohort not every size: the degree of the next one differs by less than the reserve.
+    step = max(1, (parameters.cohort - parameters.quorum) // 512)
+    sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
+    return 256 * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + 1024
+
+
+class Phase(Protocol):
+    """What the driver needs of any phase of the core."""
+
+    @property
+    def received(self) -> frozenset[int]: ...
+
+    def receive(self, sender: int, message: Any) -> None: ...
+
+
+@dataclass
+class Step:
+    """How messages of one phase are handled."""
+
+    name: str
+    phase: Phase
+    expected: frozenset[int]
+    needed: int
+    handle: Callable[[int, pb.PhaseMessage], bool | None]  # in the worker; True: no more messages are needed
+    leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
+    then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
+    enough: bool = False
+
+
+def check_offer(masked: MaskedInputCollection, who: int, offer: pb.MaskedInputOffer) -> None:
+    """Raises `MalformedMessage` or `secagg.errors.InvalidMessage`: the offer can't be one of this participant."""
+    if len(offer.sha256) != 32:
+        raise MalformedMessage("the offer's sha256 must have 32 bytes")
+    masked.check_offer(who, offer.sha256, offer.signature)
