@@ -3,13 +3,13 @@
 # whoever has taken a code from the desk. Its keys never leave its own volume.
 set -eu
 . /opt/supervised.sh
-home=/var/lib/sordino/authority/$SORDINO_STUDY
+home=/var/lib/sordino/authority/$STUDY
 handover=/var/lib/sordino/handover
 desk=/run/sordino/desk/socket
 
 if [ ! -d "$home" ]; then
-    set -- --study "$SORDINO_STUDY" --coordinator coordinator:8444 --host localhost --draws "$SORDINO_ROUNDS" --places "$SORDINO_PLACES"
-    for name in ${SORDINO_NAMES:-}; do
+    set -- --study "$STUDY" --coordinator coordinator:8444 --host localhost --draws "$ROUNDS" --places "$PLACES"
+    for name in ${NAMES:-}; do
         set -- "$@" --host "$name"
     done
     sordino authority init "$home" "$@"
@@ -18,7 +18,7 @@ fi
 if [ -d "$home/coordinator" ]; then
     rm -rf "$handover/.coming"
     cp -r "$home/coordinator" "$handover/.coming"
-    mv -T "$handover/.coming" "$handover/$SORDINO_STUDY"
+    mv -T "$handover/.coming" "$handover/$STUDY"
     rm -rf "$home/coordinator"
 fi
 supervised sordino authority run "$home" --every 1s --desk "$desk"

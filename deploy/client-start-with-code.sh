@@ -10,4 +10,4 @@ if [ ! -f "$home/host.toml" ]; then
     mkdir -p "$CREDENTIALS_DIRECTORY"
     cat "/run/codes/$POD_NAME" > "$CREDENTIALS_DIRECTORY/join-code"
 fi
-supervised sordino join "${SORDINO_COORDINATOR:-coordinator:8444}" --home "$home" --part place --yes --service
+supervised sordino join "${COORDINATOR:-coordinator:8444}" --home "$home" --part place --yes --service

@@ -3,12 +3,12 @@
 # over, and serves it.
 set -eu
 . /opt/supervised.sh
-study=/var/lib/sordino/study/$SORDINO_STUDY
+study=/var/lib/sordino/study/$STUDY
 
 if [ ! -f "$study/study.toml" ]; then
     # shellcheck disable=SC2086  # options, to be split
-    sordino init "$study" --authority "/var/lib/sordino/handover/$SORDINO_STUDY" --enrol "$SORDINO_PLACES" \
-        --rounds "$SORDINO_ROUNDS" --sampling lottery --cohort "$SORDINO_COHORT" --population "$SORDINO_COHORT" \
-        --epsilon "$SORDINO_EPSILON" --http 0.0.0.0:9464 ${SORDINO_STUDY_OPTIONS:-}
+    sordino init "$study" --authority "/var/lib/sordino/handover/$STUDY" --enrol "$PLACES" \
+        --rounds "$ROUNDS" --sampling lottery --cohort "$COHORT" --population "$COHORT" \
+        --epsilon "$EPSILON" --http 0.0.0.0:9464 ${STUDY_OPTIONS:-}
 fi
 supervised sordino serve "$study"

@@ -2,7 +2,7 @@
 # What the authority handed over, from a secret whose files a group can read, into files that only this user can.
 set -eu
 umask 077
-to=/var/lib/sordino/handover/$SORDINO_STUDY
+to=/var/lib/sordino/handover/$STUDY
 mkdir -p "$to/tls"
 cd /run/handed-over
 for name in authority.pub card.json roster.json transcript.key; do

@@ -73,5 +73,5 @@ def test_the_study_is_told_every_variable_that_its_scripts_need() -> None:
     [study] = KUSTOMIZATION["configMapGenerator"]
     told = {literal.partition("=")[0] for literal in study["literals"]}
     for name in ("coordinator-start.sh", "handover.sh"):
-        needed = set(re.findall(r"\$\{?(SORDINO_\w+)", (ROOT / "deploy" / name).read_text()))
+        needed = set(re.findall(r"\$\{?([A-Z_]+)\b", (ROOT / "deploy" / name).read_text()))
         assert needed <= told, name

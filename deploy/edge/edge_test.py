@@ -1,0 +1,372 @@
+"""``make edge-test``: small devices and slow links, for real.
+
+1. An arm64 client container with 256 MB, half a core and a read-only file system takes part in a study whose
+   coordinator and other participants run on this machine, with the numpy task. Where this machine isn't arm64 it runs
+   under QEMU, which costs ten to twenty times the processor time and some memory of its own.
+2. A participant behind a link of 2 Mbit/s, in a network namespace of its own, takes part with a vector of 100,000; then
+   one behind a link that is too slow for the deadline. Neither holds the others up for longer than a deadline.
+
+Prints a table and ends with 1 if anything isn't as it must be, with 2 where something that it needs is missing. Needs
+root for the namespaces. What it makes (containers, namespaces, processes, folders) is removed at the end, after Ctrl-C
+as well; the image stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server.journal import read_events
+from sordino.processes import cpu_seconds, free_port, peak_resident_mb
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE, IMAGE = "arm64v8/python:3.11-slim-bookworm", "sordino-client:arm64-edge-test"
+PARTICIPANTS, LINK_DIM = 6, 100_000
+MEMORY_MB, CPUS, TARGET_MB = 256, 0.5, 100
+COMPILERS = ("gcc", "cc", "g++", "clang", "tcc", "make", "ld", "rustc", "cargo")
+LINK_KBIT, HOPELESS_KBIT = 2_000, 48
+DEADLINES_S = {"ADVERTISE_KEYS": 10, "SHARE_KEYS": 10, "MASKED_INPUT": 10, "CONSISTENCY_CHECK": 10, "UNMASKING": 10}
+SLACK_S = 2.0  # beside a deadline: what this machine takes to notice it and to go on
+
+
+class Missing(Exception):
+    """Something that the test needs isn't here: one sentence."""
+
+
+@dataclass
+class Checks:
+    """What was found, and what of it isn't as it must be."""
+
+    wrong: int = 0
+
+    def row(self, what: str, found: str, well: bool = True) -> None:
+        print(f"  {'' if well else 'WRONG: '}{what:<46} {found}", flush=True)
+        self.wrong += not well
+
+
+# ---------------------------------------------------------------- processes
+
+
+def run(*command: str, check: bool = True) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if check and done.returncode:
+        raise Missing(f"{' '.join(command[:4])} ... fails: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+@contextmanager
+def process(command: Sequence[str], log: Path, **overrides: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Started now, ended with the block."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"} | overrides
+    with log.open("wb") as out:
+        one = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT, env=environment)
+    try:
+        yield one
+    finally:
+        if one.poll() is None:
+            one.terminate()
+        try:
+            one.wait(20)
+        except subprocess.TimeoutExpired:
+            one.kill()
+            one.wait()
+
+
+def sordino(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sordino", *arguments]
+
+
+class Study:
+    """A study of six participants with a host each, in a folder of its own."""
+
+    def __init__(self, folder: Path, address: str, listen: str, *options: str) -> None:
+        self.folder = folder
+        self.port = free_port()
+        command = sordino(
+            *("init", str(folder), "--participants", str(PARTICIPANTS), "--hosts", str(PARTICIPANTS)),
+            *("--max-dropout", "0.26", "--min-survivors", "5", "--quorum", "5", "--one-machine", "--host", address),
+            *("--listen", f"{listen}:{self.port}", *options),
+        )
+        run(*command)
+        self.hosts = sorted((folder / "hosts").iterdir())
+
+    @contextmanager
+    def served(self, **deadlines_s: float) -> Iterator[subprocess.Popen[bytes]]:
+        overrides = {f"SORDINO_DEADLINES__{name}_S": str(seconds) for name, seconds in deadlines_s.items()}
+        command = sordino("serve", str(self.folder), "--quiet")
+        with process(command, self.folder / "serve.log", **overrides) as one:
+            yield one
+
+    @contextmanager
+    def joined(self, host: int, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+        home = self.hosts[host]
+        command = [*before, *sordino("join", "--service", "--home", str(home))]
+        with process(command, self.folder / f"{home.name}.log") as one:
+            yield one
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Of those that are completed: the coordinator's events."""
+        return [one for one in self.events() if one["kind"] == "round_completed"]
+
+    def events(self) -> list[dict[str, Any]]:
+        return read_events(self.folder / "coordinator" / "state.sqlite")
+
+    def wait(self, coordinator: subprocess.Popen[bytes], longest_s: float) -> None:
+        """Until the coordinator has ended.
+
+        Raises:
+            Missing: it failed, or takes too long.
+        """
+        try:
+            code = coordinator.wait(longest_s)
+        except subprocess.TimeoutExpired:
+            raise Missing(f"the study isn't over after {longest_s:g} s: {tail(self.folder / 'serve.log')}") from None
+        if code:
+            raise Missing(f"the coordinator ended with {code}: {tail(self.folder / 'serve.log')}")
+
+
+def tail(log: Path) -> str:
+    return log.read_text(errors="replace").strip()[-600:]
+
+
+def log_lines(text: str) -> list[dict[str, Any]]:
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line.partition(">")[2] if line.startswith("<") else line))
+        except ValueError:
+            continue
+    return [one for one in found if isinstance(one, dict)]
+
+
+# ---------------------------------------------------------------- 1. the container
+
+
+@contextmanager
+def container(image: str, home: Path) -> Iterator[str]:
+    """A client's container with the limits of a small device."""
+    name = f"sordino-edge-test-{os.getpid()}"
+    user = f"{os.getuid()}:{os.getgid()}"
+    run(
+        *("docker", "run", "--detach", "--name", name, "--network", "host", "--user", user, "--read-only"),
+        *("--tmpfs", "/tmp", "--memory", f"{MEMORY_MB}m", "--memory-swap", f"{MEMORY_MB}m", "--cpus", str(CPUS)),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--volume", f"{home}:/var/lib/sordino/clients"),
+        *(image, "join", "--service", "--home", "/var/lib/sordino/clients"),
+    )
+    try:
+        yield name
+    finally:
+        subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True)
+
+
+def group_peak_mb(pid: int) -> float | None:
+    """The most memory that the container's control group ever held, its page cache included."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "memory":
+            file = Path("/sys/fs/cgroup/memory") / group.lstrip("/") / "memory.max_usage_in_bytes"
+        elif controllers == "":
+            file = Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.peak"
+        else:
+            continue
+        if file.exists():
+            return int(file.read_text()) / 1e6
+    return None
+
+
+def build(image: str) -> None:
+    print(f"building {image} (minutes under emulation, the first time)", flush=True)
+    done = subprocess.run(
+        [
+            *("docker", "build", "--quiet", "--file", "deploy/Dockerfile", "--target", "client"),
+            *("--build-arg", f"BASE={BASE}", "--tag", image, "."),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        raise Missing(f"the image can't be built; {BASE} must be there or to be had")
+
+
+def size_mb(image: str) -> float:
+    return int(run("docker", "image", "inspect", "--format", "{{.Size}}", image)) / 1e6
+
+
+def test_container(checks: Checks, image: str | None, work: Path) -> None:
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
+        raise Missing("no container engine answers: install Docker and start it")
+    if image is None:
+        image = IMAGE
+        build(image)
+    shell = ("docker", "run", "--rm", "--entrypoint", "sh", image, "-c")
+    print(f"an arm64 client, {MEMORY_MB} MB, {CPUS} of a core, beside {PARTICIPANTS - 1} native ones")
+    machine = run(*shell, "uname -m").strip()
+    checks.row("machine", machine, machine == "aarch64")
+    tools = run(*shell, f"for one in {' '.join(COMPILERS)}; do command -v $one; done; true").split()
+    checks.row("compilers in the image", ", ".join(tools) or "none", not tools)
+    checks.row("image on top of its base", f"{size_mb(image) - size_mb(BASE):.0f} MB")
+    study = Study(work / "container", "localhost", "localhost", "--rounds", "3", "--training-s", "120")
+    slow = {"CONNECT": 300, "ADVERTISE_KEYS": 90, "SHARE_KEYS": 90, "CONSISTENCY_CHECK": 90, "UNMASKING": 90}
+    peak = resident = cpu = 0.0
+    with ExitStack() as running:
+        coordinator = running.enter_context(study.served(**slow))
+        name = running.enter_context(container(image, study.hosts[0]))
+        for host in range(1, PARTICIPANTS):
+            running.enter_context(study.joined(host))
+        ends = time.monotonic() + 900
+        while coordinator.poll() is None and time.monotonic() < ends:
+            pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", name))
+            if pid:
+                peak = max(peak, group_peak_mb(pid) or 0.0)
+                resident = max(resident, peak_resident_mb(pid) or 0.0)
+                cpu = max(cpu, cpu_seconds(pid) or 0.0)
+            time.sleep(0.3)
+        time.sleep(2)  # it ends by itself, after the coordinator
+        state = json.loads(run("docker", "inspect", "--format", "{{json .State}}", name))
+        said = subprocess.run(["docker", "logs", name], capture_output=True, text=True)
+        ended, logs = coordinator.poll(), log_lines(said.stderr)
+        study.wait(coordinator, 1)
+    with_it = [one for one in logs if one.get("event") == "round over" and "sum_of" in one]
+    seconds = [sum(one["phase_seconds"].values()) for one in study.rounds()]
+    checks.row("rounds completed", f"{len(seconds)} of 3, {listed(seconds)} s", len(seconds) >= 2 and ended == 0)
+    checks.row("rounds with it in the sum", f"{len(with_it)}, of {[one['sum_of'] for one in with_it]}", len(with_it) >= 2)
+    checks.row("most memory of its control group", f"{peak:.0f} MB", 0 < peak <= MEMORY_MB * 1.048576)
+    checks.row("most resident memory, the emulator included", f"{resident:.0f} MB")
+    checks.row("processor time in all, as run here", f"{cpu:.1f} s")
+    killed = state["OOMKilled"] or state["ExitCode"] != 0
+    checks.row("how it ended", f"exit code {state['ExitCode']}{', out of memory' if state['OOMKilled'] else ''}", not killed)
+
+
+def listed(seconds: Sequence[float]) -> str:
+    return " ".join(f"{one:.2f}" for one in seconds)
+
+
+# ---------------------------------------------------------------- 2. the slow link
+
+
+@dataclass
+class Link:
+    """A network namespace behind one shaped link."""
+
+    namespace: str
+    here: str  # addresses of both ends
+    there: str
+    end: str  # the interface here
+
+    def shape(self, kbit: int) -> None:
+        """Both directions, with a buffer of 400 ms as a modem has."""
+        bucket = ("tbf", "rate", f"{kbit}kbit", "burst", "16kb", "latency", "400ms")
+        run("tc", "qdisc", "replace", "dev", self.end, "root", *bucket)
+        run("ip", "netns", "exec", self.namespace, "tc", "qdisc", "replace", "dev", "eth0", "root", *bucket)
+
+
+@contextmanager
+def link() -> Iterator[Link]:
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise Missing(f"no {tool} here: install iproute2")
+    if os.geteuid():
+        raise Missing("network namespaces need root: sudo make edge-test")
+    number = os.getpid() % 250
+    made = Link(f"sordino-edge-{os.getpid()}", f"10.213.{number}.1", f"10.213.{number}.2", f"sedge{number}")
+    run("ip", "netns", "add", made.namespace)
+    inside = ("ip", "-n", made.namespace)
+    try:
+        run("ip", "link", "add", made.end, "type", "veth", "peer", "name", "eth0", "netns", made.namespace)
+        run("ip", "address", "add", f"{made.here}/30", "dev", made.end)
+        run("ip", "link", "set", made.end, "up")
+        run(*inside, "address", "add", f"{made.there}/30", "dev", "eth0")
+        run(*inside, "link", "set", "eth0", "up")
+        run(*inside, "link", "set", "lo", "up")
+        yield made
+    finally:
+        # The pair goes with either end.
+        subprocess.run(["ip", "link", "delete", made.end], capture_output=True)
+        subprocess.run(["ip", "netns", "delete", made.namespace], capture_output=True)
+
+
+def rounds_behind(made: Link, work: Path, name: str, kbit: int | None, deadlines_s: dict[str, float]) -> Study:
+    """Three rounds with d = 100,000 in which one of six is behind the link; None: all are here."""
+    options = ("--rounds", "3", "--task", "synthetic", "--task-option", f"dim={LINK_DIM}")
+    study = Study(work / name, made.here, made.here, *options)
+    before: tuple[str, ...] = ()
+    if kbit is not None:
+        made.shape(kbit)
+        before = ("ip", "netns", "exec", made.namespace)
+    with ExitStack() as running:
+        coordinator = running.enter_context(study.served(CONNECT=60, **deadlines_s))
+        running.enter_context(study.joined(0, *before))
+        for host in range(1, PARTICIPANTS):
+            running.enter_context(study.joined(host))
+        study.wait(coordinator, 300)
+    return study
+
+
+def test_link(checks: Checks, work: Path) -> None:
+    bound = {name: float(value) for name, value in DEADLINES_S.items()}
+    with link() as made:
+        print(f"\none of {PARTICIPANTS} behind a slow link, d = {LINK_DIM:,}, each deadline {bound['MASKED_INPUT']:g} s")
+        plain = rounds_behind(made, work, "plain", None, bound)
+        usual = [sum(one["phase_seconds"].values()) for one in plain.rounds()]
+        checks.row("all without one", f"{len(usual)} of 3 rounds, {listed(usual)} s", len(usual) == 3)
+        slow = rounds_behind(made, work, "slow", LINK_KBIT, bound)
+        tell(checks, "2 Mbit/s", slow, usual, everybody=True)
+        hopeless = rounds_behind(made, work, "hopeless", HOPELESS_KBIT, bound)
+        tell(checks, f"{HOPELESS_KBIT} kbit/s", hopeless, usual, everybody=False)
+
+
+def tell(checks: Checks, what: str, study: Study, usual: Sequence[float], *, everybody: bool) -> None:
+    """Hold a study's rounds against the deadlines."""
+    rounds = study.rounds()
+    seconds = [sum(one["phase_seconds"].values()) for one in rounds]
+    sums = [one["u3"] for one in rounds]
+    well = len(rounds) == 3 and (sums == [PARTICIPANTS] * 3 if everybody else min(sums) == PARTICIPANTS - 1)
+    checks.row(f"one behind {what}", f"{len(seconds)} of 3 rounds, {listed(seconds)} s, sums of {sums}", well)
+    phases = [(name, value) for one in rounds for name, value in one["phase_seconds"].items()]
+    name, longest = max(phases, key=lambda one: one[1], default=("none", 0.0))
+    allowed = max(DEADLINES_S.values()) + SLACK_S
+    checks.row("  longest wait for it", f"{longest:.2f} s ({name}), at most {allowed:g} s", longest <= allowed)
+    added = statistics.median(seconds or [0.0]) - statistics.median(usual or [0.0])
+    checks.row("  added to a round", f"{added:.2f} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("container", "link"), help="one of the two")
+    parser.add_argument("--image", help="an arm64 client image that is there, instead of building one")
+    options = parser.parse_args()
+    # An end by the system cleans up as Ctrl-C does; a background shell's children begin with Ctrl-C ignored.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    checks = Checks()
+    try:
+        with tempfile.TemporaryDirectory(prefix="sordino-edge-") as work:
+            if options.only != "link":
+                test_container(checks, options.image, Path(work))
+            if options.only != "container":
+                test_link(checks, Path(work))
+    except Missing as error:
+        print(f"edge-test: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("edge-test: interrupted; what it made is removed", file=sys.stderr)
+        return 130
+    print(f"\n{'all as it must be' if not checks.wrong else f'{checks.wrong} wrong'}")
+    return min(checks.wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
