@@ -32,7 +32,7 @@ CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
 PHASE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 ROUND_BUCKETS: Final = (*PHASE_BUCKETS, 1200, 3600)
 READERS: Final = ("coordinator", "released")
-_QUANTILES: Final = {"0.5": "p50", "0.99": "p99", "1": "max"}
+_LAGS: Final = ("p50", "p99", "max")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class StudyMetrics:
         self._lag = Gauge(
             "sordino_attempt_event_loop_lag_seconds",
             "Lateness of the event loop in the last attempt, or while it waited in vain for participants.",
-            ["quantile"],
+            ["statistic"],
             registry=registry,
         )
 
@@ -288,9 +288,9 @@ class StudyMetrics:
 
     def _late(self, figures: Mapping[str, Any]) -> None:
         lag_ms = figures.get("loop_lag_ms") or {}
-        for quantile, name in _QUANTILES.items():
+        for name in _LAGS:
             if name in lag_ms:
-                self._lag.labels(quantile).set(lag_ms[name] / 1000)
+                self._lag.labels(name).set(lag_ms[name] / 1000)
 
     # ------------------------------------------------------------ what is shown
 
