@@ -242,12 +242,13 @@ def test_container(checks: Checks, image: str | None, work: Path) -> None:
     with_it = [one for one in logs if one.get("event") == "round over" and "sum_of" in one]
     seconds = [sum(one["phase_seconds"].values()) for one in study.rounds()]
     checks.row("rounds completed", f"{len(seconds)} of 3, {listed(seconds)} s", len(seconds) >= 2 and ended == 0)
-    checks.row("rounds with it in the sum", f"{len(with_it)}, of {[one['sum_of'] for one in with_it]}", len(with_it) >= 2)
+    sums = [one["sum_of"] for one in with_it]
+    checks.row("rounds with it in the sum", f"{len(sums)}, sums of {sums}", len(sums) >= 2)
     checks.row("most memory of its control group", f"{peak:.0f} MB", 0 < peak <= MEMORY_MB * 1.048576)
     checks.row("most resident memory, the emulator included", f"{resident:.0f} MB")
     checks.row("processor time in all, as run here", f"{cpu:.1f} s")
-    killed = state["OOMKilled"] or state["ExitCode"] != 0
-    checks.row("how it ended", f"exit code {state['ExitCode']}{', out of memory' if state['OOMKilled'] else ''}", not killed)
+    code, short = state["ExitCode"], state["OOMKilled"]
+    checks.row("how it ended", f"exit code {code}{', out of memory' if short else ''}", code == 0 and not short)
 
 
 def listed(seconds: Sequence[float]) -> str:
@@ -318,7 +319,8 @@ def rounds_behind(made: Link, work: Path, name: str, kbit: int | None, deadlines
 def test_link(checks: Checks, work: Path) -> None:
     bound = {name: float(value) for name, value in DEADLINES_S.items()}
     with link() as made:
-        print(f"\none of {PARTICIPANTS} behind a slow link, d = {LINK_DIM:,}, each deadline {bound['MASKED_INPUT']:g} s")
+        deadline = f"each deadline {bound['MASKED_INPUT']:g} s"
+        print(f"\none of {PARTICIPANTS} behind a slow link, d = {LINK_DIM:,}, {deadline}")
         plain = rounds_behind(made, work, "plain", None, bound)
         usual = [sum(one["phase_seconds"].values()) for one in plain.rounds()]
         checks.row("all without one", f"{len(usual)} of 3 rounds, {listed(usual)} s", len(usual) == 3)
