@@ -44,6 +44,21 @@ def _shown_safely(logger: object, name: str, message: structlog.types.EventDict)
     return {key: peer_text(value) if isinstance(value, str) else value for key, value in message.items()}
 
 
+class _OthersLines(logging.Handler):
+    """What libraries say through Python's own logging (uvicorn, gRPC, asyncio), in the same format as all else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        more: dict[str, object] = {"logger": record.name}
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            more["error"] = f"{type(error).__name__}: {error}"
+            if not sys.stderr.isatty():
+                more["exc_info"] = record.exc_info
+        try:
+            structlog.get_logger().log(record.levelno, record.getMessage(), **more)
+        except Exception:  # as its base class does: what can't be written mustn't end what it tells of
+            self.handleError(record)
+
+
 def configure_logs(
     *, lowest: int = logging.INFO, plain: bool = False, terminal_line: structlog.types.Processor | None = None
 ) -> None:
@@ -63,12 +78,16 @@ def configure_logs(
         renderer = terminal_line or structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     elif plain:
         renderer = _plain_line
+    root = logging.getLogger()
+    for before in [one for one in root.handlers if isinstance(one, _OthersLines)]:
+        root.removeHandler(before)
+    root.addHandler(_OthersLines(logging.WARNING))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if people else "iso", utc=not people),
-            *([_shown_safely] if people else []),  # JSON escapes all of it
+            *([_shown_safely] if people else [structlog.processors.format_exc_info]),  # JSON escapes all of it
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),

@@ -88,6 +88,7 @@ class StudyPanel:
         title = Text.assemble((f" {view.study or 'sordino'} ", "bold"), (f"· {view.task} " if view.task else "", ""))
         holds = guarantee(view.plan)
         said = [f"{view.plan['mechanism']}, {holds}" if holds else "", view.address]
+        said += [f"metrics on {view.http_address}"] if view.http_address else []
         if holds and sum(map(len, said)) > width - 9:  # under which condition epsilon holds is never cut short
             said = said[:1] if len(said[0]) <= width - 6 else [holds]
         foot = Text(f" {' · '.join(part for part in said if part)} " if any(said) else "", style=_DIM)

@@ -104,6 +104,8 @@ class StudyView:
     study: str = ""
     task: str = ""
     address: str = ""
+    http_address: str = ""
+    """Of metrics and health; empty where they are shown nowhere, and in what an earlier run wrote."""
     note: str = ""
     participants: int = 0
     planned_rounds: int = 0
@@ -281,6 +283,7 @@ class StudyView:
         participants = event.get("participants", 0)
         self.study, self.task = str(event.get("study", "")), str(event.get("task", ""))
         self.address, self.note = str(event.get("address", "")), str(event.get("note") or "")
+        self.http_address = str(event.get("http_address") or "")
         self.participants = participants if isinstance(participants, int) else len(participants)
         self.planned_rounds = int(event.get("rounds", 0))
         self.dataset = str(event.get("dataset", ""))
@@ -476,7 +479,8 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
         return [
             f"study {view.study}: {view.task}, {counted(view.participants, 'participant')}, "
             f"{counted(view.planned_rounds, 'round')}, "
-            f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}",
+            f"epsilon at most {view.epsilon_target:g} at delta {view.delta:g}; listening on {view.address}"
+            + (f", metrics on http://{view.http_address}/metrics" if view.http_address else ""),
             *([f"{view.plan['mechanism']}: {holds}"] if (holds := guarantee(view.plan)) else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]

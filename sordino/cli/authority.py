@@ -466,7 +466,7 @@ def _rest(stop: threading.Event, pause_s: float, desk: Desk | None) -> None:
 
 def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"desk": news}), flush=True)
+        _print_json("desk", {"desk": news})
     elif "refused" in news:
         print(f"the desk gives no code: {news['refused']}", flush=True)
     elif "handed_out" in news:
@@ -480,7 +480,7 @@ def _tell_visit(visit: Visit, as_json: bool) -> None:
 
     news = words.news(visit)
     if as_json and (news or visit.signed is not None):
-        print(json.dumps({"requests": [words.row(one) for one in news], **words.signed(visit)}), flush=True)
+        _print_json("visit", {"requests": [words.row(one) for one in news], **words.signed(visit)})
     if as_json:
         return
     for one in news:
@@ -490,7 +490,18 @@ def _tell_visit(visit: Visit, as_json: bool) -> None:
 
 
 def _say(as_json: bool, text: str, *, error: bool = False) -> None:
-    print(json.dumps({"note": text}) if as_json else text, file=sys.stderr if error else sys.stdout, flush=True)
+    if as_json:
+        _print_json("note", {"note": text}, error=error)
+    else:
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def _print_json(event: str, body: dict[str, Any], *, error: bool = False) -> None:
+    """As the logs of the other processes: with a time, a level and an event."""
+    from sordino.json_lines import json_line
+
+    line = json_line(event, body, level="warning" if error else "info")
+    print(line, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def _echo(lines: Sequence[str]) -> None:

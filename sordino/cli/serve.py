@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sqlite3
 import sys
@@ -27,6 +26,7 @@ HELP = (
     "command goes on where the journal ends. SORDINO_TABLE__KEY in the environment overrides a key of "
     "study.toml, such as SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
 )
+_WARNINGS = ("attempt_aborted", "participant_dropped", "participant_excluded", "participant_set_aside")
 EPILOG = "Example: [bold]sordino serve my-study[/bold]\n\n" + listing(
     ExitCode.OK,
     ExitCode.INPUT,
@@ -136,4 +136,7 @@ def _explain(code: int, why: WhyStopped) -> None:
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    print(json.dumps(event), flush=True)
+    from sordino.json_lines import json_line
+
+    kind = str(event.get("kind", ""))
+    print(json_line(kind, event, level="warning" if kind in _WARNINGS else "info", at=event.get("at")), flush=True)

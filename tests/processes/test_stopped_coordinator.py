@@ -4,6 +4,7 @@ client processes run on: they come back by themselves, numbers grow, charges sta
 
 from __future__ import annotations
 
+import json
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +42,7 @@ def epsilon_of(study: RunningStudy) -> float:
 def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
     with running_study(tmp_path / "study", rounds=ROUNDS) as study:
         gate = tmp_path / "go"
-        first = study.start_coordinator()
+        first = study.start_coordinator(SORDINO_COORDINATOR__HTTP_LISTEN="127.0.0.1:0")
         hosts = study.start_host(list(EVERYBODY), [line(2, "before consistency", "hold", gate)])
         study.wait_for("phase_started", round=2, phase="ConsistencyCheck")
         first.send_signal(signal.SIGTERM)
@@ -65,6 +66,9 @@ def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
         assert all(study.survivors(round_) == set(EVERYBODY) for round_ in range(1, ROUNDS + 1))
         assert study.events("round_completed")[-1]["epsilon_coordinator"] == pytest.approx(epsilon_of(study))
         assert "Traceback" not in study.logs()
+        said = [json.loads(one) for one in study.logs("serve").splitlines()]  # each line, whoever wrote it
+        assert all({"timestamp", "level", "event"} <= one.keys() for one in said)
+        assert [one["event"] for one in said].count("listening for metrics and health") == 1
 
 
 def test_killed_within_and_between_rounds(tmp_path: Path) -> None:
