@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sordino.exit_codes import ExitCode, Failure
-from sordino.joined_home import JoinedHome, open_home
+from sordino.joined_home import REQUEST_FILE, JoinedHome, open_home
 from sordino.joining_desk import state_at_desk
 
 Say = Callable[[str], None]
@@ -42,7 +42,7 @@ def take_home(
     """
     try:
         homes.mkdir(parents=True, exist_ok=True)
-        present = sorted(one.name for one in homes.iterdir() if one.is_dir() and not one.name.startswith("."))
+        present = sorted(one.parent.parent.name for one in homes.glob(f"[!.]*/{REQUEST_FILE}"))
         for name in _names(present, begin):
             held = _hold(homes / f".{name}.lock")
             if held is None:
@@ -55,7 +55,7 @@ def take_home(
             except Failure as failure:
                 home, why = None, failure.message
             if not why and (home is not None or begin):
-                os.set_inheritable(held, True)  # the client takes this process's place by exec
+                _keep(held)
                 return homes / name, home
             os.close(held)
             if why:
@@ -87,6 +87,11 @@ def _hold(path: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _keep(descriptor: int) -> None:
+    """Until the client ends, which takes this process's place by exec."""
+    os.set_inheritable(descriptor, True)
 
 
 def _of_no_use(

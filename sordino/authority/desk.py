@@ -36,7 +36,7 @@ VALID_S: Final = 600.0
 BETWEEN_CODES_S: Final = 0.2
 BUSY_S: Final = 20.0
 """For so long after a code was handed out a request with it is likely."""
-ASKS_S, KEEPS_S = 5.0, 300.0
+ASKS_S, KEEPS_S = 5.0, VALID_S
 """How long the desk waits for her question, and for her folder."""
 MOST_VISITORS: Final = 256
 _LONGEST_LINE: Final = 1024
@@ -167,14 +167,16 @@ class Desk:
 
     def _take_back(self, code: JoinCode) -> None:
         """Nothing can have been asked for with it: the place is free for the next one."""
-        with contextlib.suppress(AuthorityError, StorageError), locked(self._folder.state) as store:
-            store.write(
-                (
-                    "UPDATE invitations SET withdrawn = ? WHERE code_id = ? AND identity IS NULL",
-                    (self._clock(), code.code_id),
-                )
-            )
-            self._tell({"taken_back": code.code_id.hex()})
+        withdrawn = (
+            "UPDATE invitations SET withdrawn = ? WHERE code_id = ? AND identity IS NULL",
+            (self._clock(), code.code_id),
+        )
+        try:
+            with locked(self._folder.state) as store:
+                store.write(withdrawn)
+        except (AuthorityError, StorageError):
+            return  # it expires
+        self._tell({"taken_back": code.code_id.hex()})
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +195,45 @@ def test_places_are_counted(tmp_path: Path) -> None:
     assert len(office.roster()) == 1
 
 
+def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Office) -> None:
+    """Not by identity, as the roster is sorted: then a newcomer would move others' parts of the data."""
+    people = sorted((participant(seed, f"h{seed}") for seed in range(4)), key=lambda one: one.identity.public)
+    for who in reversed(people[1:]):
+        office.attend(who.join(office.invite()))
+    with locked(office.folder.state) as store:
+        revoke(store, people[1].host, NOW)  # the last
+    office.attend(people[0].join(office.invite()))
+    renewal = people[3].renew()
+    office.attend(renewal)
+    with locked(office.folder.state) as store:
+        assert [store.member(who.identity.public).place for who in people] == [4, 3, 2, 1]  # type: ignore[union-attr]
+    assert sorted(answer.place for answer in office.answers().values()) == [1, 1, 2, 3, 4]
+    answer = office.answer(renewal)
+    assert answer is not None
+    assert answer.place == 1
+
+
+def test_places_in_a_store_from_before_there_were_any(tmp_path: Path) -> None:
+    """By the time of admission; whoever was made with the study by the names of hosts. Its answers are good still."""
+    keys = make_office(tmp_path / "authority").folder
+    people = [participant(seed) for seed in range(5)]
+    with locked(keys.state) as store:
+        for seed in (3, 1, 0, 4, 2):
+            store.write(admitted(people[seed].identity.public, f"host-{seed}", seed > 2, NOW + max(seed - 2, 0)))
+    with contextlib.closing(sqlite3.connect(keys.state, isolation_level=None)) as old:
+        old.executescript(
+            "CREATE TABLE old (identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, "
+            "joined REAL NOT NULL, revoked REAL) WITHOUT ROWID; INSERT INTO old SELECT identity, host, by_code, joined, "
+            "revoked FROM members; DROP TABLE members; ALTER TABLE old RENAME TO members; PRAGMA user_version=1"
+        )
+    for _ in range(2):
+        with locked(keys.state) as store:
+            assert [store.member(one.identity.public).place for one in people] == [1, 2, 3, 4, 5]  # type: ignore[union-attr]
+    with locked(keys.state) as store:
+        store.write(admitted(participant(9).identity.public, "host-9", True, NOW))
+        assert store.member(participant(9).identity.public).place == 6  # type: ignore[union-attr]
+
+
 def test_one_identity_cannot_fill_the_disk(office: Office) -> None:
     alice, code = participant(1), office.invite()
     office.attend(alice.join(code))
@@ -322,6 +363,7 @@ def test_whom_a_name_means(tmp_path: Path) -> None:
     people = [participant(seed).identity.public for seed in range(20)]
     with locked(folder.state, 0) as store:
         begin(folder, store, [RosterEntry(one, f"host-{index % 2}") for index, one in enumerate(people)], NOW)
+        assert [store.member(one).place for one in people] == list(range(1, len(people) + 1))  # type: ignore[union-attr]
         with pytest.raises(AuthorityError, match="host-0 means 10 identities"):
             revoke(store, "host-0", NOW)
         assert len(revoke(store, people[1].hex()[:10].upper(), NOW)) == 1

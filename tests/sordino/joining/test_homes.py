@@ -1,0 +1,271 @@
+"""Processes that are started alike: each takes a home of its own and goes on as who it was; parts go by place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sordino.joined_home
+import sordino.joining_homes as homes_module
+from client.configuration import load
+from client.enrolment import EnrolmentRefused
+from sordino.authority.desk import Desk
+from sordino.authority.folder import AuthorityKeys, AuthorityTable, write_folder
+from sordino.authority.roster import begin
+from sordino.authority.store import admitted, locked
+from sordino.exit_codes import Failure
+from sordino.joined_home import BY_PLACE, JoinedHome, open_home
+from sordino.joining import finish_joining
+from sordino.joining_homes import take_home
+from sordino.joining_places import get_place
+from tests.server.enrolment_port import STUDY, Authority
+from tests.sordino.joining.joining_at_a_port import Joining
+
+
+class Containers:
+    """What they share: the folder of homes, and the authority's desk."""
+
+    def __init__(self, joining: Joining, short: Path, held: list[int]) -> None:
+        self.joining, self.homes, self.desk = joining, joining.work / "homes", short / "desk"
+        self.held, self.told = held, list[dict[str, Any]]()
+        settings = AuthorityTable(study=STUDY, coordinator=joining.where.address, places=3)
+        keys = AuthorityKeys(joining.authority.signing, joining.authority.tls)
+        self.folder = write_folder(short / "authority", settings, keys)
+        with locked(self.folder.state) as store:
+            begin(self.folder, store, (), 1.0)
+        self.open = Desk(self.folder, self.desk, self.told.append)
+
+    def start(self, **changes: Any) -> str:
+        """A container; the name of its home."""
+        desk = changes.pop("desk", self.desk)
+        options = self.joining.options(**({"code": "", "home": None, "part": BY_PLACE} | changes))
+        path = get_place(options, self.joining.said.append, desk=desk, homes=self.homes)
+        home = open_home(path)
+        assert home is not None
+        assert home.complete
+        with locked(self.folder.state) as store:  # the port's authority keeps no list of its members
+            store.write(admitted(home.identity, path.name, True, 1.0))
+        return path.name
+
+    def end_all(self) -> None:
+        """As the kernel does it when a process ends."""
+        while self.held:
+            os.close(self.held.pop())
+
+    def codes(self) -> int:
+        return sum("handed_out" in one for one in self.told)
+
+    def write(self, statement: str, name: str) -> None:
+        home = open_home(self.homes / name)
+        assert home is not None
+        with locked(self.folder.state) as store:
+            store.write((statement, (home.identity,)))
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Locks that this process holds, which it otherwise does until it ends."""
+    found, real = list[int](), homes_module._keep
+
+    def keep(descriptor: int) -> None:
+        real(descriptor)
+        found.append(descriptor)
+
+    monkeypatch.setattr(homes_module, "_keep", keep)
+    yield found
+    for descriptor in found:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def containers(joining: Joining, held: list[int]) -> Iterator[Containers]:
+    with tempfile.TemporaryDirectory(prefix="homes-") as short:  # a socket's name has at most 107 bytes
+        found = Containers(joining, Path(short), held)
+        yield found
+        found.open.close()
+
+
+def test_each_takes_a_home_and_goes_on_as_who_it_was(containers: Containers) -> None:
+    assert [containers.start(), containers.start()] == ["home-01", "home-02"]
+    first = open_home(containers.homes / "home-01")
+    containers.end_all()
+    assert containers.start() == "home-01"
+    assert open_home(containers.homes / "home-01") == first
+    assert containers.start(code=containers.joining.authority.code().to_text(), desk=None) == "home-02"
+    assert containers.codes() == 2  # the two that were made
+    containers.open.close()  # the authority is switched off
+    containers.end_all()
+    assert containers.start() == "home-01"
+    assert containers.start(desk=None, address="") == "home-02"
+    with pytest.raises(Failure, match=r"no home in .* is free: start this with --desk"):
+        containers.start(desk=None, address="")
+
+
+def test_a_home_that_is_of_no_use_is_left_to_itself(containers: Containers) -> None:
+    """By the authority's word alone. What the home holds stays as it is: its ledger says what was spent."""
+    containers.start()
+    containers.write("UPDATE members SET revoked = 2.0 WHERE identity = ?", "home-01")
+    (containers.homes / "aside").mkdir()
+    (containers.homes / "aside" / "note").write_text("mine")
+    before = {path: path.read_bytes() for path in (containers.homes / "home-01").rglob("*") if path.is_file()}
+    containers.end_all()
+    assert containers.start() == "home-02"
+    said = "\n".join(containers.joining.said)
+    assert "home-01 is left out: its identity was revoked" in said
+    assert before == {path: path.read_bytes() for path in (containers.homes / "home-01").rglob("*") if path.is_file()}
+    containers.write("DELETE FROM members WHERE identity = ?", "home-02")
+    containers.end_all()
+    assert containers.start() == "home-03"
+    assert "home-02 is left out: the authority doesn't know its identity" in "\n".join(containers.joining.said)
+    containers.end_all()
+    stranger = Authority().code().to_text()
+    with pytest.raises(EnrolmentRefused, match="another authority than the join code names"):
+        containers.start(code=stranger, desk=None)
+    assert "home-03 is left out: it belongs to another authority" in "\n".join(containers.joining.said)
+    containers.end_all()
+    with pytest.raises(Failure, match="no home in"):
+        containers.start(address="localhost:1", desk=None)
+    assert f"belongs to the coordinator at {containers.joining.where.address}" in containers.joining.said[-1]
+
+
+def test_what_fails_before_there_is_a_folder_uses_up_no_place(containers: Containers) -> None:
+    """However often a container is started again; the places are three."""
+    refuses = containers.joining.work / "mine.toml"
+    refuses.write_text("[policy]\nmax_epsilon = 1\nmin_honest_survivors = 2\n")
+    for _ in range(5):
+        with pytest.raises(Failure, match="your policy refuses this study"):
+            containers.start(policy_file=refuses)
+        containers.end_all()
+        while sum("taken_back" in one for one in containers.told) < containers.codes():
+            time.sleep(0.01)
+    assert containers.codes() == 5
+    assert containers.start() == "home-01"
+
+
+def test_without_homes_the_folder_goes_on_too(containers: Containers) -> None:
+    joining = containers.joining
+
+    def join(home: Path | None) -> Path:
+        options = joining.options(code="", home=home)
+        return get_place(options, joining.said.append, desk=containers.desk, homes=None)
+
+    assert join(joining.home) == join(joining.home) == joining.home
+    assert join(None) == join(None) == Path(STUDY)
+    assert containers.codes() == 2
+
+
+def test_nobody_shares_a_home(tmp_path: Path, held: list[int]) -> None:
+    """Ten that begin in the same moment, with nothing there but the folder they share."""
+    taken, barrier = list[Path](), threading.Barrier(10)
+
+    def begin_one() -> None:
+        barrier.wait()
+        taken.append(
+            take_home(
+                tmp_path / "homes", address=None, authority=lambda key: True, desk=None, begin=True, say=print
+            )[0]
+        )
+
+    threads = [threading.Thread(target=begin_one) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(path.name for path in taken) == [f"home-{number:02}" for number in range(1, 11)]
+
+
+def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held: list[int]) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from sordino.joining_homes import take_home\n"
+        "take_home(Path(sys.argv[1]), address=None, authority=bool, desk=None, begin=True, say=print)\n"
+        "os.execv(sys.executable, [sys.executable, '-S', '-c', 'print(1, flush=True); import time; time.sleep(60)'])"
+    )
+
+    def next_one() -> str:
+        options: dict[str, Any] = {"address": None, "authority": bool, "desk": None, "begin": True, "say": print}
+        return take_home(tmp_path / "homes", **options)[0].name
+
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "homes")], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        assert next_one() == "home-02"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+    assert next_one() == "home-01"
+
+
+# ---------------------------------------------------------------- her part of the data
+
+
+def test_her_part_goes_by_her_place(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ninth of seven parts begins again; the command that is given again says the same."""
+    real = Authority.answer
+    monkeypatch.setattr(Authority, "answer", lambda self, *args, **more: real(self, *args, **more, place=9))
+    joining.join(part=BY_PLACE)
+    assert "by your place on the roster" in " ".join(" ".join(joining.said).split())
+    assert load(joining.home).participants[0].part == 1
+    assert "part = 1  # her place on the roster is 9\n" in (joining.home / "host.toml").read_text()
+    assert joining.join(part=BY_PLACE) == joining.join(part=2) == joining.home
+    with pytest.raises(Failure, match="with --part 2, not --part 3"):
+        joining.join(part=3)
+
+
+def test_a_part_that_was_chosen_is_not_given_by_place(joining: Joining) -> None:
+    joining.join(part=3)
+    with pytest.raises(Failure, match="with --part 3, not --part place"):
+        joining.join(part=BY_PLACE)
+
+
+def test_her_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the answer can't be kept, the same command goes on, to the same part."""
+    import wire.durable
+
+    real, writes = wire.durable.replace_durably, 0
+    for fails in range(3):
+
+        def full(path: Path, data: bytes, **more: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes > fails:  # noqa: B023
+                raise OSError(28, "No space left on device")
+            real(path, data, **more)
+
+        monkeypatch.setattr(wire.durable, "replace_durably", full)
+        writes = 0
+        with pytest.raises(Failure, match="run the same command again"):
+            joining.join(part=BY_PLACE)
+        monkeypatch.setattr(wire.durable, "replace_durably", real)
+        home = open_home(joining.home)
+        assert home is not None
+        assert home.by_place
+        assert not home.complete
+    finish_joining(joining.home, joining.said.append)
+    assert load(joining.home).participants[0].part == 0
+
+
+def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupt(home: JoinedHome, say: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sordino.joining, "_wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        unsigned.join(part=BY_PLACE)
+    home = open_home(unsigned.home)
+    assert home is not None
+    with pytest.raises(Failure, match="of a release that tells none: put a number"):
+        home.finish(b"certificate", "laptop", "laptop", 0)
+    assert not home.complete
+    with pytest.raises(Exception, match="part"):  # and nothing trains on a part that isn't known
+        load(unsigned.home)

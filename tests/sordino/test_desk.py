@@ -1,0 +1,247 @@
+"""The authority's desk: a code for whoever opens its socket, never more than places, and a slow one holds nobody up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sordino.authority.desk as desk_module
+import sordino.joining_desk as visits
+from sordino.authority.desk import Desk
+from sordino.authority.folder import AuthorityError, AuthorityFolder
+from sordino.authority.invitations import revoke
+from sordino.authority.store import locked
+from sordino.cli.authority import _rest
+from sordino.exit_codes import ExitCode, Failure
+from sordino.joining_desk import code_from_desk, state_at_desk
+from tests.sordino.authority_in_memory import NOW, Office, make_office, participant
+from wire.enrolment import JoinCode
+
+
+class Front:
+    """A desk with its authority."""
+
+    def __init__(self, office: Office, folder: Path) -> None:
+        self.office, self.path, self.told = office, folder / "desk", list[dict[str, Any]]()
+        self.open = self.desk()
+
+    def desk(self, path: Path | None = None, folder: AuthorityFolder | None = None) -> Desk:
+        return Desk(folder or self.office.folder, path or self.path, self.told.append, clock=lambda: self.office.now)
+
+    def code(self, *, keep: bool = True) -> JoinCode:
+        with code_from_desk(self.path, self.told.append) as given:  # type: ignore[arg-type]
+            if keep:
+                given.keep()
+            return JoinCode.from_text(given.code)
+
+    def wait_for(self, what: str) -> None:
+        ends = time.monotonic() + 20
+        while not any(what in one for one in self.told):
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
+    monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.0)
+    with tempfile.TemporaryDirectory(prefix="desk-") as short:  # a socket's name has at most 107 bytes
+        found = Front(make_office(tmp_path / "authority", places=2), Path(short))
+        yield found
+        found.open.close()
+
+
+def test_a_code_of_the_desk_is_as_good_as_any(front: Front) -> None:
+    assert stat.S_IMODE(front.path.stat().st_mode) == 0o660
+    assert not front.open.busy()
+    alice = participant(1)
+    code = front.code()
+    assert front.open.busy()
+    request = alice.join(code)
+    front.office.attend(request)
+    answer = front.office.answer(request)
+    assert answer is not None
+    assert (answer.accepted, answer.place) == (True, 1)
+    assert front.told == [{"handed_out": code.code_id.hex()}]  # and nothing of the code itself
+    late = participant(2).join(front.code())
+    front.office.now += desk_module.VALID_S + 61
+    front.office.attend(late)
+    refused = front.office.answer(late)
+    assert refused is not None
+    assert "had expired" in refused.reason
+    front.open.close()
+    assert not front.path.exists()
+
+
+def test_never_more_codes_than_places(front: Front) -> None:
+    """A member or an open code for each place; one that nobody keeps is taken back."""
+    request = participant(1).join(front.code())
+    front.office.attend(request)
+    lost = front.code(keep=False)
+    front.wait_for("taken_back")
+    assert front.told[-1] == {"taken_back": lost.code_id.hex()}
+    front.office.attend(participant(2).join(lost))
+    assert len(front.office.roster()) == 1
+    front.code()
+    for _ in range(3):
+        with pytest.raises(Failure, match="gives no code: all 2 places are taken") as error:
+            front.code()
+        assert error.value.code == ExitCode.INPUT
+    assert sum("refused" in one for one in front.told) == 1  # who asks again and again fills no log
+    front.office.now += desk_module.VALID_S + 61  # the open one has expired
+    front.code()
+
+
+def test_many_at_once_share_the_places(front: Front) -> None:
+    front.open.close()
+    folder = make_office(front.office.folder.path.with_name("larger"), places=7).folder
+    desk, got = front.desk(folder=folder), list[str]()
+
+    def ask() -> None:
+        with contextlib.suppress(Failure):
+            got.append(front.code().to_text())
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    desk.close()
+    assert len(got) == len(set(got)) == 7
+
+
+def test_who_says_nothing_holds_nobody_up(front: Front) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect(str(front.path))
+        begun = time.monotonic()
+        front.code()
+        assert time.monotonic() - begun < desk_module.ASKS_S
+
+
+def test_codes_come_one_after_the_other(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.15)
+    begun = time.monotonic()
+    front.code()
+    front.code()
+    assert time.monotonic() - begun >= 0.3
+
+
+@pytest.mark.parametrize("said", [b"", b"\n", b"[]\n", b'{"want": "gold"}\n', b"x" * 5000, b"[" * 900 + b"\n"], ids=len)
+def test_nonsense_gets_no_code(front: Front, said: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as visitor:
+        visitor.settimeout(10)
+        visitor.connect(str(front.path))
+        with contextlib.suppress(BrokenPipeError):
+            visitor.sendall(said)
+            visitor.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert b"code" not in visitor.recv(4096)
+    assert front.told == []
+    front.code()
+
+
+def test_who_has_a_place_is_told_by_the_authority(front: Front) -> None:
+    alice, key = participant(1), front.office.public.hex()
+    assert state_at_desk(front.path, alice.identity.public) == ("unknown", key)
+    front.office.attend(alice.join(front.code()))
+    assert state_at_desk(front.path, alice.identity.public) == ("member", key)
+    with locked(front.office.folder.state) as store:
+        revoke(store, "laptop", NOW)
+    assert state_at_desk(front.path, alice.identity.public) == ("revoked", key)
+    front.open.close()
+    assert state_at_desk(front.path, alice.identity.public) is None
+
+
+def test_where_a_desk_can_stand(front: Front, tmp_path: Path) -> None:
+    with pytest.raises(AuthorityError, match="another process listens there"):
+        front.desk()
+    front.code()  # the first one still does
+    stale = front.path.with_name("stale")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(stale))
+    again = front.desk(stale)
+    again.close()
+    (front.path.with_name("file")).write_text("mine")
+    for path, told in (
+        (front.path.with_name("file"), "is no socket"),
+        (front.path.with_name("none") / "desk", "No such file"),
+        (front.path.with_name("x" * 120), "too long"),
+    ):
+        with pytest.raises(AuthorityError, match=told):
+            front.desk(path)
+    assert sorted(one.name for one in front.path.parent.iterdir()) == ["desk", "file"]
+    unlimited = make_office(tmp_path / "unlimited").folder
+    with pytest.raises(AuthorityError, match=r"set places in .*authority.toml"):
+        front.desk(front.path.with_name("other"), unlimited)
+
+
+def test_a_desk_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visits, "OPENS_POLL_S", 0.02)
+    front.open.close()
+    timer = threading.Timer(0.2, lambda: setattr(front, "open", front.desk()))
+    timer.start()
+    front.code()
+    timer.join()
+    assert "Waiting for the authority's desk" in str(front.told[0])
+    assert front.path.name in str(front.told[0])
+    front.open.close()
+    monkeypatch.setattr(visits, "OPENS_S", 0.05)
+    with pytest.raises(Failure, match="nobody listens at the desk") as error:
+        front.code()
+    assert error.value.code == ExitCode.NETWORK
+
+
+@pytest.mark.parametrize("said", [b"", b"hello\n", b"[]\n", b'{"code": 3}\n'], ids=len)
+def test_something_else_than_a_desk(front: Front, said: bytes) -> None:
+    path = front.path.with_name("other")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def answer() -> None:
+            visitor, _ = listener.accept()
+            with visitor:
+                visitor.recv(4096)
+                visitor.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Failure, match=r"gave no answer|no authority's desk"), code_from_desk(path, print):
+            pass
+        thread.join()
+
+
+def test_the_authority_looks_sooner_when_a_code_is_out(front: Front) -> None:
+    begun = time.monotonic()
+    front.code()
+    _rest(threading.Event(), 60, front.open)
+    assert time.monotonic() - begun < 10
+    stopped = threading.Event()
+    stopped.set()
+    _rest(stopped, 60, None)
+    assert time.monotonic() - begun < 20
+
+
+def test_codes_are_never_told(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
+    from sordino.cli.authority import _tell_desk
+
+    code = front.code()
+    for as_json in (False, True):
+        for news in (front.told[0], {"taken_back": code.code_id.hex()}, {"refused": "all 2 places are taken"}):
+            _tell_desk(news, as_json)
+    out = capsys.readouterr().out
+    assert json.loads(out.splitlines()[3])["desk"] == {"handed_out": code.code_id.hex()}
+    assert f"handed out the code {code.code_id.hex()[:8]}" in out
+    assert code.to_text()[6:17] not in out
+    assert code.secret.hex() not in out
