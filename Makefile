@@ -23,10 +23,11 @@ SCRIPTS ?= 10000
 SCRIPTS_ARGS ?=
 ADVERSARY_ARGS ?=
 METHODS_ARGS ?=
+EDGE_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean
+.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean edge-test
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -85,6 +86,9 @@ adversary: .venv/.stamp ## coordinators and participants that cheat, and what na
 
 methods: .venv/.stamp ## every method, clip rule and statistic over the real protocol; METHODS_ARGS=--large: the papers' models too
 	@.venv/bin/python -m tests.methods $(METHODS_ARGS)
+
+edge-test: .venv-demo/.stamp ## an arm64 client in 256 MB, a participant behind 2 Mbit/s (Docker, root; ten minutes the first time)
+	@OPENBLAS_NUM_THREADS=1 .venv-demo/bin/python deploy/edge/edge_test.py $(EDGE_ARGS)
 
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)

@@ -159,12 +159,12 @@ def log_lines(text: str) -> list[dict[str, Any]]:
 def container(image: str, home: Path) -> Iterator[str]:
     """A client's container with the limits of a small device."""
     name = f"sordino-edge-test-{os.getpid()}"
-    user = f"{os.getuid()}:{os.getgid()}"
+    user = f"{os.getuid()}:{os.getgid()}"  # whose the host's folder is; the image's own folders are another's
     run(
         *("docker", "run", "--detach", "--name", name, "--network", "host", "--user", user, "--read-only"),
         *("--tmpfs", "/tmp", "--memory", f"{MEMORY_MB}m", "--memory-swap", f"{MEMORY_MB}m", "--cpus", str(CPUS)),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--volume", f"{home}:/var/lib/sordino/clients"),
-        *(image, "join", "--service", "--home", "/var/lib/sordino/clients"),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--volume", f"{home}:/participant"),
+        *(image, "join", "--service", "--home", "/participant"),
     )
     try:
         yield name
@@ -185,6 +185,14 @@ def group_peak_mb(pid: int) -> float | None:
         if file.exists():
             return int(file.read_text()) / 1e6
     return None
+
+
+def logs_of(name: str) -> str:
+    return subprocess.run(["docker", "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+
+
+def running_now(name: str) -> bool:
+    return run("docker", "inspect", "--format", "{{.State.Running}}", name).strip() == "true"
 
 
 def build(image: str) -> None:
@@ -224,9 +232,15 @@ def test_container(checks: Checks, image: str | None, work: Path) -> None:
     with ExitStack() as running:
         coordinator = running.enter_context(study.served(**slow))
         name = running.enter_context(container(image, study.hosts[0]))
+        begun = time.monotonic()
+        while "study accepted" not in logs_of(name):  # the coordinator would begin with the quorum otherwise
+            if time.monotonic() - begun > 300 or not running_now(name):
+                raise Missing(f"the container doesn't get to the study: {logs_of(name)[-600:]}")
+            time.sleep(1)
+        checks.row("from its start to the study accepted", f"{time.monotonic() - begun:.0f} s")
         for host in range(1, PARTICIPANTS):
             running.enter_context(study.joined(host))
-        ends = time.monotonic() + 900
+        ends = time.monotonic() + 600
         while coordinator.poll() is None and time.monotonic() < ends:
             pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", name))
             if pid:
@@ -234,10 +248,12 @@ def test_container(checks: Checks, image: str | None, work: Path) -> None:
                 resident = max(resident, peak_resident_mb(pid) or 0.0)
                 cpu = max(cpu, cpu_seconds(pid) or 0.0)
             time.sleep(0.3)
-        time.sleep(2)  # it ends by itself, after the coordinator
+        ends = time.monotonic() + 30
+        while running_now(name) and time.monotonic() < ends:  # it ends by itself, after the coordinator
+            time.sleep(0.5)
         state = json.loads(run("docker", "inspect", "--format", "{{json .State}}", name))
-        said = subprocess.run(["docker", "logs", name], capture_output=True, text=True)
-        ended, logs = coordinator.poll(), log_lines(said.stderr)
+        said = logs_of(name)
+        ended, logs = coordinator.poll(), log_lines(said)
         study.wait(coordinator, 1)
     with_it = [one for one in logs if one.get("event") == "round over" and "sum_of" in one]
     seconds = [sum(one["phase_seconds"].values()) for one in study.rounds()]
@@ -248,7 +264,10 @@ def test_container(checks: Checks, image: str | None, work: Path) -> None:
     checks.row("most resident memory, the emulator included", f"{resident:.0f} MB")
     checks.row("processor time in all, as run here", f"{cpu:.1f} s")
     code, short = state["ExitCode"], state["OOMKilled"]
-    checks.row("how it ended", f"exit code {code}{', out of memory' if short else ''}", code == 0 and not short)
+    how = "it still runs" if state["Running"] else f"exit code {code}{', out of memory' if short else ''}"
+    checks.row("how it ended", how, how == "exit code 0")
+    if checks.wrong:
+        print(said.strip()[-1500:])
 
 
 def listed(seconds: Sequence[float]) -> str:
