@@ -33,12 +33,14 @@ import numpy as np
 from learning.checkpoints import load_checkpoint
 from learning.task import make_task
 from learning.parameters import flatten
+from mechanisms.plan import Plan
 import tomllib
 
 home = Path(sys.argv[1])
 study = tomllib.loads((home / "study.toml").read_text())
 before = flatten(make_task(study["study"]["task"], study["task"]).initial_parameters())
-local_stddev = float(sys.argv[2])
+plan = Plan.from_json(sys.stdin.readline())
+local_stddev = plan.granularity * float(plan.local_variance) ** 0.5
 for line in sys.stdin:
     row = json.loads(line)
     name = home / "coordinator" / "checkpoints" / f"round-{row['round']:06d}.npz"
@@ -186,10 +188,8 @@ class Run:
             "exec", coordinator, "sordino", "transcript", "verify", *transcripts,
             "--authority", f"{home}/coordinator/authority.pub",
         )
-        rows = "\n".join(json.dumps({"round": one["round"], "u3": one["u3"]}) for one in rounds)
-        said = docker(
-            "exec", "-i", coordinator, "python3", "-c", _SUMS, home, str(plan["local_stddev"]), stdin=rows
-        )
+        rows = [json.dumps(plan), *(json.dumps({"round": one["round"], "u3": one["u3"]}) for one in rounds)]
+        said = docker("exec", "-i", coordinator, "python3", "-c", _SUMS, home, stdin="\n".join(rows) + "\n")
         ratios = [row for row in map(json.loads, said.splitlines()) if row["ratio"] is not None]
         wrong = [row for row in ratios if not 0.75 < row["ratio"] < 1.35]
         if wrong or len(ratios) < len(rounds) - 1:
@@ -226,7 +226,7 @@ def main() -> int:
             run = Run(under)
             try:
                 run.all(build=not asked.no_build)
-            except (ComposeError, KeyboardInterrupt):
+            except BaseException:
                 logs = under.logs()
                 if asked.keep_logs:
                     open(asked.keep_logs, "w").write(logs)  # noqa: SIM115
