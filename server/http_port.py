@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,12 +23,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mechanisms.statement import LOTTERY
 from server.configuration import StudyConfiguration
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.study import Study
 from server.study_progress import FINISHED
 from wire.settings_file import split_address
+
+log = structlog.get_logger()
 
 MOST_CONNECTIONS: Final = 32
 CONNECTION_S: Final = 10.0
@@ -125,6 +129,8 @@ class HttpPort:
         """What the journal says is shown from here on."""
         self._journal = journal
         self.metrics.restored(study, journal)
+        if study.terms.plan.sampling == LOTTERY:
+            log.warning("for whoever reads metrics epsilon_coordinator counts: who is missing when tells of cohorts")
 
     def serving(self, enrolment: Requests | None = None) -> None:
         """The session port is open."""
