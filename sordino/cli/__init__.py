@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         sordino.check_rooms()
+        _check_processor()
         if arguments is None:  # the process is ours
             leave_no_core()  # whatever the verb: most of them hold a key at some time
         code = _invoke(given)
@@ -108,6 +109,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # that was executed, as each dataclass is while modules load (CPython's run_eval_code_obj). The next text resets it.
     exec("")
     sys.exit(code)
+
+
+def _check_processor() -> None:
+    """Before numpy is loaded, which ends the process without a word on a processor that is too old for it.
+
+    Raises:
+        Failure: it is too old, and nobody said that numpy was built for it.
+    """
+    from client.processor import too_old
+
+    why = None if os.environ.get("SORDINO_ANY_PROCESSOR") else too_old()
+    if why is not None:
+        raise Failure(ExitCode.INPUT, f"{why}.")
 
 
 @cache
