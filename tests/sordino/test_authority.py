@@ -223,8 +223,8 @@ def test_places_in_a_store_from_before_there_were_any(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(keys.state, isolation_level=None)) as old:
         old.executescript(
             "CREATE TABLE old (identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, "
-            "joined REAL NOT NULL, revoked REAL) WITHOUT ROWID; INSERT INTO old SELECT identity, host, by_code, joined, "
-            "revoked FROM members; DROP TABLE members; ALTER TABLE old RENAME TO members; PRAGMA user_version=1"
+            "joined REAL NOT NULL, revoked REAL) WITHOUT ROWID; "
+            "INSERT INTO old SELECT identity, host, by_code, joined, revoked FROM members; DROP TABLE members; ALTER TABLE old RENAME TO members; PRAGMA user_version=1"
         )
     for _ in range(2):
         with locked(keys.state) as store:
