@@ -1,4 +1,4 @@
-"""``sordino loadtest``: real processes, planned dropouts, checked sums."""
+"""``sordino loadtest``: real processes, planned dropouts and other faults, checked sums."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "loadtest"
+STYLES: Final = ("disconnect", "silent")
 HELP = (
     "Load a real coordinator process with many real participants, some of whom leave, and check every sum.\n\nEach "
     "participant has its own identity, TLS channel, study document, roster and model; they share a process and its "
@@ -23,7 +24,11 @@ HELP = (
     "the rounds so far have shown. All parts run on this machine, in a temporary folder unless --out names one.\n\n"
     "With --drop-style disconnect a participant closes its connection before it "
     "answers, or in the middle of its upload, and comes back for the next round; with silent it stays connected and "
-    "never answers, so the coordinator waits for the phase's deadline."
+    "never answers, so the coordinator waits for the phase's deadline.\n\n"
+    "Further faults are written name=value,name=value: --stragglers share=0.05,from_s=2,to_s=10 (answer late); --link "
+    "share=0.3,latency_ms=80,mbit_s=2,loss=0.01,resets_per_min=1 (through a proxy); --storm round=2,at=between (all "
+    "connections are reset at once); --cheats share=0.1; --availability online_s=60,offline_s=20 (come and go), or "
+    "trace=FILE. --scenario reads all of it from a file. docs/load_tests.md describes each."
 )
 EPILOG = (
     "Example: [bold]sordino loadtest --clients 200 --dim 100000 --drop 0.1 --max-p95 15 --out load[/bold]\n\n"
@@ -39,12 +44,31 @@ EPILOG = (
 )
 
 
+_FAULT: Final = "NAME=VALUE,..."
+_BOUNDS: Final = "Bounds (broken: exit code 1)"
+_FAULTS: Final = "Faults"
+
+
 def run(
-    clients: Annotated[int, typer.Option(min=3, max=65_519, help="Participants in all.")] = 50,
-    processes: Annotated[int, typer.Option(min=1, help="Client processes that they are spread over.")] = 4,
-    dim: Annotated[int, typer.Option(min=1, max=1 << 28, help="Values of a vector, before padding.")] = 10_000,
-    bits: Annotated[int, typer.Option(min=1, max=62, help="Bits of one value on the wire.")] = 20,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to begin; one that aborts counts.")] = 5,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Options from a file; those on the command line come first."),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=3, max=65_519, help="Participants in all.", show_default="50")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Client processes that they are spread over.", show_default="4")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, max=1 << 28, help="Values of a vector, before padding.", show_default="10000")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(min=1, max=62, help="Bits of one value on the wire.", show_default="20")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds to begin; one that aborts counts.", show_default="5")
+    ] = None,
     drop: Annotated[
         float | None, typer.Option(help="Share of the participants that leave in each round.", show_default="0.1")
     ] = None,
@@ -56,25 +80,131 @@ def run(
             help="Where they leave: advertise-keys, share-keys, masked-input, consistency-check, unmasking, or any.",
         ),
     ] = None,
-    drop_style: Annotated[str, typer.Option(metavar="disconnect|silent", help="How they leave.")] = "disconnect",
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of vectors and dropouts.")] = 1,
+    drop_style: Annotated[
+        str | None,
+        typer.Option(
+            metavar="disconnect|silent|both",
+            help="How they leave; both only with --sweep, one after the other.",
+            show_default="disconnect",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**63 - 1, help="Of vectors, dropouts and other faults.", show_default="1"),
+    ] = None,
     deadline: Annotated[
         float | None,
         typer.Option(min=0.1, max=86_400, help="Seconds of each phase.", show_default="60, or 10 if silent"),
     ] = None,
-    max_p95: Annotated[
-        float | None, typer.Option(min=0, help="Fail when the 95th percentile of a round's seconds is above.")
+    resume: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=3600,
+            help="Seconds for which a connection that broke keeps its place in a round.",
+            show_default="0; 2 where links have resets and with storms",
+        ),
     ] = None,
-    min_completed: Annotated[int | None, typer.Option(min=0, help="Fail when fewer rounds end in a sum.")] = None,
+    pause: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=604_800,
+            help="Seconds between rounds.",
+            show_default="0; 1 where something happens between them",
+        ),
+    ] = None,
+    stragglers: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_FAULT, help="Who answers late in each round: share, from_s, to_s, at.", rich_help_panel=_FAULTS
+        ),
+    ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_FAULT,
+            help="A bad link for a share: latency_ms, jitter_ms, mbit_s, loss, resets_per_min; can be repeated.",
+            rich_help_panel=_FAULTS,
+        ),
+    ] = None,
+    storm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_FAULT,
+            help="Connections are gone at once: round, share, at (between or a phase), for_s (a black hole instead of "
+            "resets); can be repeated.",
+            rich_help_panel=_FAULTS,
+        ),
+    ] = None,
+    crash: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="ROUND",
+            help="Kill the coordinator at the end of this round and start it again; can be repeated.",
+            rich_help_panel=_FAULTS,
+        ),
+    ] = None,
+    cheats: Annotated[
+        str | None,
+        typer.Option(metavar=_FAULT, help="Who cheats: share, ways (a+b, or any).", rich_help_panel=_FAULTS),
+    ] = None,
+    availability: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_FAULT,
+            help="Who is there when: online_s, offline_s, shape (Weibull), or trace=FILE.",
+            rich_help_panel=_FAULTS,
+        ),
+    ] = None,
+    noise: Annotated[
+        bool | None,
+        typer.Option(
+            "--noise",
+            help="Real noise on updates of zero: each sum is held against the deviation that was planned, not word "
+            "for word.",
+            show_default=False,
+        ),
+    ] = None,
+    max_p95: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Fail when the 95th percentile of a round's seconds is above.", rich_help_panel=_BOUNDS
+        ),
+    ] = None,
+    min_completed: Annotated[
+        int | None, typer.Option(min=0, help="Fail when fewer rounds end in a sum.", rich_help_panel=_BOUNDS)
+    ] = None,
+    min_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Fail when a smaller share of rounds ends in a sum.", rich_help_panel=_BOUNDS),
+    ] = None,
+    max_rss: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MB", help="Fail when the coordinator takes more.", rich_help_panel=_BOUNDS),
+    ] = None,
+    max_unplanned: Annotated[
+        int | None,
+        typer.Option(min=0, help="Fail when more dropouts have no planned cause.", rich_help_panel=_BOUNDS),
+    ] = None,
+    noise_within: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SHARE",
+            help="Fail when the noise is further from what was planned; 0.01 is 1 %.",
+            rich_help_panel=_BOUNDS,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="New or empty folder for result.json, the figure, the study and its logs."),
+        typer.Option(metavar="DIR", help="New or empty folder for result.json, figures, the study and its logs."),
     ] = None,
     sweep: Annotated[
         bool,
         typer.Option(
             "--sweep",
-            help="Repeat with drop 0.1, 0.2 and 0.3 at each single phase, and print a Markdown table; "
+            help="Repeat with drop 0.05, 0.1, 0.2 and 0.3 at each single phase, and print a Markdown table; "
             "takes no --drop and no --at.",
         ),
     ] = False,
@@ -83,32 +213,32 @@ def run(
     from sordino.loadtest.display import LoadDisplay
     from sordino.loadtest.options import LoadOptions
     from sordino.loadtest.run import run_load_test
+    from sordino.loadtest.scenario import fields_of, read_scenario
 
     if sweep and (drop is not None or at is not None):
         given = " and ".join(name for name, value in (("--drop", drop), ("--at", at)) if value is not None)
         raise Failure(
             ExitCode.INPUT,
-            f"--sweep goes through every phase with 10, 20 and 30 %, and can't be used with {given}. Leave out one "
+            f"--sweep goes through every phase with 5, 10, 20 and 30 %, and can't be used with {given}. Leave out one "
             "or the other.",
         )
     signal.signal(signal.SIGTERM, _terminate)
-    options = LoadOptions(
-        clients=clients,
-        processes=processes,
-        dim=dim,
-        bits=bits,
-        rounds=rounds,
-        drop=0.1 if drop is None else drop,
-        at="any" if at is None else at,
-        drop_style=drop_style,
-        seed=seed,
-        deadline_s=deadline,
-        out=out,
-        max_p95_s=max_p95,
-        min_completed=min_completed,
+    plain = {"clients": clients, "processes": processes, "dim": dim, "bits": bits, "rounds": rounds, "seed": seed}
+    plain |= {"drop": drop, "at": at, "deadline": deadline, "resume": resume, "pause": pause, "noise": noise}
+    bounds = {"max_p95": max_p95, "min_completed": min_completed, "min_share": min_share, "max_rss": max_rss}
+    bounds |= {"max_unplanned": max_unplanned, "noise_within": noise_within}
+    faults = {"stragglers": stragglers, "link": link or None, "storm": storm or None, "crash": crash or None}
+    faults |= {"cheats": cheats, "availability": availability}
+    both = drop_style == "both"
+    style = {"drop_style": None if both else drop_style}
+    fields = ({} if scenario is None else read_scenario(scenario)) | fields_of(
+        plain | bounds | faults | style, "the command line"
     )
+    if both and not sweep:
+        raise Failure(ExitCode.INPUT, "--drop-style both is for --sweep. Choose disconnect or silent.")
+    options = LoadOptions(out=out, **fields)
     if sweep:
-        return _sweep(options, as_json)
+        return _sweep(options, as_json, STYLES if both else ())
     options.check()
     options.check_can_end()
     with LoadDisplay(plain=as_json) as display:
@@ -120,12 +250,12 @@ def run(
     return _judge(result)
 
 
-def _sweep(options: Any, as_json: bool) -> int:
+def _sweep(options: Any, as_json: bool, styles: tuple[str, ...]) -> int:
     from sordino.loadtest.display import LoadDisplay
     from sordino.loadtest.sweep import markdown, run_sweep
 
     with LoadDisplay(plain=True) as display:
-        result = run_sweep(options, display)
+        result = run_sweep(options, display, styles)
     typer.echo(json.dumps(result) if as_json else markdown(result["runs"], result["incomplete"]))
     return _judge(result)
 
@@ -150,8 +280,8 @@ def _tell(result: dict[str, Any], out: Path | None) -> None:
         console.print(round_table(result))
     typer.echo("\n" + "\n".join(final_lines(result)))
     if out is not None:
-        figure = "round-time-by-phase.svg and .png, " if result["rounds"] else ""
-        typer.echo(f"kept                {out}: result.json, {figure}logs, study")
+        figures = "figures (SVG and PNG), " if result["rounds"] else ""
+        typer.echo(f"kept                {out}: result.json, {figures}logs, study")
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -4,22 +4,28 @@
 
 HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
 identity: its TLS channel, its study document, roster and models, fetched and verified by itself. What differs from
-deployment is the vector, which the parent can compute too, and that a participant leaves where the schedule says.
+deployment is the vector, which the parent can compute too, and that a participant leaves, is late, cheats or is away
+where the schedule says. Whose link is a bad one connects through a proxy in this process. SIGUSR1 brings the next
+storm. At its end the process leaves `CONNECTIONS_FILE` in its folder: what it was told when it could not connect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import math
 import os
+import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import uvloop
@@ -32,11 +38,15 @@ from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
 from client.participant_host import BAD_INPUT, JoinError, ParticipantHost, run_until_told
-from client.settings import HostSettings
+from client.settings import HostedParticipant, HostSettings
+from client.unreachable import Trouble
 from learning.datasets import Dataset
 from secagg.client_phases import Masking
 from secagg.masking import choose_keystream
-from sordino.loadtest.options import TASK, LoadOptions
+from sordino.loadtest.cheats import messages_of, upload_of
+from sordino.loadtest.faults import Delay, Storm
+from sordino.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
+from sordino.loadtest.proxy import CALM, TcpProxy
 from sordino.loadtest.schedule import Drop, vector
 from sordino.logs import configure_logs
 from sordino.processes import end_with_parent, step_aside, use_few_arenas
@@ -60,21 +70,25 @@ class Disconnected(Exception):
 
 
 class LoadParticipant(Participant):
-    """The real participant with a vector that is known, and planned dropouts."""
+    """The real participant with a vector that is known, and planned faults."""
 
     def __init__(self, host: LoadHost, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._host = host
         self._drop: Drop | None = None
+        self._delay: Delay | None = None
 
     async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
-        me = terms.roster.positions[self.identity.public]
-        self._drop = self._host.load.drops(message.round, message.attempt).get(me)
+        load, number = self._host.load, (message.round, message.attempt)
+        self._drop = load.drops(*number).get(self._host.me)
+        self._delay = load.delays(*number).get(self._host.me)
         await super()._begin(session, terms, message)
 
     async def _vector(
         self, terms: StudyTerms, attempt: Any, masking: Masking, clips: tuple[float, ...]
     ) -> NDArray[np.unsignedinteger[Any]]:
+        if self._host.load.noise:
+            return await super()._vector(terms, attempt, masking, clips)
         plan = terms.document.plan
 
         def make() -> NDArray[np.unsignedinteger[Any]]:
@@ -90,18 +104,29 @@ class LoadParticipant(Participant):
         return await self._compute(make)
 
     async def _send(self, session: Session, attempt: Any, **message: Any) -> None:
-        [kind] = message
-        drop = self._drop
-        if drop is not None and drop.phase == PHASE_OF[kind]:
+        [(kind, honest)] = message.items()
+        drop, delay, phase = self._drop, self._delay, PHASE_OF[kind]
+        if drop is not None and drop.phase == phase:
             if self._host.load.drop_style == "silent":
                 return  # the stream stays open; the next round is answered again
             if not drop.within_upload:
-                await self._host.cut()
-                raise Disconnected
-        await super()._send(session, attempt, **message)
+                await self._leave()
+        if delay is not None and delay.phase == phase:
+            await asyncio.sleep(delay.seconds)
+        contents = [honest] if self._host.cheat is None else messages_of(self._host.cheat, kind, honest)
+        for content in contents:
+            await super()._send(session, attempt, **{kind: content})
+
+    async def _leave(self) -> NoReturn:
+        """For good, as far as this attempt is concerned: it can't be resumed."""
+        self._drop_attempt()
+        await self._host.cut()
+        raise Disconnected
 
     async def _upload(self, session: Session, attempt: Any) -> None:
         if self._drop is None or not self._drop.within_upload:
+            if self._host.cheat is not None and attempt.packed is not None:
+                attempt.packed = upload_of(self._host.cheat, attempt.packed)
             await super()._upload(session, attempt)
             return
         under_way = asyncio.Event()
@@ -113,12 +138,11 @@ class LoadParticipant(Participant):
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(_FLUSH_S)
-            await self._host.cut()
+            await self._leave()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        raise Disconnected
 
 
 async def _first_half(packed: bytes, under_way: asyncio.Event) -> AsyncIterator[bytes]:
@@ -134,10 +158,19 @@ class LoadHost(ParticipantHost):
     """One participant with everything that is its own."""
 
     def __init__(
-        self, settings: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor, load: LoadOptions
+        self, settings: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor, load: LoadOptions, me: int
     ) -> None:
-        """Raises `client.participant_host.JoinError`: a key or the task can't be used."""
-        self.load = load
+        """
+        Args:
+            me: position on the roster.
+
+        Raises:
+            client.participant_host.JoinError: a key or the task can't be used.
+        """
+        self.load, self.me = load, me
+        self.cheat = load.cheaters().get(me)
+        self.troubles: Counter[str] = Counter()
+        """Why the coordinator couldn't be talked to -> how often."""
         self._channel: Channels | None = None
         super().__init__(settings, journal, executor)
 
@@ -160,6 +193,25 @@ class LoadHost(ParticipantHost):
 
     async def _stay(self, channel: Channels, participant: Participant) -> None:
         self._channel = channel
+        for begin, end in self.load.presence().stays(self.me):
+            if end <= self._now_s():
+                continue
+            await asyncio.sleep(max(0.0, begin - self._now_s()))
+            try:
+                async with asyncio.timeout(end - self._now_s() if math.isfinite(end) else None) as there:
+                    await self._stay_connected(participant)
+                    return
+            except TimeoutError:
+                if not there.expired():
+                    raise
+                self._channel = self._open_channel()
+        await asyncio.Event().wait()  # away for the rest of the study
+
+    def _now_s(self) -> float:
+        return time.time() - self.load.began_at
+
+    async def _stay_connected(self, participant: Participant) -> None:
+        assert self._channel is not None  # noqa: S101  # opened before
         while True:
             try:
                 await super()._stay(self._channel, participant)
@@ -167,8 +219,14 @@ class LoadHost(ParticipantHost):
             except Disconnected:
                 self._channel = self._open_channel()
             except asyncio.CancelledError:
+                participant._drop_attempt()
                 await self.cut()
                 raise
+
+    def _trouble(self, details: str, connected: bool) -> Trouble:
+        trouble = super()._trouble(details, connected)
+        self.troubles[trouble.words] += 1
+        return trouble
 
     async def cut(self) -> None:
         """Close the connection with all that is under way on it, saying nothing."""
@@ -187,6 +245,75 @@ async def stay_all(hosts: list[LoadHost]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class Company:
+    """All participants of a process, and the proxies before those whose link is not this machine's own."""
+
+    def __init__(
+        self, settings: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor, load: LoadOptions
+    ) -> None:
+        self._settings, self._journal, self._executor, self._load = settings, journal, executor, load
+        self._proxies: dict[int, TcpProxy] = {}
+        self._ports: dict[int, int] = {}
+        self._storms: list[Storm] = list(load.storms)
+        self._hosts: list[LoadHost] = []
+
+    async def stay(self) -> None:
+        """As `stay_all`."""
+        positions = _positions(self._settings)
+        me = [positions[load_identity(entry.key).public] for entry in self._settings.participants]
+        await self._open_proxies(frozenset(me))
+        # A signal that comes earlier is let go by `main`: nobody is connected then.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
+        self._hosts = [
+            LoadHost(self._settings_of(entry, who), self._journal, self._executor, self._load, who)
+            for who, entry in zip(me, self._settings.participants, strict=True)
+        ]
+        try:
+            await stay_all(self._hosts)
+        finally:
+            await asyncio.gather(*(proxy.close() for proxy in self._proxies.values()), return_exceptions=True)
+
+    def told(self) -> dict[str, Any]:
+        """Figures of its connections."""
+        troubles = sum((host.troubles for host in self._hosts), Counter[str]())
+        resets = sum(proxy.resets for proxy in self._proxies.values())
+        return {"troubles": dict(troubles.most_common()), "resets": resets}
+
+    async def _open_proxies(self, mine: frozenset[int]) -> None:
+        load, linked = self._load, self._load.linked()
+        needed = mine & frozenset(linked).union(*(load.struck(storm) for storm in load.storms))
+        host, _, port = self._settings.coordinator.address.rpartition(":")
+        for who in sorted(needed):
+            weather = linked[who].weather if who in linked else CALM
+            proxy = self._proxies[who] = TcpProxy((host, int(port)), weather, seed=load.seed * 100_003 + who)
+            self._ports[who] = await proxy.start()
+
+    def _settings_of(self, entry: HostedParticipant, who: int) -> HostSettings:
+        settings = replace(self._settings, participants=(entry,))
+        if who not in self._ports:
+            return settings
+        address = f"localhost:{self._ports[who]}"
+        return replace(settings, coordinator=replace(settings.coordinator, address=address))
+
+    def _strike(self) -> None:
+        if not self._storms:
+            return
+        storm, loop = self._storms.pop(0), asyncio.get_running_loop()
+        for who in self._load.struck(storm) & self._proxies.keys():
+            proxy = self._proxies[who]
+            if storm.for_s:
+                proxy.cut()
+                loop.call_later(storm.for_s, proxy.restore)
+            else:
+                proxy.reset_all()
+
+
+def _positions(settings: HostSettings) -> dict[bytes, int]:
+    """Identity -> place on the roster, which the load test's own study has beside its hosts."""
+    roster = json.loads((settings.host.journal.parents[2] / "roster.json").read_text())
+    return {bytes.fromhex(entry["identity"]): place for place, entry in enumerate(roster["participants"])}
+
+
 def run(home: Path, load_options: LoadOptions) -> int:
     """Take part with all participants of a host's folder; returns the exit code.
 
@@ -202,20 +329,19 @@ def run(home: Path, load_options: LoadOptions) -> int:
         raise JoinError(f"{home} is of a study with the task {task!r}: a load test makes a study of its own", BAD_INPUT)
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor = ThreadPoolExecutor(min(2, os.cpu_count() or 1), thread_name_prefix="participant")
+    company = Company(settings, journal, executor, load_options)
     try:
-        hosts = [
-            LoadHost(replace(settings, participants=(entry,)), journal, executor, load_options)
-            for entry in settings.participants
-        ]
-        return uvloop.run(run_until_told(stay_all(hosts)))
+        return uvloop.run(run_until_told(company.stay()))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         journal.close()
+        (home / CONNECTIONS_FILE).write_text(json.dumps(company.told()))
 
 
 def main(arguments: list[str]) -> int:
     """The process: see the module."""
     home, behaviour, _, parent = arguments
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a storm before anybody is connected
     end_with_parent(int(parent))
     configure_logs(lowest=logging.WARNING)  # a line a round from each participant is too much
     use_few_arenas()

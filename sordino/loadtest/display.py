@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.loadtest.summary import BETWEEN, UNSEEN, EndedRound, Outcomes, percentile
+from sordino.loadtest.summary import BETWEEN, CAUSES, UNSEEN, EndedRound, Outcomes, percentile
 from sordino.panel import Display, StudyPanel, size_text
 from sordino.plurals import counted
 from sordino.progress import PHASES
@@ -165,7 +165,8 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     options, plan, drops, lag = result["options"], result["plan"], result["drops"], result["loop_lag_ms"]
     done, aborted = result["rounds_completed"], result["rounds_aborted"]
     graph = "complete" if plan["graph"] == "complete" else f"ring of {plan['degree']}"
-    sums = f"{result['sums_ok']} of {counted(done, 'sum')} right" if done else "no sums"
+    right = "right" if not options["noise"] else "just the noise of its survivors"
+    sums = f"{result['sums_ok']} of {counted(done, 'sum')} {right}" if done else "no sums"
     lines = [
         f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
         "a TLS channel each",
@@ -178,6 +179,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
         f"at {options['at']}), {drops['unplanned']} unplanned",
         *_unseen_lines(drops),
+        *_cause_lines(drops),
         f"                    {drops['absent']} not back when the next round began",
     ]
     if done + aborted < options["rounds"]:
@@ -203,7 +205,52 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"client processes    {result['client_cpu_s']:.1f} s CPU, the largest {result['client_peak_rss_mb']:.0f} MB; "
         f"{result['wall_s']:.0f} s from start to end"
     )
+    lines += _fault_lines(result)
     return [part for line in lines for part in _folded(line)]
+
+
+def _cause_lines(drops: Mapping[str, Any]) -> list[str]:
+    """Dropouts that other faults explain."""
+    if not drops["by_cause"]:
+        return []
+    causes = "; ".join(f"{number} {CAUSES[name]}" for name, number in drops["by_cause"].items())
+    return [" " * _INDENT + f"dropped besides: {causes}"]
+
+
+def _fault_lines(result: Mapping[str, Any]) -> list[str]:
+    """What the other faults have come to; nothing where there were none."""
+    options, cheats, noise = result["options"], result["cheats"], result["noise"]
+    lines = []
+    if result["late_answers"]:
+        lines.append(f"late answers        {result['late_answers']}")
+    if result["resumed"] or options["resume_s"]:
+        lines.append(
+            f"connections         {result['resumed']} broke and went on in their round; "
+            f"{result['connections']['resets']} were reset by proxies"
+        )
+    for one in result["disturbances"]:
+        when = f"{one['what']:<19} round {one['round']}: {one['struck']} connected, {one['lost']} lost"
+        if one["seconds"] is not None:
+            lines.append(f"{when}, all back after {one['seconds']:.1f} s, {one['server_cpu_s']:.1f} s CPU")
+        else:
+            lines.append(f"{when}, {one['back']} of them came back")
+    if cheats["participants"]:
+        lines.append(
+            f"cheats              {cheats['participants']}, of them {cheats['excluded']} excluded; of the others "
+            f"{len(cheats['honest_excluded'])} excluded, {len(cheats['honest_set_aside'])} set aside"
+        )
+        ways = "; ".join(
+            f"{way} {found['excluded']} of {found['participants']} excluded" for way, found in cheats["by_way"].items()
+        )
+        lines.append(" " * _INDENT + ways)
+    if noise is not None:
+        lines.append(
+            f"noise               {noise['ratio']:.4f} times what its shares add up to (standard error "
+            f"{noise['ratio_stderr']:.4f}); at least {noise['least_above_plan']:.3f} times the plan's central deviation"
+        )
+    if result["ledger_rows"] is not None and any(one["what"] == "crash" for one in result["disturbances"]):
+        lines.append(f"ledger              {counted(result['ledger_rows'], 'row')}, verified")
+    return lines
 
 
 def _folded(line: str) -> list[str]:

@@ -9,12 +9,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest.availability import Availability, Presence
+from sordino.loadtest.faults import (
+    BETWEEN_ROUNDS,
+    Cheats,
+    Delay,
+    Link,
+    Storm,
+    Stragglers,
+    cheats_of,
+    links_of,
+    stragglers_of,
+    struck_by,
+)
 from sordino.loadtest.schedule import ANY, PHASE_NAMES, STYLES, Drop, dropped_count, drops_of
 from sordino.local_study import StudyOptions, plan_for
 
 TASK: Final = "synthetic"
+CONNECTIONS_FILE: Final = "connections.json"
+"""In a host's folder: what its process was told when it couldn't connect."""
 DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}
 """Of a phase, by drop style. Only silent participants are waited for; others end a phase by leaving."""
+PAUSE_S: Final = 1.0
 _EPSILON: Final = 20.0  # nothing is protected here: any budget under which the noise fits does
 _COLLUDING: Final = (0.05, 0.02, 0.01, 0.0)
 _ROOM: Final = (4.0, 1.0, 100.0)  # k_stddevs that are tried: few bits need a small one, many a large one
@@ -34,8 +50,18 @@ class LoadOptions:
         at: the phase at which they leave, or ``any``.
         drop_style: ``disconnect`` or ``silent``.
         deadline_s: of each phase; None takes that of the style.
+        resume_s: how long a broken connection keeps its place in a round. None: not at all, unless connections break
+            here by themselves (links with resets, storms); then the study's default. Planned dropouts are real either
+            way: who leaves forgets the round.
+        pause_s: between rounds; None: a second where something is to happen between them, else none.
+        stragglers, links, storms, cheats, availability: see `sordino.loadtest.faults` and `availability`.
+        crashes: after which rounds the coordinator is killed and started again, counting those that abort.
+        noise: participants send real noise, as of a study whose updates are zero. No sum is known beforehand then; each
+            is held against the deviation that it should have instead (`sordino.loadtest.noise`).
+        began_at: when the seconds of the availability begin, seconds since the epoch; set when processes are started.
         out: folder for result, figures, study and logs; None keeps nothing.
-        max_p95_s, min_completed: bounds; None has none.
+        max_p95_s, min_completed, min_share, max_rss_mb, max_unplanned, noise_within: bounds
+            (`sordino.loadtest.bounds`); None has none.
     """
 
     clients: int = 50
@@ -48,9 +74,23 @@ class LoadOptions:
     drop_style: str = "disconnect"
     seed: int = 1
     deadline_s: float | None = None
+    resume_s: float | None = None
+    pause_s: float | None = None
+    stragglers: Stragglers | None = None
+    links: tuple[Link, ...] = ()
+    storms: tuple[Storm, ...] = ()
+    crashes: tuple[int, ...] = ()
+    cheats: Cheats | None = None
+    availability: Availability | None = None
+    noise: bool = False
+    began_at: float = 0.0
     out: Path | None = None
     max_p95_s: float | None = None
     min_completed: int | None = None
+    min_share: float | None = None
+    max_rss_mb: float | None = None
+    max_unplanned: int | None = None
+    noise_within: float | None = None
 
     def check(self) -> None:
         """Raises Failure: an option that can't be used, with one that can."""
@@ -71,6 +111,19 @@ class LoadOptions:
                 ExitCode.INPUT,
                 f"--min-completed {self.min_completed} can't be met by --rounds {self.rounds}. Lower the bound.",
             )
+        if self.noise_within is not None and not self.noise:
+            raise Failure(ExitCode.INPUT, "--noise-within is a bound on real noise: add --noise.")
+        if sum(link.share for link in self.links) > 1 + 1e-9:
+            raise Failure(ExitCode.INPUT, "the links' shares are more than 1 together. Lower one of them.")
+        named = [("--crash", one) for one in self.crashes] + [("--storm", one.round) for one in self.storms]
+        for name, round_ in named:
+            if not 1 <= round_ <= self.rounds:
+                raise Failure(ExitCode.INPUT, f"{name}: there is no round {round_}, only 1 to {self.rounds}.")
+        if self.rounds in self.crashes:
+            raise Failure(
+                ExitCode.INPUT,
+                f"--crash {self.rounds} is after the last round. Raise --rounds, or name an earlier one.",
+            )
 
     @property
     def seconds(self) -> float:
@@ -82,25 +135,92 @@ class LoadOptions:
         """Participants that leave in each round."""
         return dropped_count(self.clients, self.drop)
 
+    @property
+    def kept_s(self) -> float:
+        """For which a broken connection keeps its place."""
+        if self.resume_s is not None:
+            return self.resume_s
+        breaks = bool(self.storms) or any(link.resets_per_min for link in self.links)
+        return StudyOptions.resume_s if breaks else 0.0
+
+    @property
+    def paused_s(self) -> float:
+        """Between rounds."""
+        if self.pause_s is not None:
+            return self.pause_s
+        between = bool(self.crashes) or any(storm.at == BETWEEN_ROUNDS for storm in self.storms)
+        return PAUSE_S if between else 0.0
+
+    @property
+    def missing(self) -> float:
+        """Share of the participants that the plan must do without in a round."""
+        share = self.drop + (self.cheats.share if self.cheats is not None else 0.0)
+        if self.stragglers is not None and self.stragglers.to_s >= self.seconds:
+            share += self.stragglers.share
+        if self.availability is not None:
+            share += self.availability.away_share(self.clients)
+        return min(share, 0.99)
+
     def drops(self, round_: int, attempt: int) -> dict[int, Drop]:
         """Who leaves an attempt, and how."""
         return drops_of(self.seed, round_, attempt, clients=self.clients, share=self.drop, at=self.at)
 
+    def delays(self, round_: int, attempt: int) -> dict[int, Delay]:
+        """Who answers late in an attempt."""
+        if self.stragglers is None:
+            return {}
+        others = {*self.drops(round_, attempt), *self.cheaters()}
+        return stragglers_of(self.stragglers, self.seed, round_, attempt, clients=self.clients, others=others)
+
+    def cheaters(self) -> dict[int, str]:
+        """Who cheats, and in which way."""
+        return cheats_of(self.cheats, self.seed, self.clients)
+
+    def linked(self) -> dict[int, Link]:
+        """Whose link is worse than this machine's own."""
+        return links_of(self.links, self.seed, self.clients)
+
+    def struck(self, storm: Storm) -> frozenset[int]:
+        """Whose connections a storm takes."""
+        return struck_by(storm, self.seed, self.clients)
+
+    def in_order(self) -> LoadOptions:
+        """With the storms in the order in which they come: parent and client processes count them."""
+        places = {name: place for place, name in enumerate(PHASE_NAMES)}
+        return dataclasses.replace(
+            self, storms=tuple(sorted(self.storms, key=lambda one: (one.round, places.get(one.at, len(places)))))
+        )
+
+    def presence(self) -> Presence:
+        """Who is there when."""
+        return Presence(self.availability, self.seed)
+
     def to_json(self) -> dict[str, Any]:
         """For result.json: every option as it is used."""
-        values = dataclasses.asdict(self)
-        values.pop("out")
-        return values | {"deadline_s": self.seconds}
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))  # lists for tuples
+        for name in ("out", "began_at"):
+            values.pop(name)
+        return values | {"deadline_s": self.seconds, "resume_s": self.kept_s, "pause_s": self.paused_s}
 
     def behaviour(self) -> str:
         """What a client process must know, as JSON for its command line."""
-        wanted = ("clients", "drop", "at", "drop_style", "seed")
-        return json.dumps({name: getattr(self, name) for name in wanted})
+        wanted = ("clients", "drop", "at", "drop_style", "seed", "noise", "began_at")
+        values = {name: getattr(self, name) for name in wanted}
+        for name in ("stragglers", "cheats", "availability"):
+            values[name] = None if getattr(self, name) is None else dataclasses.asdict(getattr(self, name))
+        for name in ("links", "storms"):
+            values[name] = [dataclasses.asdict(one) for one in getattr(self, name)]
+        return json.dumps(values)
 
     @classmethod
     def from_behaviour(cls, text: str) -> LoadOptions:
         """Inverse of `behaviour`; the other options are the defaults and mean nothing."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        for name, kind in (("stragglers", Stragglers), ("cheats", Cheats), ("availability", Availability)):
+            values[name] = None if values[name] is None else kind(**values[name])
+        values["links"] = tuple(Link(**one) for one in values["links"])
+        values["storms"] = tuple(Storm(**one) for one in values["storms"])
+        return cls(**values)
 
     def study(self, port: int) -> StudyOptions:
         """A study in which the planned dropouts leave enough, where that is possible.
@@ -120,9 +240,15 @@ class LoadOptions:
 
     def check_can_end(self) -> None:
         """Raises Failure: so many leave each attempt that none can end in a sum; with the largest share that can."""
-        fewest, left = self._fewest, self.clients - self.dropped
+        fewest, left = self._fewest, self._left
         if left >= fewest:
             return
+        if self.missing > self.drop:
+            raise Failure(
+                ExitCode.INPUT,
+                f"{self.clients - left} of {self.clients} leave, are late, cheat or are away, and {left} stay, fewer "
+                f"than min_survivors = {fewest}: no round can end in a sum. Lower --drop or another share.",
+            )
         shares = (part / 100 for part in range(int(100 * self.drop), -1, -1))
         lower = next(
             one
@@ -134,6 +260,16 @@ class LoadOptions:
             f"{self.dropped} of {self.clients} leave and {left} stay, fewer than min_survivors = {fewest}: no round "
             f"can end in a sum. Use --drop {lower.drop:g} or less.",
         )
+
+    @property
+    def _left(self) -> int:
+        return self.clients - dropped_count(self.clients, self.missing)
+
+    @property
+    def _colluding(self) -> tuple[float, ...]:
+        """Shares that are tried; more cheats than are assumed to collude could not all be told from honest ones."""
+        cheats = 0.0 if self.cheats is None else self.cheats.share
+        return tuple(dict.fromkeys(max(share, cheats) for share in _COLLUDING))
 
     @property
     def _fewest(self) -> int:
@@ -159,13 +295,13 @@ class LoadOptions:
 
         def threshold(adversarial: float) -> int:
             try:
-                colluders = assumed_colluders(self.clients, adversarial, self.drop)
+                colluders = assumed_colluders(self.clients, adversarial, self.missing)
             except InvalidParameters:
                 return self.clients
             return complete_graph_threshold(self.clients, colluders)
 
-        left = self.clients - self.dropped
-        adversarial = next((share for share in _COLLUDING if threshold(share) <= left), _COLLUDING[-1])
+        left = self._left
+        adversarial = next((share for share in self._colluding if threshold(share) <= left), self._colluding[-1])
         survivors = self._survivors(adversarial, threshold(adversarial), left)
         return StudyOptions(
             name="loadtest",
@@ -178,7 +314,7 @@ class LoadOptions:
             partition="iid",
             epsilon=_EPSILON,
             bits=self.bits,
-            max_dropout=self.drop,
+            max_dropout=self.missing,
             adversarial=adversarial,
             min_survivors=survivors,
             quorum=survivors,
@@ -187,6 +323,9 @@ class LoadOptions:
             deadline_s=self.seconds,
             connect_s=max(60.0, 0.1 * self.clients),
             max_attempts=min(_MOST_ATTEMPTS, self.rounds),
+            server_momentum=0.0,  # so that what a sum has changed in the model is the sum
+            pause_s=self.paused_s,
+            resume_s=self.kept_s,
         )
 
     def _survivors(self, adversarial: float, threshold: int, left: int) -> int:
@@ -194,8 +333,8 @@ class LoadOptions:
         from secagg.parameters import HARARY, assumed_colluders, choose_graph, default_min_survivors
         from secagg.sharing import MALICIOUS
 
-        colluders = assumed_colluders(self.clients, adversarial, self.drop)
-        more = min(left, default_min_survivors(self.clients, colluders, self.drop))
+        colluders = assumed_colluders(self.clients, adversarial, self.missing)
+        more = min(left, default_min_survivors(self.clients, colluders, self.missing))
         sparse = more > threshold and choose_graph(self.clients, colluders, more, MALICIOUS) == HARARY
         return more if sparse else threshold
 

@@ -106,7 +106,7 @@ class TcpProxy:
         """Send a RST on every open connection, to both ends; returns how many there were."""
         links = list(self.links)
         for link in links:
-            link.reset()
+            link.break_off()
         return len(links)
 
     def cut(self) -> None:
@@ -151,7 +151,7 @@ class _Link:
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
         if rate := self.proxy.weather.reset_per_s:
             wait_s = self.proxy.random.expovariate(rate)
-            self._reset_at = asyncio.get_running_loop().call_later(wait_s, self.reset)
+            self._reset_at = asyncio.get_running_loop().call_later(wait_s, self.break_off)
 
     async def _connect(self) -> None:
         await self.proxy.restored.wait()
@@ -165,10 +165,13 @@ class _Link:
         else:
             self.near.watch()
 
+    def break_off(self) -> None:
+        """Reset it as weather, or as a storm."""
+        self.proxy.resets += 1
+        self.reset()
+
     def reset(self) -> None:
         """Both ends get a RST, and what was on the way is lost."""
-        if not self.over:
-            self.proxy.resets += 1
         self.finish()
         self.near.reset()
         self.far.reset()

@@ -7,23 +7,30 @@ in sessions of their own, so Ctrl-C reaches the parent alone, which then stops t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import resource
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from sordino.child_process import STOP_S, Asked, Child, child_environment, stop
 from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest.bounds import broken_bounds
 from sordino.loadtest.display import LoadDisplay
-from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.disturbances import Recovery, due, strike
+from sordino.loadtest.faults import Storm
+from sordino.loadtest.noise import NoiseSeen, decoded_sum, noise_in
+from sordino.loadtest.noise import figures as noise_figures
+from sordino.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.loadtest.schedule import plain_sum, sum_digest
-from sordino.loadtest.summary import Outcomes, broken_bounds
+from sordino.loadtest.summary import Outcomes
 from sordino.local_study import LocalStudy, make_local_study
 from sordino.plurals import counted
 from sordino.processes import free_port
@@ -63,11 +70,11 @@ def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
         result = LoadTest(options, display, study).run()
         if out is not None:
             (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
-            from sordino.loadtest.figure import write_figure
+            from sordino.loadtest.figure import write_figures
 
-            # Who asks twice for an end does without the figure, not without the result.
+            # Who asks twice for an end does without the figures, not without the result.
             with contextlib.suppress(*[KeyboardInterrupt] if result["incomplete"] else []):
-                write_figure(result, out)
+                write_figures(result, out)
         return result
     finally:
         if out is None:
@@ -130,12 +137,20 @@ class LoadTest:
     zero_until: dict[str, float] = field(default_factory=dict)
     cut_short: CutShort | None = None
     asked: Asked = field(default_factory=Asked)
+    recoveries: list[Recovery] = field(default_factory=list)
+    noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
     _seen: int = 0
+    _storms: list[Storm] = field(default_factory=list)
+    _crashes: list[int] = field(default_factory=list)
+    _cpu_of_killed_s: float = 0.0
+    _environment: dict[str, str] = field(default_factory=child_environment)
 
     def run(self) -> dict[str, Any]:
         """Until the last round; every process that was started has ended when this returns or raises."""
         roster = json.loads((self.study.directory / "roster.json").read_text())
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
+        self.options = dataclasses.replace(self.options.in_order(), began_at=time.time())
+        self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
         outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
         began = time.monotonic()
         with self.asked.noted():
@@ -156,11 +171,10 @@ class LoadTest:
     def _start(self) -> None:
         logs = self.study.directory.parent / "logs"
         logs.mkdir()
-        environment = child_environment()
         self.coordinator = Child(
             "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
         )
-        self.coordinator.start(environment)
+        self.coordinator.start(self._environment)
         for home in self.study.hosts:
             child = Child(
                 home.name,
@@ -169,7 +183,7 @@ class LoadTest:
                 module="sordino.loadtest.client_process",
             )
             self.clients.append(child)
-            child.start(environment)
+            child.start(self._environment)
 
     def _stop(self) -> None:
         with contextlib.suppress(KeyboardInterrupt):  # asked twice
@@ -190,6 +204,9 @@ class LoadTest:
             self._read(outcomes)
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
+            if running and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
+                self._crash(outcomes)
+                continue
             if self.asked.to_end:
                 self.display.stopping()
                 raise _GoneError(INTERRUPTED)
@@ -200,7 +217,7 @@ class LoadTest:
             if time.monotonic() >= measure_at:
                 measure_at = time.monotonic() + _MEASURE_EVERY_S
                 self._measure()
-                self.display.measured(self.coordinator.cpu_s, self.coordinator.peak_mb)
+                self.display.measured(self._cpu_s, self.coordinator.peak_mb)
             time.sleep(_POLL_S)
 
     def _read(self, outcomes: Outcomes) -> None:
@@ -215,7 +232,50 @@ class LoadTest:
                 self.before_rounds_cpu_s = self.coordinator.cpu_s
             if len(outcomes.rounds) < self.options.rounds:
                 ended = outcomes.apply(event)
+                self._note_recoveries(event)
                 self.display.show_round(event, ended)
+                if self._storms and due(self._storms[0], event, len(outcomes.rounds)):
+                    self._strike(self._storms.pop(0), outcomes)
+
+    # ---- disturbances --------------------------------------------------------------------------
+
+    @property
+    def _cpu_s(self) -> float:
+        """Of the coordinator, those that were killed among it, when last measured."""
+        assert self.coordinator is not None  # noqa: S101  # started before
+        return self._cpu_of_killed_s + self.coordinator.cpu_s
+
+    def _crash(self, outcomes: Outcomes) -> None:
+        """Kill the coordinator and start it again, on the same port and state."""
+        assert self.coordinator is not None  # noqa: S101  # started before
+        assert self.coordinator.process is not None  # noqa: S101
+        self.coordinator.measure()
+        self._cpu_of_killed_s, self.coordinator.cpu_s = self._cpu_s, 0.0
+        self.coordinator.kill()
+        self.coordinator.process.wait()
+        self._crashes.pop(0)
+        self._read(outcomes)
+        self._disturb("crash", len(outcomes.rounds), outcomes.connected)
+        outcomes.restarted()
+        self.coordinator.start(self._environment)
+
+    def _strike(self, storm: Storm, outcomes: Outcomes) -> None:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        self.coordinator.measure()
+        struck = self.options.struck(storm) & outcomes.connected
+        self._disturb("storm", storm.round, struck)
+        outcomes.storms.append(struck)
+        strike(self.clients)
+
+    def _disturb(self, what: str, round_: int, struck: frozenset[int]) -> None:
+        self.recoveries.append(Recovery(what, round_, time.time(), struck, self._cpu_s))
+
+    def _note_recoveries(self, event: Mapping[str, Any]) -> None:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        for one in self.recoveries:
+            if one.apply(event):
+                self.coordinator.measure()
+                one.cpu_s = self._cpu_s - one.cpu_before_s
 
     def _coordinator_is_gone(self, outcomes: Outcomes) -> None:
         assert self.coordinator is not None  # noqa: S101  # started before
@@ -251,9 +311,41 @@ class LoadTest:
         plan = self.study.plan
         if len(survivors) < plan.min_survivors:
             return False
+        if self.options.noise:
+            return self._noise_fits(round_, len(survivors))
         identities = [self.identities[who] for who in survivors]
         total = plain_sum(self.options.seed, round_, attempt, identities, dim=plan.padded_dim, bits=plan.bits)
         return sum_digest(total) == digest
+
+    def _noise_fits(self, round_: int, survivors: int) -> bool:
+        """Whether a sum of zero updates is the noise of its survivors and nothing else."""
+        try:
+            total = decoded_sum(self.study.directory / "coordinator" / "checkpoints", round_, survivors)
+        except (OSError, ValueError):
+            return False
+        self.noise_seen.append(noise_in(self.study.plan, round_, survivors, total))
+        return self.noise_seen[-1].fits
+
+    def _ledger(self) -> tuple[int | None, str]:
+        """Rows of the coordinator's ledger and why it doesn't verify, if it doesn't: as `sordino budget verify`."""
+        from sordino.budget import find, read
+        from wire.durable import StorageError
+
+        try:
+            return read(find(self.study.directory)).head.rows, ""
+        except StorageError as error:
+            return None, str(error)
+
+    def _connections(self) -> dict[str, Any]:
+        """What client processes were told when they couldn't connect, and the resets of their proxies."""
+        troubles: Counter[str] = Counter()
+        resets = 0
+        for home in self.study.hosts:
+            with contextlib.suppress(OSError, ValueError):
+                told = json.loads((home / CONNECTIONS_FILE).read_text())
+                troubles.update(told["troubles"])
+                resets += told["resets"]
+        return {"troubles": dict(troubles.most_common()), "resets": resets}
 
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
         assert self.coordinator is not None  # noqa: S101  # started before
@@ -261,13 +353,19 @@ class LoadTest:
 
         plan = self.study.plan
         shared = plan_figures(plan)
+        rows, ledger_error = self._ledger()
         result = outcomes.figures() | {
-            "server_cpu_s": round(self.coordinator.cpu_s, 2),
+            "server_cpu_s": round(self._cpu_s, 2),
             "server_cpu_s_before_rounds": round(self.before_rounds_cpu_s or 0.0, 2),
             "server_peak_rss_mb": round(self.coordinator.peak_mb, 1),
             "client_cpu_s": round(sum(child.cpu_s for child in self.clients), 2),
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "wall_s": round(wall_s, 1),
+            "disturbances": [one.to_json() for one in self.recoveries],
+            "connections": self._connections(),
+            "noise": noise_figures(self.noise_seen),
+            "ledger_rows": rows,
+            "ledger_error": ledger_error,
             "study_ended": outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
             "incomplete": self._incomplete(outcomes),
             "options": self.options.to_json(),

@@ -63,9 +63,9 @@ def drops_of(seed: int, round_: int, attempt: int, *, clients: int, share: float
     Returns:
         Exactly ``dropped_count(clients, share)`` participants.
     """
-    draws = {who: _digest(b"drop", seed, round_, attempt, who) for who in range(clients)}
+    draws = {who: digest(b"drop", seed, round_, attempt, who) for who in range(clients)}
     leaving = sorted(draws, key=lambda who: draws[who])[: dropped_count(clients, share)]
-    return {who: _drop(_digest(b"phase", seed, round_, attempt, who), at) for who in sorted(leaving)}
+    return {who: _drop(digest(b"phase", seed, round_, attempt, who), at) for who in sorted(leaving)}
 
 
 def _drop(draw: bytes, at: str) -> Drop:
@@ -81,7 +81,7 @@ def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, b
         dim: of the vector as it travels, padding included.
     """
     dtype = words_of(bits)
-    key = _digest(b"vector", seed, round_, attempt, identity)[:16]
+    key = digest(b"vector", seed, round_, attempt, identity)[:16]
     size = dim * dtype.itemsize
     stream = np.empty(size + _BLOCK, dtype=np.uint8)  # room for one block more is asked for
     Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor().update_into(bytes(size), stream.data)
@@ -110,7 +110,8 @@ def sum_digest(total: Words) -> str:
     return hashlib.sha256(total.tobytes()).hexdigest()
 
 
-def _digest(purpose: bytes, seed: int, round_: int, attempt: int, who: int | bytes) -> bytes:
+def digest(purpose: bytes, seed: int, round_: int, attempt: int, who: int | bytes) -> bytes:
+    """32 bytes that follow from all of these."""
     name = who if isinstance(who, bytes) else who.to_bytes(8, "little")
     numbers = b"".join(number.to_bytes(16, "little", signed=True) for number in (seed, round_, attempt))
     return hashlib.sha256(_LABEL + purpose + b"\0" + numbers + name).digest()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sordino.loadtest.faults import Delay
 from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.schedule import Drop
-from sordino.plurals import counted
 from sordino.progress import PHASES
 
 UNSEEN: Final = {
@@ -21,6 +21,16 @@ UNSEEN: Final = {
     "unnoted": "never noted",
 }
 """Why the coordinator didn't note a planned dropout in its phase: JSON name -> words."""
+CAUSES: Final = {
+    "straggler": "answered later than a deadline",
+    "cheat": "cheated",
+    "away": "were away",
+    "storm": "were struck by a storm",
+    "link": "have a bad link",
+}
+"""Why participants were dropped who weren't to leave: JSON name -> words."""
+_NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
+_MOST_POINTS: Final = 600  # that are kept of a curve
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -51,6 +61,16 @@ class EndedRound:
     """Whose cut at the end of the attempt before was noticed only in this one, before its first message."""
     unplanned: int
     """Other dropouts that nobody planned."""
+    causes: Mapping[str, int] = field(default_factory=dict)
+    """Name in ``CAUSES`` -> dropouts that another planned fault explains."""
+    late_answers: int = 0
+    """Participants that were to answer late in a phase that was reached."""
+    resumed: int = 0
+    """Connections that broke and were taken up again within the round."""
+    rss_mb: float | None = None
+    """The coordinator's resident memory at its end."""
+    lag_ms: Mapping[str, float] = field(default_factory=dict)
+    """Of the coordinator's event loop."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
 
@@ -74,6 +94,11 @@ class EndedRound:
             "drops_observed": dict(self.observed),
             "drops_late": self.late,
             "drops_unplanned": self.unplanned,
+            "drops_by_cause": dict(self.causes),
+            "late_answers": self.late_answers,
+            "resumed": self.resumed,
+            "server_rss_mb": self.rss_mb,
+            "loop_lag_ms": dict(self.lag_ms),
         }
 
 
@@ -95,7 +120,20 @@ class Outcomes:
     vector_bytes: int = 0
     ended: str = ""
     """Why the study ended, once it has."""
+    storms: list[frozenset[int]] = field(default_factory=list)
+    """Whom the storms since the last round have struck; filled by whoever brings them."""
+    excluded: dict[int, str] = field(default_factory=dict)
+    """Participant -> why the coordinator doesn't invite it any more."""
+    set_aside: Counter[int] = field(default_factory=Counter)
+    online: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds since the first event, and how many were connected from then on."""
     _connected: set[int] = field(default_factory=set)
+    _first_at: float | None = None
+    _last_at: float = 0.0
+    _open: tuple[int, int] | None = None
+    _delays: dict[int, Delay] = field(default_factory=dict)
+    _dropped_at: dict[int, float] = field(default_factory=dict)
+    _resumed: int = 0
     _present: frozenset[int] = frozenset()
     _began_at: float = 0.0
     _waiting_since: float = 0.0
@@ -106,36 +144,85 @@ class Outcomes:
     _dropped: dict[int, str] = field(default_factory=dict)
     _unseen_before: dict[int, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._presence, self._linked, self._cheaters = (
+            self.options.presence(),
+            self.options.linked(),
+            self.options.cheaters(),
+        )
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """Participants with an open session."""
+        return frozenset(self._connected)
+
     def apply(self, event: Mapping[str, Any]) -> EndedRound | None:
         """Take one event in; returns the round that it ended, if it ended one."""
+        ended = None
+        self._last_at, before = float(event.get("at", self._last_at)), len(self._connected)
+        self._first_at = self._last_at if self._first_at is None else self._first_at
         match event.get("kind"):
             case "participant_connected":
                 self._connected.add(int(event["participant"]))
             case "participant_lost":
                 self._connected.discard(int(event["participant"]))
+            case "participant_resumed":
+                self._connected.add(int(event["participant"]))
+                self._resumed += 1
+            case "participant_excluded":
+                self.excluded[int(event["participant"])] = str(event["reason"])
+            case "participant_set_aside":
+                self.set_aside[int(event["participant"])] += 1
             case "waiting_for_participants":
                 self._waiting_since = self._waiting_since or float(event["at"])
             case "attempt_started":
-                self._waiting_since = 0.0
-                self._present = frozenset(self._connected)
-                self._began_at = float(event["at"])
-                self._planned_before = self._planned
-                self._planned = self.options.drops(int(event["round"]), int(event["attempt"]))
-                self._phases, self._reached, self._dropped = {}, set(), {}
+                ended = self._cut_off()
+                self._begin(event)
             case "phase_started":
                 self._reached.add(str(event["phase"]))
             case "phase_ended":
                 self._phases[str(event["phase"])] = float(event["seconds"])
             case "participant_dropped":
-                self._dropped[int(event["participant"])] = str(event["phase"])
+                who = int(event["participant"])
+                self._dropped[who], self._dropped_at[who] = str(event["phase"]), self._last_at
                 self.drop_reasons[f"{event['phase']}: {event['reason']}"] += 1
             case "round_completed":
-                return self._completed(event)
+                ended = self._completed(event)
             case "attempt_aborted":
-                return self._aborted(event)
+                ended = self._aborted(event)
             case "study_finished":
                 self.ended = str(event.get("reason", ""))
-        return None
+        if len(self._connected) != before:
+            self._note_online()
+        return ended
+
+    def restarted(self) -> None:
+        """The coordinator was killed and is started again: nobody is connected to it."""
+        self._connected.clear()
+        self._note_online()
+
+    def _note_online(self) -> None:
+        self.online.append((self._last_at - (self._first_at or 0.0), len(self._connected)))
+
+    def _begin(self, event: Mapping[str, Any]) -> None:
+        self._waiting_since = 0.0
+        self._open = number = (int(event["round"]), int(event["attempt"]))
+        self._present = frozenset(self._connected)
+        self._began_at = float(event["at"])
+        self._planned_before = self._planned
+        self._planned, self._delays = self.options.drops(*number), self.options.delays(*number)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._phases, self._reached, self._dropped, self._dropped_at, self._resumed = {}, set(), {}, {}, 0
+
+    def _cut_off(self) -> EndedRound | None:
+        """An attempt that a crash ended without a word."""
+        if self._open is None:
+            return None
+        phase = next((name for name in reversed(PHASES) if name in self._reached), PHASES[0])
+        reason = {"phase": phase, "reason": "the coordinator was started again", "at": self._began_at}
+        return self._aborted({"round": self._open[0], "attempt": self._open[1], **reason})
 
     def _completed(self, event: Mapping[str, Any]) -> EndedRound:
         survivors = [int(who) for who in event.get("survivors") or ()]
@@ -158,9 +245,9 @@ class Outcomes:
 
     def _aborted(self, event: Mapping[str, Any]) -> EndedRound:
         if event.get("phase") == "Connecting":  # no attempt was started
-            self._present, self._planned = frozenset(self._connected), {}
+            self._present, self._planned, self._delays = frozenset(self._connected), {}, {}
             self._began_at, self._waiting_since = self._waiting_since or float(event["at"]), 0.0
-            self._phases, self._reached, self._dropped = {}, set(), {}
+            self._forget()
         return self._end(
             event,
             completed=False,
@@ -177,7 +264,10 @@ class Outcomes:
         observed = Counter(phase for who, phase in self._dropped.items() if planned.get(who) == phase)
         others = [(who, phase) for who, phase in self._dropped.items() if planned.get(who) != phase]
         self._explain_unseen(planned, completed=bool(values["completed"]))
-        late = sum(phase == PHASES[0] and who in self._planned_before for who, phase in others)
+        late = [who for who, phase in others if phase == PHASES[0] and who in self._planned_before]
+        causes = Counter(self._cause(who, phase) for who, phase in others if who not in late)
+        unplanned = causes.pop("", 0)
+        lag = event.get("loop_lag_ms") or {}
         ended = EndedRound(
             round=int(event["round"]),
             attempt=int(event["attempt"]),
@@ -185,15 +275,38 @@ class Outcomes:
             cohort=len(self._present),
             expected={phase: expected[phase] for phase in PHASES if expected[phase]},
             observed={phase: observed[phase] for phase in PHASES if observed[phase]},
-            late=late,
-            unplanned=len(others) - late,
+            late=len(late),
+            unplanned=unplanned,
+            causes={name: causes[name] for name in CAUSES if causes[name]},
+            late_answers=sum(
+                delay.phase in self._reached and who in self._present for who, delay in self._delays.items()
+            ),
+            resumed=self._resumed,
+            rss_mb=event.get("coordinator_rss_mb"),
+            lag_ms=lag,
             **values,
         )
-        lag = event.get("loop_lag_ms")
+        self._open = None
+        self.storms.clear()
         if lag:
             self.lags_ms.append(lag)
         self.rounds.append(ended)
         return ended
+
+    def _cause(self, who: int, phase: str) -> str:
+        """The planned fault that explains a dropout nobody had planned as such; empty where none does."""
+        if who in self._cheaters:
+            return "cheat"
+        if who in self._delays and self._delays[who].phase == phase:
+            return "straggler"
+        at_s = self._dropped_at.get(who, self._last_at) - self.options.began_at
+        if self.options.availability is not None and not self._presence.online(who, at_s - _NOTICED_S):
+            return "away"
+        if self.options.availability is not None and not self._presence.online(who, at_s):
+            return "away"
+        if any(who in struck for struck in self.storms):
+            return "storm"
+        return "link" if who in self._linked else ""
 
     def _explain_unseen(self, planned: Mapping[int, str], *, completed: bool) -> None:
         """Count this round's planned dropouts that weren't noted in their phase, each under one name."""
@@ -211,6 +324,23 @@ class Outcomes:
             name = "aborted" if not completed else "unmasking" if phase == PHASES[-1] else "unnoted"
             self.unseen[name] += 1
             self._unseen_before[who] = name
+
+    def _cheats(self) -> dict[str, Any]:
+        """Who cheated, by way, and what became of them."""
+        ways: dict[str, Counter[str]] = {}
+        for who, way in self._cheaters.items():
+            found = ways.setdefault(way, Counter(participants=0, excluded=0, set_aside=0))
+            found["participants"] += 1
+            found["excluded"] += who in self.excluded
+            found["set_aside"] += who in self.set_aside
+        return {
+            "participants": len(self._cheaters),
+            "excluded": len(self._cheaters.keys() & self.excluded.keys()),
+            "honest_excluded": sorted(self.excluded.keys() - self._cheaters.keys()),
+            "honest_set_aside": sorted(self.set_aside.keys() - self._cheaters.keys()),
+            "by_way": {way: dict(found) for way, found in sorted(ways.items())},
+            "reasons": dict(Counter(self.excluded.values()).most_common()),
+        }
 
     # ---- figures -------------------------------------------------------------------------------
 
@@ -265,7 +395,12 @@ class Outcomes:
                 "observed_by_phase": _added([one.observed for one in self.rounds]),
                 # Not back from the last round's drop when this one began.
                 "absent": sum(self.options.clients - one.cohort for one in self.rounds),
+                "by_cause": _added([one.causes for one in self.rounds], CAUSES),
             },
+            "late_answers": sum(one.late_answers for one in self.rounds),
+            "resumed": sum(one.resumed for one in self.rounds),
+            "cheats": self._cheats(),
+            "online": [{"at_s": round(at_s, 2), "participants": many} for at_s, many in thinned(self.online)],
             "drop_reasons": dict(self.drop_reasons.most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
@@ -287,29 +422,10 @@ def spread(values: Sequence[float], shares: Sequence[float]) -> dict[str, float 
     return {f"p{100 * share:g}": _rounded(percentile(values, share) if values else None) for share in shares}
 
 
-def broken_bounds(result: Mapping[str, Any], options: LoadOptions) -> list[str]:
-    """One sentence for each bound that is broken, with the bound and the figure. A wrong sum is always one."""
-    found = []
-    wrong = result["sums_wrong"]
-    if wrong:
-        sums = counted(result["rounds_completed"], "sum")
-        found.append(
-            f"{len(wrong)} of {sums} {'is' if len(wrong) == 1 else 'are'} not that of the "
-            "survivors: round " + ", ".join(map(str, wrong))
-        )
-    p95 = result["round_s"]["p95"]
-    if options.max_p95_s is not None and (p95 is None or p95 > options.max_p95_s):
-        bound = f"{options.max_p95_s:g} s"
-        if p95 is None:
-            found.append(f"--max-p95 asks for rounds of at most {bound}, and no round was completed")
-        else:
-            found.append(f"the p95 round took {p95:g} s, --max-p95 allows {bound}")
-    if options.min_completed is not None and result["rounds_completed"] < options.min_completed:
-        found.append(
-            f"{result['rounds_completed']} of {counted(options.rounds, 'round')} completed, --min-completed asks for "
-            f"{options.min_completed}"
-        )
-    return found
+def thinned(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """At most ``_MOST_POINTS`` of a curve, the last one among them."""
+    step = -(-len(points) // _MOST_POINTS) or 1
+    return [point for place, point in enumerate(points, 1) if place % step == 0 or place == len(points)]
 
 
 def _rounded(value: float | None) -> float | None:
@@ -320,8 +436,8 @@ def _mean(values: Sequence[float]) -> int:
     return round(sum(values) / len(values)) if values else 0
 
 
-def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _added(counts: Sequence[Mapping[str, int]], names: Iterable[str] = PHASES) -> dict[str, int]:
     total: Counter[str] = Counter()
     for one in counts:
         total.update(one)
-    return {phase: total[phase] for phase in PHASES if total[phase]}
+    return {name: total[name] for name in names if total[name]}

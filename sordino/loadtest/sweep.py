@@ -1,4 +1,4 @@
-"""The same load with 10, 20 and 30 % leaving at each single phase, as one table."""
+"""The same load with 5, 10, 20 and 30 % leaving at each single phase, as one table for each way to leave."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sordino.loadtest.run import run_load_test
 from sordino.loadtest.schedule import PHASE_NAMES
 from sordino.plurals import counted
 
-SHARES: Final = (0.1, 0.2, 0.3)
+SHARES: Final = (0.05, 0.1, 0.2, 0.3)
 
 
-def run_sweep(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
+def run_sweep(options: LoadOptions, display: LoadDisplay, styles: Sequence[str] = ()) -> dict[str, Any]:
     """Run every combination, each with processes of its own; ``options.out`` gets one folder for each and the table.
 
     A run that is cut short ends the sweep.
@@ -26,6 +26,7 @@ def run_sweep(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
     Args:
         options: ``drop`` and ``at`` are replaced.
         display: shows each in turn; entered by the caller.
+        styles: ways to leave, one after the other; by default that of the options.
 
     Returns:
         ``runs`` as of `run_load_test`; ``broken`` and ``incomplete`` as there, each naming its row; ``exit_code``.
@@ -39,12 +40,16 @@ def run_sweep(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
         raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
     results: list[dict[str, Any]] = []
     incomplete, code = None, int(ExitCode.OK)
-    for at, share in itertools.product(PHASE_NAMES, SHARES):
-        row = f"{at}, {100 * share:g} %"
-        folder = None if out is None else out / f"{at}-{round(100 * share)}"
-        display.say(f"{100 * share:g} % {options.drop_style} at {at}")
+    styles = styles or (options.drop_style,)
+    for style, at, share in itertools.product(styles, PHASE_NAMES, SHARES):
+        row = _row(style if len(styles) > 1 else "", at, share)
+        name = f"{at}-{round(100 * share)}" if len(styles) == 1 else f"{style}-{at}-{round(100 * share)}"
+        folder = None if out is None else out / name
+        display.say(f"{100 * share:g} % {style} at {at}")
         try:
-            result = run_load_test(dataclasses.replace(options, at=at, drop=share, out=folder), display)
+            result = run_load_test(
+                dataclasses.replace(options, drop_style=style, at=at, drop=share, out=folder), display
+            )
         except (Failure, KeyboardInterrupt) as error:
             if not results:
                 raise
@@ -56,7 +61,8 @@ def run_sweep(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
             incomplete, code = f"{row}: {result['incomplete']}", result["exit_code"]
             break
     broken = [
-        f"{one['options']['at']}, {100 * one['options']['drop']:g} %: {sentence}"
+        f"{_row(one['options']['drop_style'] if len(styles) > 1 else '', one['options']['at'], one['options']['drop'])}"
+        f": {sentence}"
         for one in results
         for sentence in one["broken"]
     ]
@@ -69,8 +75,12 @@ def run_sweep(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
     return sweep
 
 
+def _row(style: str, at: str, share: float) -> str:
+    return ", ".join(filter(None, (style, at, f"{100 * share:g} %")))
+
+
 def markdown(results: Sequence[Mapping[str, Any]], incomplete: str | None = None) -> str:
-    """A table of runs, one a row, under a line that says what they have in common.
+    """A table of runs for each way to leave, one a row, under a line that says what they have in common.
 
     ``incomplete`` is why there are no more of them, and stands below.
 
@@ -79,6 +89,15 @@ def markdown(results: Sequence[Mapping[str, Any]], incomplete: str | None = None
     """
     if not results:
         raise ValueError("no runs")
+    lines: list[str] = []
+    for _, runs in itertools.groupby(results, lambda one: one["options"]["drop_style"]):
+        lines += [*([""] if lines else []), *_table(list(runs))]
+    if incomplete is not None:
+        lines += ["", f"Incomplete. {incomplete}."]
+    return "\n".join(lines)
+
+
+def _table(results: Sequence[Mapping[str, Any]]) -> list[str]:
     common, plan = results[0]["options"], results[0]["plan"]
     lines = [
         f"{common['clients']} participants in {counted(common['processes'], 'process', 'processes')}, "
@@ -105,6 +124,4 @@ def markdown(results: Sequence[Mapping[str, Any]], incomplete: str | None = None
             *("-" if seconds[share] is None else f"{seconds[share]:.2f}" for share in ("p50", "p95")),
         )
         lines.append("| " + " | ".join(cells) + " |")
-    if incomplete is not None:
-        lines += ["", f"Incomplete. {incomplete}."]
-    return "\n".join(lines)
+    return lines

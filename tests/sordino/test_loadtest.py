@@ -18,8 +18,9 @@ from secagg.masking import word_dtype
 from secagg.parameters import choose_graph, complete_graph_threshold
 from sordino.exit_codes import ExitCode, Failure
 from sordino.loadtest import sweep
+from sordino.loadtest.bounds import broken_bounds
 from sordino.loadtest.display import LoadDisplay, final_lines, round_line, round_table
-from sordino.loadtest.figure import write_figure
+from sordino.loadtest.figure import write_figures
 from sordino.loadtest.options import LoadOptions
 from sordino.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.loadtest.schedule import (
@@ -31,7 +32,7 @@ from sordino.loadtest.schedule import (
     vector,
     words_of,
 )
-from sordino.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
+from sordino.loadtest.summary import BETWEEN, Outcomes, percentile, spread
 from sordino.loadtest.sweep import markdown
 from sordino.local_study import plan_for
 from sordino.progress import PHASES
@@ -271,6 +272,11 @@ def result_of(*streams: list[dict[str, Any]], options: LoadOptions = OPTIONS) ->
         "client_peak_rss_mb": 80.0,
         "wall_s": 20.0,
         "study_ended": "rounds done",
+        "disturbances": [],
+        "connections": {"troubles": {}, "resets": 0},
+        "noise": None,
+        "ledger_rows": 3,
+        "ledger_error": "",
         "incomplete": None,
         "options": options.to_json(),
         "plan": PLAN,
@@ -449,13 +455,14 @@ def test_lines_and_panel_while_it_runs(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_figure_is_drawn_in_both_forms(tmp_path: Path) -> None:
     result = result_of(attempt_events(1), attempt_events(2, abort="too few"), attempt_events(2, 2))
-    paths = write_figure(json.loads(json.dumps(result)), tmp_path)
-    assert [path.suffix for path in paths] == [".svg", ".png"]
+    paths = write_figures(json.loads(json.dumps(result)), tmp_path)
+    assert [path.suffix for path in paths] == [".svg", ".png"] * 4
+    assert "aborted: ShareKeys: too few" in paths[2].read_text()
     drawing = paths[0].read_text()
     for word in (*PHASES, BETWEEN, "aborted", "20 participants, 100 values of 20 bits, 20 % leave"):
         assert word in drawing
     assert paths[1].read_bytes().startswith(b"\x89PNG")
-    assert write_figure(result_of(), tmp_path / "none") == []
+    assert write_figures(result_of(), tmp_path / "none") == []
 
 
 def test_a_sweep_is_a_markdown_table() -> None:
@@ -493,24 +500,24 @@ def sweep_of(
 
 def test_a_broken_bound_of_a_sweep_names_its_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = sweep_of(
-        monkeypatch, tmp_path, lambda number: {"broken": ["too slow"], "exit_code": 1} if number == 5 else {}
+        monkeypatch, tmp_path, lambda number: {"broken": ["too slow"], "exit_code": 1} if number == 7 else {}
     )
-    assert len(told["runs"]) == 15
+    assert len(told["runs"]) == 20
     assert (told["broken"], told["incomplete"], told["exit_code"]) == (["share-keys, 20 %: too slow"], None, 1)
 
 
 @pytest.mark.parametrize(
     ("end", "rows", "code"),
     [
-        ({"incomplete": "interrupted after 1 of 3 rounds", "exit_code": 130}, 4, 130),
-        (KeyboardInterrupt(), 3, 130),
-        (Failure(ExitCode.NETWORK, "the port is taken"), 3, 4),
+        ({"incomplete": "interrupted after 1 of 3 rounds", "exit_code": 130}, 6, 130),
+        (KeyboardInterrupt(), 5, 130),
+        (Failure(ExitCode.NETWORK, "the port is taken"), 5, 4),
     ],
 )
 def test_a_sweep_that_is_cut_short_keeps_its_rows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: dict[str, Any] | BaseException, rows: int, code: int
 ) -> None:
-    told = sweep_of(monkeypatch, tmp_path, lambda number: end if number == 4 else {})
+    told = sweep_of(monkeypatch, tmp_path, lambda number: end if number == 6 else {})
     assert (len(told["runs"]), told["exit_code"]) == (rows, code)
     assert told["incomplete"].startswith("share-keys, 10 %: ")
     assert told["incomplete"] in (tmp_path / "sweep" / "sweep.md").read_text()

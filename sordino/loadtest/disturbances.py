@@ -1,0 +1,86 @@
+"""What the load test's parent does to a study under way: storms, and the coordinator's crash; and how it recovers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sordino.child_process import Child
+from sordino.loadtest.faults import BETWEEN_ROUNDS, Storm
+from sordino.loadtest.schedule import PHASE_NAMES
+
+
+@dataclass
+class Recovery:
+    """From a disturbance until everybody is back.
+
+    Attributes:
+        what: ``storm`` or ``crash``.
+        round: after or in which, counting those that abort.
+        at: seconds since the epoch.
+        struck: whose connections it took, of those connected then.
+        cpu_before_s: what the coordinator had used.
+    """
+
+    what: str
+    round: int
+    at: float
+    struck: frozenset[int]
+    cpu_before_s: float
+    back: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    seconds: float | None = None
+    cpu_s: float | None = None
+
+    def apply(self, event: Mapping[str, Any]) -> bool:
+        """Take one event in; whether everybody is back with it."""
+        kind, who = event.get("kind"), event.get("participant")
+        if self.seconds is not None or who not in self.struck or float(event["at"]) <= self.at:
+            return False
+        if kind in LOST:
+            self.lost.add(int(who))
+            self.back.discard(int(who))
+        elif kind in BACK:
+            self.lost.add(int(who))
+            self.back.add(int(who))
+        if self.back < self.struck:
+            return False
+        self.seconds = float(event["at"]) - self.at
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """For result.json."""
+        return {
+            "what": self.what,
+            "round": self.round,
+            "struck": len(self.struck),
+            "lost": len(self.lost),
+            "back": len(self.back),
+            "seconds": None if self.seconds is None else round(self.seconds, 3),
+            "server_cpu_s": None if self.cpu_s is None else round(self.cpu_s, 2),
+        }
+
+
+LOST = ("participant_lost", "participant_broken")
+BACK = ("participant_connected", "participant_resumed")
+
+
+def due(storm: Storm, event: Mapping[str, Any], ended: int) -> bool:
+    """Whether a storm comes now.
+
+    Args:
+        event: the last one.
+        ended: rounds that have ended by now. One whose phase was never reached lets the storm come at its end.
+    """
+    if ended >= storm.round:
+        return True
+    is_phase = storm.at != BETWEEN_ROUNDS and event.get("phase") == PHASE_NAMES[storm.at]
+    return ended == storm.round - 1 and event.get("kind") == "phase_started" and is_phase
+
+
+def strike(clients: Sequence[Child]) -> None:
+    """Bring the next storm to all client processes."""
+    for child in clients:
+        child.signal(signal.SIGUSR1)

@@ -1,0 +1,414 @@
+"""The load test's faults: who they hit, how they are written down, and what figures and bounds make of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechanisms.encoder import Encoder
+from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest.availability import Availability, Presence, read_trace
+from sordino.loadtest.bounds import broken_bounds
+from sordino.loadtest.cheats import messages_of, upload_of
+from sordino.loadtest.display import final_lines
+from sordino.loadtest.disturbances import Recovery, due
+from sordino.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers
+from sordino.loadtest.noise import noise_in
+from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.scenario import NAMES, fields_of, read_scenario
+from sordino.loadtest.summary import Outcomes
+from sordino.local_study import plan_for
+from sordino.progress import PHASES
+from tests.sordino.test_loadtest import OPTIONS, all_right, attempt_events, result_of
+from wire import coordinator_pb2 as pb
+
+Run = Callable[..., tuple[int, str, str]]
+SCENARIOS = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.toml"))
+
+
+# ---------------------------------------------------------------------------------- who is hit
+
+
+def test_links_and_cheats_stay_with_participants_and_shares_are_kept_to() -> None:
+    bad, good = Link(share=0.2, mbit_s=2), Link(share=0.5, latency_ms=40)
+    options = LoadOptions(clients=100, links=(bad, good), cheats=Cheats(share=0.24))
+    linked, cheaters = options.linked(), options.cheaters()
+    assert sorted([list(linked.values()).count(bad), list(linked.values()).count(good)]) == [20, 50]
+    assert linked == LoadOptions.from_behaviour(options.behaviour()).linked()
+    assert len(cheaters) == 24
+    assert {way: list(cheaters.values()).count(way) for way in WAYS} == dict.fromkeys(WAYS, 2)
+    assert cheaters != replace(options, seed=2).cheaters()
+
+
+def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None:
+    stragglers = Stragglers(share=0.2, from_s=2, to_s=10)
+    options = LoadOptions(clients=50, drop=0.2, stragglers=stragglers, cheats=Cheats(share=0.1))
+    seen, phases = [], set()
+    for round_ in range(1, 21):
+        delays = options.delays(round_, 1)
+        assert len(delays) == 10
+        assert not delays.keys() & {*options.drops(round_, 1), *options.cheaters()}
+        assert all(2 <= one.seconds <= 10 for one in delays.values())
+        seen.append(frozenset(delays))
+        phases |= {one.phase for one in delays.values()}
+    assert len(set(seen)) == 20
+    assert phases == set(PHASES)
+    there = LoadOptions.from_behaviour(options.behaviour())
+    assert there.delays(3, 2) == options.delays(3, 2)
+
+
+def test_storms_come_in_the_order_in_which_both_sides_count_them() -> None:
+    storms = (Storm(round=2), Storm(round=2, at="unmasking"), Storm(round=1, share=0.5))
+    options = LoadOptions(clients=20, storms=storms).in_order()
+    assert [(one.round, one.at) for one in options.storms] == [(1, "between"), (2, "unmasking"), (2, "between")]
+    assert len(options.struck(options.storms[0])) == 10
+    begun = {"kind": "phase_started", "phase": "Unmasking"}
+    assert due(options.storms[1], begun, 1)
+    assert not due(options.storms[1], begun | {"phase": "ShareKeys"}, 1)
+    assert not due(options.storms[1], begun, 0)
+    assert due(options.storms[1], {"kind": "attempt_aborted"}, 2)  # its phase was never reached
+    assert not due(options.storms[2], begun, 1)
+
+
+# ---------------------------------------------------------------------------------- availability
+
+
+def test_the_model_has_the_means_that_were_asked_for() -> None:
+    presence = Presence(Availability(online_s=60, offline_s=20, shape=0.7), seed=3)
+    online, away = [], []
+    for who in range(300):
+        stays = list(itertools.islice(presence.stays(who), 40))
+        assert all(begin < end for begin, end in stays)
+        online += [end - begin for begin, end in stays]
+        away += [later[0] - earlier[1] for earlier, later in itertools.pairwise(stays)]
+    # 12,000 draws of a law whose deviation is 1.5 times its mean: three standard errors are 4 %.
+    assert math.isclose(float(np.mean(online)), 60, rel_tol=0.05)
+    assert math.isclose(float(np.mean(away)), 20, rel_tol=0.05)
+    there = sum(presence.online(who, 500.0) for who in range(300))
+    assert 195 <= there <= 255  # 225 on average, standard deviation 7.5
+    again = Presence(Availability(online_s=60, offline_s=20, shape=0.7), seed=3)
+    assert [again.online(who, 500.0) for who in range(50)] == [presence.online(who, 500.0) for who in range(50)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "participant,from_s,to_s\n0,0,10\n0,20,30\n2,5,50\n",
+        '{"participant": 0, "from_s": 0, "to_s": 10}\n{"participant": 0, "from_s": 20, "to_s": 30}\n'
+        '{"participant": 2, "from_s": 5, "to_s": 50}\n',
+    ],
+    ids=["csv", "json"],
+)
+def test_a_trace_is_kept_to(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trace").write_text(text)
+    availability = Availability.read({"trace": str(tmp_path / "trace")})
+    presence = Presence(availability, seed=1)
+    assert [presence.online(0, at) for at in (0, 9, 10, 19, 20, 30)] == [True, True, False, False, True, False]
+    assert [presence.online(2, at) for at in (0, 5, 60)] == [False, True, False]
+    assert presence.online(1, 1e6)  # whoever isn't named is always there
+    assert availability.away_share(4) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("participant,from_s,to_s\n0,0,10\nx,0,1\n", "line 3"),
+        ("participant,from_s,to_s\n0,10,10\n", "from_s below to_s"),
+        ("participant,from_s,to_s\n0,0,10\n0,5,15\n", "participant 0 there twice"),
+        ("participant,from_s,to_s\n", "names nobody"),
+        ('{"participant": 0}\n', "line 1"),
+    ],
+)
+def test_a_trace_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "trace").write_text(text)
+    with pytest.raises(Failure, match=words):
+        read_trace(tmp_path / "trace")
+
+
+# ---------------------------------------------------------------------------------- cheats
+
+
+def test_every_way_to_cheat_changes_something_and_only_its_own() -> None:
+    share = pb.PeerShare(mask_key=pb.RevealedShare(share=b"s" * 32, salt=b"t" * 16))
+    honest = {
+        "advertise_keys": pb.Advertisement(mask_key=b"m" * 32, channel_key=b"c" * 32, signature=b"s" * 64),
+        "share_keys": pb.SealedShares(
+            ciphertexts=[b"x" * 112] * 2, leaves=[b"l" * 32] * 4, seed_commitment=b"d" * 32, signature=b"s" * 64
+        ),
+        "masked_input": pb.MaskedInputOffer(sha256=b"h" * 32, signature=b"s" * 64),
+        "consistency": pb.ConsistencySignature(signature=b"s" * 64),
+        "unmasking": pb.UnmaskingReply(shares=[pb.PeerShare(none=pb.NoShare()), share]),
+    }
+    packed = bytes(range(50))
+    for way in WAYS:
+        changed = {kind for kind, message in honest.items() if messages_of(way, kind, message) != [message]}
+        if upload_of(way, packed) != packed:
+            changed.add("upload")
+        assert (len(changed) == 1) == (way not in ("silence", "repetition")), way
+        assert changed, way
+    assert all(message.ByteSize() for message in honest.values())
+
+
+# ---------------------------------------------------------------------------------- written down
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_scenarios_of_the_project_can_be_run(path: Path) -> None:
+    options = LoadOptions(**read_scenario(path))
+    options.check()
+    options.check_can_end()
+
+
+def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("participant,from_s,to_s\n0,0,10\n")
+    (tmp_path / "s.toml").write_text(
+        'description = "all"\nclients = 30\ndrop = 0\ndeadline = 7\nresume = 3\npause = 1\nnoise = true\n'
+        "crash = [4, 2]\nmax_rss = 300\nmin_share = 0.5\nmax_unplanned = 2\nnoise_within = 0.1\n"
+        '[availability]\ntrace = "trace.csv"\n[cheats]\nshare = 0.1\nways = "silence+rotten-shares"\n'
+        "[[link]]\nshare = 0.5\nloss = 0.01\n[[link]]\nshare = 0.1\nmbit_s = 2\n[[storm]]\nround = 2\n"
+    )
+    options = LoadOptions(**read_scenario(tmp_path / "s.toml"))
+    options.check()
+    assert (options.clients, options.seconds, options.kept_s, options.paused_s) == (30, 7.0, 3.0, 1.0)
+    assert options.crashes == (2, 4)
+    assert [link.share for link in options.links] == [0.5, 0.1]
+    assert options.links[1].weather.bytes_per_s == 250_000
+    assert options.availability is not None
+    assert options.availability.trace == str(tmp_path / "trace.csv")
+    assert options.cheats is not None
+    assert options.cheats.chosen_ways == ("silence", "rotten-shares")
+    study = options.study(8443)
+    assert (study.resume_s, study.pause_s) == (3.0, 1.0)
+    assert study.max_dropout == options.missing > 0.1
+
+
+def test_every_option_of_the_command_has_a_name_in_a_scenario(run: Run) -> None:
+    _, told, _ = run("loadtest", "--help")
+    beside = {"scenario", "out", "sweep", "json", "help"}
+    options = {name.replace("-", "_") for name in re.findall(r"--([a-z0-9-]+)", told)}
+    assert set(NAMES) - {"description"} <= options
+    assert options - beside <= set(NAMES)
+    fields = {field.name for field in dataclasses.fields(LoadOptions)} - {"out", "began_at"}
+    values: dict[str, Any] = {"crash": [1], "link": ["share=0.1"], "storm": ["round=1"], "cheats": "share=0.1"}
+    values |= {"stragglers": "share=0.1", "availability": "online_s=1,offline_s=1"}
+    values |= {"noise": True, "at": "any", "drop_style": "silent"}
+    assert set(fields_of({name: values.get(name, 1) for name in NAMES}, "here")) == fields
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cliens = 3", "cliens is not known. Did you mean clients?"),
+        ("[stragglers]\nshar = 0.1", "stragglers: shar is not known. Did you mean share?"),
+        ("[stragglers]\nfrom_s = 1", "stragglers needs share"),
+        ("clients = 2.5", "clients = 2.5 is not a whole number"),
+        ("[link]\nshare = 1", r"write \[\[link\]\]"),
+        ('[[storm]]\nround = 1\nat = "lunch"', "choose one of advertise-keys"),
+        ('[cheats]\nshare = 0.1\nways = "silense"', "Did you mean silence?"),
+        ("[[link]]\nshare = 0.1\nloss = 1.0", "loss of a link is a share"),
+        ("[availability]\nonline_s = 5", "offline_s"),
+        ("crash = 3", r"such as \[2, 4\]"),
+        ("clients =", "is no TOML"),
+    ],
+)
+def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(Failure, match=words) as failure:
+        read_scenario(tmp_path / "s.toml")
+    assert failure.value.code is ExitCode.INPUT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--stragglers", "0.1"), "write name=value"),
+        (("--storm", "share=0.5"), "storm needs round"),
+        (("--crash", "5", "--rounds", "5"), "after the last round"),
+        (("--storm", "round=9"), "there is no round 9"),
+        (("--noise-within", "0.1"), "add --noise"),
+        (("--drop-style", "both"), "for --sweep"),
+        (("--cheats", "share=0.45", "--drop", "0.3"), "Lower --drop or another share"),
+        (("--link", "share=0.6", "--link", "share=0.6"), "more than 1 together"),
+        (("--scenario", "nowhere.toml"), "nowhere.toml can't be read"),
+    ],
+)
+def test_faults_that_cannot_be_are_one_sentence(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    code, _, err = run("loadtest", *arguments)
+    assert code == 2
+    assert words in " ".join(err.split())
+
+
+def test_a_broken_connection_keeps_its_place_only_where_connections_break_by_themselves() -> None:
+    assert LoadOptions().kept_s == 0
+    assert LoadOptions(links=(Link(share=1, loss=0.1),)).kept_s == 0
+    assert LoadOptions(links=(Link(share=1, resets_per_min=1),)).kept_s == 2
+    assert LoadOptions(storms=(Storm(round=1),), resume_s=5).kept_s == 5
+    assert LoadOptions(storms=(Storm(round=1, at="unmasking"),)).paused_s == 0
+    assert LoadOptions(crashes=(1,)).paused_s == 1
+
+
+# ---------------------------------------------------------------------------------- from events to figures
+
+
+def dropped(who: int, phase: str, at: float) -> dict[str, Any]:
+    return {"kind": "participant_dropped", "phase": phase, "participant": who, "reason": "closed", "at": at}
+
+
+def test_every_dropout_has_one_cause() -> None:
+    options = replace(
+        OPTIONS,
+        drop=0.0,
+        seed=2,
+        cheats=Cheats(share=0.05),
+        links=(Link(share=0.1, resets_per_min=1),),
+        stragglers=Stragglers(share=0.1, at="share-keys"),
+        availability=Availability(online_s=1e9, offline_s=1.0),
+    )
+    outcomes = Outcomes(options, all_right)
+    [cheat], linked, late = options.cheaters(), list(options.linked()), list(options.delays(1, 1))
+    others = [who for who in range(20) if who not in {cheat, *linked, *late}]
+    for who in range(20):
+        outcomes.apply({"kind": "participant_connected", "participant": who, "at": 999.0})
+    first, *rest = attempt_events(1)
+    outcomes.apply(first)
+    outcomes.apply({"kind": "phase_started", "phase": "ShareKeys"})
+    outcomes.storms.append(frozenset(others[:1]))
+    for who in {cheat, linked[0], late[0], *others[:2]}:
+        outcomes.apply(dropped(who, "ShareKeys", 1012.0))
+    outcomes.apply({"kind": "participant_resumed", "participant": linked[1], "at": 1012.5})
+    outcomes.apply({"kind": "participant_excluded", "participant": cheat, "reason": "unsigned", "at": 1013.0})
+    for event in (one for one in rest if one["kind"] != "participant_dropped"):
+        outcomes.apply(event)
+    figures = outcomes.figures()
+    wanted = {"straggler": 1, "cheat": 1, "storm": 1, "link": 1}
+    assert len({cheat, *linked, *late}) == 5  # the seed keeps them apart
+    assert figures["drops"]["by_cause"] == wanted
+    assert figures["drops"]["unplanned"] == 1
+    assert (figures["resumed"], figures["late_answers"]) == (1, 2)
+    assert figures["cheats"]["excluded"] == 1
+    assert figures["cheats"]["honest_excluded"] == []
+    assert figures["online"][-1]["participants"] == 20
+
+
+def test_an_honest_participant_that_is_excluded_breaks_a_bound() -> None:
+    excluded = {"kind": "participant_excluded", "participant": 3, "reason": "unsigned", "at": 1.0}
+    result = result_of(attempt_events(1), [excluded])
+    assert result["broken"] == ["1 participant that didn't cheat was excluded: number 3"]
+
+
+def test_rounds_are_counted_over_a_crash() -> None:
+    outcomes = Outcomes(replace(OPTIONS, crashes=(1,)), all_right)
+    for who in range(20):
+        outcomes.apply({"kind": "participant_connected", "participant": who, "at": 1.0})
+    for event in attempt_events(1):
+        outcomes.apply(event)
+    for event in attempt_events(2)[:4]:  # killed in the middle of it
+        outcomes.apply(event)
+    outcomes.restarted()
+    assert outcomes.connected == frozenset()
+    for who in range(20):
+        outcomes.apply({"kind": "participant_connected", "participant": who, "at": 1025.0})
+    for event in attempt_events(2, 2):
+        outcomes.apply(event)
+    ends = [(one.round, one.attempt, one.completed) for one in outcomes.rounds]
+    assert ends == [(1, 1, True), (2, 1, False), (2, 2, True)]
+    assert outcomes.reasons == {"ShareKeys: the coordinator was started again": 1}
+
+
+def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
+    recovery = Recovery("storm", 1, 100.0, frozenset({1, 2}), 5.0)
+
+    def event(kind: str, who: int, at: float) -> dict[str, Any]:
+        return {"kind": kind, "participant": who, "at": at}
+
+    assert not recovery.apply(event("participant_connected", 1, 99.0))  # before it
+    assert not recovery.apply(event("participant_lost", 1, 100.1))
+    assert not recovery.apply(event("participant_connected", 1, 101.0))
+    assert not recovery.apply(event("participant_lost", 1, 101.5))
+    assert not recovery.apply(event("participant_resumed", 2, 102.0))
+    assert recovery.apply(event("participant_connected", 1, 104.5))
+    assert recovery.to_json() | {"server_cpu_s": None} == {
+        "what": "storm",
+        "round": 1,
+        "struck": 2,
+        "lost": 2,
+        "back": 2,
+        "seconds": 4.5,
+        "server_cpu_s": None,
+    }
+
+
+def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
+    options = replace(OPTIONS, dim=4096, noise=True)
+    plan = plan_for(options.study(8443))
+    counter = itertools.count()
+
+    def source(size: int) -> bytes:
+        return np.random.default_rng(next(counter)).bytes(size)
+
+    shares = [Encoder(plan, bytes(32)).encode_nothing(source) for _ in range(16)]
+    total = np.zeros(plan.padded_dim, dtype=shares[0].dtype)
+    for one in shares:
+        total += one
+    decoded = Encoder(plan, bytes(32)).decode(total & ((1 << plan.bits) - 1), 16).mean * 16
+    seen = noise_in(plan, 1, 16, decoded)
+    assert seen.fits
+    assert abs(seen.ratio - 1) < 4 * seen.stderr
+    assert seen.expected == pytest.approx(plan.local_stddev * 4)
+    assert seen.honest == 16 - plan.colluders
+    assert not noise_in(plan, 1, 16, decoded * 1.1).fits  # a share too many, twice over
+    masked = np.random.default_rng(1).integers(0, 1 << plan.bits, plan.padded_dim).astype(total.dtype)
+    assert noise_in(plan, 1, 16, Encoder(plan, bytes(32)).decode(masked, 16).mean * 16).ratio > 2
+
+
+@pytest.mark.parametrize(
+    ("bound", "figures", "words"),
+    [
+        ({"max_rss_mb": 100}, {"server_peak_rss_mb": 123.4}, "--max-rss allows 100 MB"),
+        ({"min_share": 0.9}, {"rounds_completed": 2}, "--min-share asks for 90 %"),
+        ({"max_unplanned": 0}, {}, "--max-unplanned allows 0"),
+        ({"noise_within": 0.01}, {"noise": {"ratio": 1.02, "ratio_stderr": 0.001}}, "1.02 times what was planned"),
+        ({"noise_within": 0.01}, {"noise": None}, "no round was completed"),
+        ({}, {"ledger_error": "row 3 was changed"}, "row 3 was changed"),
+    ],
+)
+def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, Any], words: str) -> None:
+    result = result_of(attempt_events(1)) | figures
+    result["drops"] = result["drops"] | {"unplanned": 1}
+    [sentence] = broken_bounds(result, replace(OPTIONS, **bound))
+    assert words in sentence
+    kept = {"rounds_completed": 3, "noise": {"ratio": 1.001, "ratio_stderr": 0.001}, "ledger_error": ""}
+    right = result | {"server_peak_rss_mb": 90.0} | kept
+    right["drops"] = result["drops"] | {"unplanned": 0}
+    assert broken_bounds(right, replace(OPTIONS, **bound)) == []
+
+
+def test_the_last_lines_tell_of_every_fault() -> None:
+    result = result_of(attempt_events(1))
+    recovery = Recovery("crash", 1, 1.0, frozenset({1}), 0.0).to_json() | {"seconds": 2.0, "server_cpu_s": 1.0}
+    result["disturbances"] = [recovery, recovery | {"what": "storm", "seconds": None}]
+    result["noise"] = {"ratio": 1.0, "ratio_stderr": 0.01, "least_above_plan": 1.2}
+    result["late_answers"], result["resumed"] = 7, 5
+    result["drops"] = result["drops"] | {"by_cause": {"link": 2}}
+    result["cheats"] = result["cheats"] | {"participants": 2, "by_way": {"silence": {"participants": 2, "excluded": 0}}}
+    text = " ".join(" ".join(final_lines(json.loads(json.dumps(result)))).split())
+    for words in (
+        "late answers 7",
+        "5 broke and went on",
+        "crash round 1: 1 connected, 0 lost, all back after 2.0 s",
+        "2 have a bad link",
+        "cheats 2, of them 0 excluded",
+        "noise 1.0000 times",
+        "ledger 3 rows, verified",
+    ):
+        assert words in text
