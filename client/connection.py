@@ -16,6 +16,7 @@ from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.chunks import InvalidChunk, frames, unframe
 from wire.codec import PROTOCOL_VERSION
+from wire.keepalive import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS
 
 SERVICE = "/sordino.v1.Coordinator/"
 TOKEN_METADATA = "sordino-session-bin"
@@ -24,13 +25,11 @@ NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
 HANDSHAKES = 3  # before a stream that ends without a reason is believed to have none
 AHEAD = 8  # messages that are read before they are handled
+FAREWELL_S = 0.5  # for the coordinator to take note of a participant that is stopped
 TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
+    *PARTICIPANT_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),
     # Our own loop waits between attempts; the channel must not wait on top of it.
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -87,6 +86,8 @@ class Session:
     def __init__(self, call: Any, channel: grpc.aio.Channel, welcome: pb.Welcome) -> None:
         self._call, self._channel, self.welcome = call, channel, welcome
         self._incoming: asyncio.Queue[pb.CoordinatorMessage | Exception | None] = asyncio.Queue(AHEAD)
+        self._ended = asyncio.Event()
+        self._read_so_far = asyncio.Event()  # something was, since this was cleared last
         self._reader = asyncio.create_task(self._read())
 
     async def send(self, message: pb.ParticipantMessage) -> None:
@@ -107,10 +108,39 @@ class Session:
         end: Exception | None = None
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
+                self._read_so_far.set()
                 await self._incoming.put(message)
         except grpc.aio.AioRpcError as error:
             end = error
+        self._ended.set()
         await self._incoming.put(end)
+
+    async def breaks(self, within_s: float) -> bool:
+        """Whether the stream has ended, or does within this time: what fails just before fails for no other reason."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._ended.wait()
+        return self._ended.is_set()
+
+    async def beat(self) -> None:
+        """Show now and then that this participant is there, and that the coordinator is.
+
+        Raises:
+            TimeoutError: it stays silent, although the connection doesn't say so.
+        """
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self._read_so_far.clear()
+            await self.send(pb.ParticipantMessage(heartbeat=pb.Heartbeat()))
+            async with asyncio.timeout(HEARTBEAT_ANSWER_S):
+                await self._read_so_far.wait()
+
+    async def leave(self) -> None:
+        """Tell the coordinator that this participant is stopped, so that nobody waits for it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self.send(pb.ParticipantMessage(leaving=pb.Leaving()))
+                await self._ended.wait()
 
     async def upload(self, packed: bytes) -> bytes:
         """Send one vector in chunks; returns the digest the coordinator counted. Raises as `upload_chunks`."""
@@ -183,6 +213,7 @@ class Session:
 
     def close(self) -> None:
         """Cut the stream."""
+        self._ended.set()
         self._reader.cancel()
         self._call.cancel()
 

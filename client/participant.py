@@ -17,10 +17,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from client.connection import DocumentMismatch, DocumentUnavailable, Session, UploadRejected
+from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_clips
 from client.policy_rounds import check_round
+from client.resuming import Line
 from client.round_lines import RoundLines
 from client.settings import HostSettings
 from learning.datasets import Dataset
@@ -78,7 +79,8 @@ class _Attempt:
     phase: Any
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[NDArray[np.float32] | None] = field(repr=False)
-    packed: bytes | None = field(default=None, repr=False)
+    packed: bytes | None = field(default=None, repr=False)  # until the coordinator says that it has it
+    offset: int = 0  # where its copy ends
 
 
 class Participant:
@@ -124,6 +126,11 @@ class Participant:
         self._shapes = shapes_of(task.initial_parameters())
         self._broadcast_dim = dimension(self._shapes)
         self._attempt: _Attempt | None = None
+        # Read and not handled: an attempt goes on while its session breaks and another one is opened.
+        self._inbox: asyncio.Queue[tuple[Session, str, Any]] = asyncio.Queue(AHEAD)
+        self._line = Line()
+        self._terms: StudyTerms | None = None
+        self._worker: asyncio.Task[None] | None = None
         self._answering = False
         self._charged: tuple[int, int, Cohort] | None = None  # the last charge, while it may be taken back
         self._log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
@@ -131,31 +138,89 @@ class Participant:
     @property
     def under_way(self) -> bool:
         """Whether she is in an attempt, or in the middle of an answer: not the moment to leave of her own accord."""
-        return self._answering or self._attempt is not None
+        return self._answering or self._attempt is not None or self._line.number is not None
 
     async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
-        """Handle messages until the study ends.
+        """Handle messages until the study or the session ends; an attempt under way stays, for the next session.
 
         Returns:
             The coordinator's reason for the end, or None when the stream just ended.
-        """
-        await session.send(pb.ParticipantMessage(ready=pb.Ready()))
-        try:
-            async for message in session.messages():
-                kind = message.WhichOneof("message")
-                if kind == "study_end":
-                    return message.study_end.reason
-                self._answering = True
-                terms = await self._guarded(session, terms, kind, getattr(message, kind) if kind else None)
-                self._answering = False
-            return None
-        finally:
-            self._answering = False
-            self._drop_attempt()
-            if self._lines is not None:
-                self._lines.gone(self.identity.public)
 
-    async def _guarded(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> StudyTerms:
+        Raises:
+            grpc.aio.AioRpcError: the stream broke.
+            TimeoutError: the coordinator is silent.
+        """
+        await self.rest(0)
+        if self._terms is not None and self._terms.study_sha256 != terms.study_sha256:
+            await self.close()
+        self._terms = terms
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        await session.send(pb.ParticipantMessage(ready=self._line.attach(session)))
+        listening, beating = asyncio.create_task(self._listen(session)), asyncio.create_task(session.beat())
+        try:
+            await asyncio.wait({listening, beating, self._worker}, return_when=asyncio.FIRST_COMPLETED)
+            await self.rest(0)
+            return listening.result() if listening.done() else beating.result()  # which only ever raises
+        except asyncio.CancelledError:
+            await session.leave()
+            raise
+        finally:
+            self._line.detach(session)
+            for task in (listening, beating):
+                task.cancel()
+            await asyncio.gather(listening, beating, return_exceptions=True)
+
+    async def rest(self, seconds: float) -> None:
+        """Wait, between two sessions. Raises what has ended the handling of messages, if something has."""
+        if self._worker is None:
+            await asyncio.sleep(seconds)
+        elif (await asyncio.wait({self._worker}, timeout=seconds))[0]:
+            self._worker.result()
+
+    async def close(self) -> None:
+        """No session follows: whatever is under way ends."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+        self._drop_attempt()
+        self._inbox, self._line = asyncio.Queue(AHEAD), Line()
+        if self._lines is not None:
+            self._lines.gone(self.identity.public)
+
+    async def _listen(self, session: Session) -> str | None:
+        async for message in session.messages():
+            kind = message.WhichOneof("message")
+            if kind in (None, "heartbeat"):
+                continue
+            content = getattr(message, kind)
+            if kind == "study_end":
+                self._line.end()
+                await self._inbox.join()
+                return content.reason
+            attempt = self._attempt
+            if await self._line.heard(kind, content):
+                await self._inbox.put((session, kind, content))
+            elif attempt is not None and content.uploaded:
+                attempt.packed = None
+        return None
+
+    async def _work(self) -> None:
+        """Handle what was read, in order."""
+        while True:
+            session, kind, content = await self._inbox.get()
+            self._answering = True
+            try:
+                # A credit of an earlier session is void: it is granted again.
+                if kind != "upload_credit" or self._line.is_on(session):
+                    assert self._terms is not None  # noqa: S101  # since the first session
+                    self._terms = await self._guarded(self._line, self._terms, kind, content)
+            finally:
+                self._answering = False
+                self._inbox.task_done()
+
+    async def _guarded(self, session: Line, terms: StudyTerms, kind: str | None, message: Any) -> StudyTerms:
         """Handle a message; returns the terms that hold from here on, with a later roster perhaps."""
         number = (getattr(message, "round", 0), getattr(message, "attempt", 0))
         try:
@@ -195,16 +260,18 @@ class Participant:
 
         return terms
 
-    async def _refuse(self, session: Session, number: tuple[int, int], code: pb.RefusalCode) -> None:
+    async def _refuse(self, session: Line, number: tuple[int, int], code: pb.RefusalCode) -> None:
         self._drop_attempt()
         self._over(number, "refused here, see above")
         refusal = pb.Refusal(round=number[0], attempt=number[1], code=code)
         await session.send(pb.ParticipantMessage(refusal=refusal))
 
-    async def _handle(self, session: Session, terms: StudyTerms, kind: str | None, message: Any) -> None:
+    async def _handle(self, session: Line, terms: StudyTerms, kind: str | None, message: Any) -> None:
         if kind == "round_start":
             await self._begin(session, terms, message)
             return
+        if kind == "resumed":
+            raise CoordinatorMisbehaved("Resumed", "it can't have received what it says, or nobody asked")
         if kind == "survivor_proof":
             await self._take_back(terms, message)
             return
@@ -221,6 +288,7 @@ class Participant:
             case "neighbour_shares":
                 await self._mask(session, terms, attempt, message)
             case "upload_credit":
+                attempt.offset = message.offset
                 await self._upload(session, attempt)
             case "survivor_sets":
                 if not round_parameters(terms.document.plan).signed:
@@ -240,20 +308,20 @@ class Participant:
 
     # ------------------------------------------------------------ the phases
 
-    async def _terms_of(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> StudyTerms:
+    async def _terms_of(self, session: Line, terms: StudyTerms, message: pb.RoundStart) -> StudyTerms:
         """The terms of a round: those that hold, or with a later roster than theirs."""
         self._drop_attempt()
         if message.study_sha256 != terms.study_sha256:
             raise CoordinatorMisbehaved("AdvertiseKeys", "the round names another study document")
         # Asked every time: another participant of this process may have seen a later version than this one.
         try:
-            return await self._accept_roster(session, message.roster_sha256)
+            return await session.fetched(lambda one: self._accept_roster(one, message.roster_sha256))
         except InvalidRoster as error:
             raise CoordinatorMisbehaved("AdvertiseKeys", f"the round names another roster: {error}") from error
         except DocumentUnavailable as error:
             raise CoordinatorMisbehaved("AdvertiseKeys", "the round names a roster that isn't there") from error
 
-    async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
+    async def _begin(self, session: Line, terms: StudyTerms, message: pb.RoundStart) -> None:
         plan = terms.document.plan
         if message.round > plan.rounds:  # once joined, no earlier round could be
             raise CoordinatorMisbehaved("AdvertiseKeys", f"round {message.round} of a plan with {plan.rounds}")
@@ -287,10 +355,11 @@ class Participant:
             self._lines.begun((message.round, message.attempt), identity)
         await self._send(session, self._attempt, advertise_keys=codec.write_advertisement(advertisement))
 
-    async def _model(self, session: Session, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
+    async def _model(self, session: Line, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
         """The round's model and clips. What can fail here doesn't depend on the participant's data."""
         rule = terms.document.plan.clipping
-        data = await self._fetch(session, model_sha256, model_bytes(self._broadcast_dim, rule))
+        largest = model_bytes(self._broadcast_dim, rule)
+        data = await session.fetched(lambda one: self._fetch(one, model_sha256, largest))
         try:
             return read_model(data, self._broadcast_dim, rule)
         except ValueError as error:
@@ -338,7 +407,7 @@ class Participant:
             self.failed, self.last_failure = self.failed + 1, failure
 
     async def _mask(
-        self, session: Session, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares
+        self, session: Line, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares
     ) -> None:
         phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
         masking: Masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
@@ -375,14 +444,15 @@ class Participant:
                 self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
         return encoder.encode_nothing(os.urandom)
 
-    async def _upload(self, session: Session, attempt: _Attempt) -> None:
-        packed, attempt.packed = attempt.packed, None
-        if packed is None:
+    async def _upload(self, session: Line, attempt: _Attempt) -> None:
+        packed = attempt.packed
+        if packed is None or attempt.offset >= len(packed):
             raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
-        await session.upload(packed)
+        if await session.upload(packed, attempt.offset):
+            attempt.packed = None
 
     async def _unmask(
-        self, session: Session, terms: StudyTerms, attempt: _Attempt, request: UnmaskingRequest | SurvivorSets
+        self, session: Line, terms: StudyTerms, attempt: _Attempt, request: UnmaskingRequest | SurvivorSets
     ) -> None:
         if isinstance(attempt.phase, Answered):
             reply = attempt.phase.receive(request)
@@ -442,7 +512,7 @@ class Participant:
     def _key(self, terms: StudyTerms, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return terms.document.study, self.identity.public, attempt.round, attempt.attempt
 
-    async def _send(self, session: Session, attempt: _Attempt, **message: Any) -> None:
+    async def _send(self, session: Line, attempt: _Attempt, **message: Any) -> None:
         phase = pb.PhaseMessage(round=attempt.round, attempt=attempt.attempt, **message)
         await session.send(pb.ParticipantMessage(phase=phase))
 

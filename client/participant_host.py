@@ -26,6 +26,7 @@ from client.journal import ClientJournal
 from client.keystore import KeyFileError, load_identity
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
+from client.processor import has_aes
 from client.renewal import Renewal
 from client.round_lines import RoundLines
 from client.service_notify import Notifier
@@ -46,7 +47,9 @@ log = structlog.get_logger()
 
 LARGEST_GROWTH = 4  # over the population that a lottery's plan draws from at least
 ROSTER_BYTES = 256  # most that one participant takes in a roster's file, whose signature is checked once it is read
-RETRY_S = (0.5, 10.0)  # first and longest wait between attempts to connect
+AT_ONCE_S = 0.2  # longest wait before the first attempt to connect again
+RETRY_S = (0.5, 10.0)  # longest wait before the second one, and before any
+STEADY_S = 1.0  # a session that lasts this long was worth opening
 # The stream is refused for good: trying again changes nothing.
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -74,7 +77,9 @@ def join(configuration: HostSettings, service: Notifier | None = None) -> int:
     Raises:
         JoinError: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
-    choose_keystream(time.perf_counter)
+    way = choose_keystream(time.perf_counter)
+    if has_aes() is False:
+        log.info("this processor has no AES instructions: masks are made without, which takes longer", mode=way)
     try:
         journal = ClientJournal(configuration.host.journal, configuration.host.ledger)
     except StorageError as error:
@@ -265,11 +270,18 @@ class ParticipantHost:
 
     async def _stay(self, channel: Channels, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
+        try:
+            await self._stay_connected(channel, participant)
+        finally:
+            await participant.close()
+
+    async def _stay_connected(self, channel: Channels, participant: Participant) -> None:
         address, give_up_s = self._configuration.coordinator.address, self._configuration.coordinator.give_up_s
         away_since, failures = time.monotonic(), 0
         told = Trouble(-1, "")  # what says most since the coordinator was last there
         while True:
-            if await self._gate.opened():  # that time isn't one in which nobody answered
+            # The time at the gate isn't one in which nobody answered; who is in an attempt goes on with it first.
+            if not participant.under_way and await self._gate.opened():
                 away_since = time.monotonic()
             connection, connected = channel.current(), False
             try:
@@ -277,12 +289,14 @@ class ParticipantHost:
                 session = await open_session(connection, participant.identity, self._configuration.study.name)
                 try:
                     terms = await self._accept(session)
-                    self._reachable, failures, told = True, 0, Trouble(-1, "")
+                    self._reachable, told, began = True, Trouble(-1, ""), time.monotonic()
                     try:
                         work = participant.take_part(session, terms)
                         reason = await self._gate.within(work, lambda: participant.under_way)
                     finally:
                         away_since = time.monotonic()  # from the end of the session, however it ends
+                        if away_since - began >= STEADY_S:  # else it is one of those that break at once
+                            failures = 0
                 finally:
                     session.close()
                 if reason is not None:
@@ -327,7 +341,7 @@ class ParticipantHost:
                     f"{'' if told.tells > 1 else advice}",
                     NETWORK,
                 )
-            await asyncio.sleep(_backoff_s(failures))
+            await participant.rest(_backoff_s(failures))
 
     def _trouble(self, details: str, connected: bool) -> Trouble:
         if connected:
@@ -470,6 +484,11 @@ def _read_ca(path: Path) -> bytes:
 
 
 def _backoff_s(failures: int) -> float:
-    """Exponential, with jitter over the upper half, so that a thousand participants don't return together."""
-    ceiling = min(RETRY_S[1], RETRY_S[0] * 2 ** min(failures, 10))
-    return ceiling * (0.5 + int.from_bytes(os.urandom(2), "little") / 131072)
+    """Soon for the first time, since a place in an attempt is kept for a moment only; then exponential.
+
+    With jitter, over three quarters and then over the upper half: a thousand participants must not return together.
+    """
+    least, most = 0.25, min(AT_ONCE_S, RETRY_S[1])
+    if failures > 1:
+        least, most = 0.5, min(RETRY_S[1], RETRY_S[0] * 2 ** min(failures - 2, 10))
+    return most * (least + (1 - least) * int.from_bytes(os.urandom(2), "little") / 65536)

@@ -34,6 +34,7 @@ class Gathering:
     Attributes:
         connect_s: longest wait for the cohort to connect.
         pause_s: between the end of a round and the next one.
+        resume_s: for so long a participant whose connection broke is waited for.
         enrolment_open: whether people can still enrol; then a roster that is too small is waited for without an end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
         use_offered: async: puts a later roster to use if there is one; says whether it did.
@@ -45,6 +46,7 @@ class Gathering:
     loop_lag: LoopLag
     connect_s: float
     pause_s: float
+    resume_s: float
     enrolment_open: bool
     emit: Callable[..., None]
     configure: Callable[[int, int], Awaitable[RoundConfig]]
@@ -103,7 +105,8 @@ class Gathering:
                 return config, ready
             if len(ready) >= quorum:
                 quorum_since = quorum_since or now
-                if now - quorum_since >= patience_s or now >= deadline:
+                returning = self.sessions.broken_since(now - self.resume_s) & invited if self.resume_s else None
+                if (now - quorum_since >= patience_s and not returning) or now >= deadline:
                     return config, ready
             else:
                 quorum_since = None

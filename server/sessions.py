@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -100,6 +101,7 @@ class Sessions:
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
         self._left_early: set[bytes] = set()
+        self._broke_at: dict[bytes, float] = {}  # by identity: when a connection broke, and it isn't back
         self.changed = asyncio.Event()
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
         self._rates = PeerRates(SESSIONS_PER_S, SESSIONS_AT_ONCE)
@@ -125,6 +127,11 @@ class Sessions:
         """How many on the roster were here, but whose last session ended before they were ready, and are not back."""
         return len(self._left_early)
 
+    def broken_since(self, moment: float) -> frozenset[int]:
+        """Participants whose connection broke after a moment of the monotonic clock, and who aren't ready again."""
+        places = self._roster.positions
+        return frozenset(places[who] for who, at in self._broke_at.items() if at >= moment)
+
     def adopt(self, roster: Roster) -> list[Session]:
         """Use a later roster. Sessions of those who are not on it any more end.
 
@@ -133,6 +140,7 @@ class Sessions:
         """
         self._roster = roster
         self._left_early &= roster.positions.keys()
+        self._broke_at = {who: at for who, at in self._broke_at.items() if who in roster.positions}
         staying, leaving = {}, []
         for session in self._by_participant.values():
             participant = roster.positions.get(session.identity)
@@ -207,6 +215,7 @@ class Sessions:
         """The participant has what it needs to take part."""
         if not session.ready:
             session.ready = True
+            self._broke_at.pop(session.identity, None)
             self.changed.set()
 
     def lost(self, session: Session, reason: str) -> None:
@@ -216,6 +225,8 @@ class Sessions:
             return
         if not session.ready:
             self._left_early.add(session.identity)
+        elif reason in RESUMABLE and session.identity in self._roster.positions:
+            self._broke_at[session.identity] = time.monotonic()
         if self._by_participant.get(session.participant) is session:
             del self._by_participant[session.participant]
         self.changed.set()

@@ -136,6 +136,7 @@ class Study:
             loop_lag=self._loop_lag,
             connect_s=configuration.deadlines.connect_s,
             pause_s=configuration.study.pause_s,
+            resume_s=configuration.deadlines.resume_s,
             enrolment_open=bool(configuration.coordinator.enrolment_listen),
             emit=self._emit,
             configure=self._configure,

@@ -1,0 +1,184 @@
+"""One participant's side of its sessions, one after the other: an attempt goes on where a connection broke.
+
+What is said in an attempt is said once. The coordinator goes on phase by phase, so only the last message can be lacking
+there; its bytes are kept until the next message of the coordinator shows that it arrived, and nothing is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from client.connection import DocumentUnavailable, Session, UploadRejected
+from wire import coordinator_pb2 as pb
+
+Result = TypeVar("Result")
+Number = tuple[int, int]  # round, attempt
+
+COUNTED: Final = frozenset(
+    {"round_start", "cohort_keys", "neighbour_shares", "survivor_sets", "unmasking_request"}
+)
+"""What the coordinator says once in an attempt; credits are given again."""
+BREAKS_S: Final = 0.5
+"""A call can fail this much before the stream of its session shows that the connection is broken."""
+
+log = structlog.get_logger()
+
+
+class Line:
+    """Sends on the session that is open now, and keeps what must not be lost with it.
+
+    Attributes:
+        number: the attempt that a break would be within, from the moment its announcement was read.
+    """
+
+    def __init__(self) -> None:
+        self.number: Number | None = None
+        self._session: Session | None = None
+        self._changed = asyncio.Event()  # sessions came or went, or it is over
+        self._over = False
+        self._asked: Number | None = None  # to be resumed on this session, and not answered yet
+        self._heard: set[str] = set()  # kinds of the attempt that have been read
+        self._said: set[str] = set()  # and kinds that were said
+        self._last = b""  # the last thing said
+        self._refusal: pb.ParticipantMessage | None = None  # waits for the answer
+
+    # ------------------------------------------------------------ sessions come and go
+
+    def attach(self, session: Session) -> pb.Ready:
+        """A session is open; returns what it begins with."""
+        self._session, self._asked, self._refusal = session, self.number, None
+        self._tell()
+        if self.number is None:
+            return pb.Ready()
+        return pb.Ready(resume=pb.Resume(round=self.number[0], attempt=self.number[1], received=len(self._heard)))
+
+    def detach(self, session: Session) -> None:
+        """It has ended."""
+        if self._session is session:
+            self._session = None
+            self._tell()
+
+    def is_on(self, session: Session) -> bool:
+        """Whether this session is the one that is open."""
+        return self._session is session
+
+    def end(self) -> None:
+        """There will be no other session: whoever waits for one gives up."""
+        self._over = True
+        self._tell()
+
+    def leave(self) -> None:
+        """The attempt is over here: nothing of it is said again."""
+        self.number, self._last = None, b""
+        self._heard, self._said = set(), set()
+
+    async def heard(self, kind: str, content: Any) -> bool:
+        """Take note of a message that was just read.
+
+        Returns:
+            Whether it is still to be handled: the answer to a request to resume is handled here, unless it can't be
+            right.
+        """
+        number = (getattr(content, "round", 0), getattr(content, "attempt", 0))
+        if kind == "resumed":
+            return not await self._resumed(number, content)
+        if kind in ("round_start", "round_end") and number == self._asked:
+            self._asked = None
+        if kind == "round_start":
+            self.leave()
+            self.number, self._asked = number, None
+        if number == self.number:
+            if kind == "round_end":
+                self.leave()
+            elif kind in COUNTED:
+                self._heard.add(kind)
+        return True
+
+    async def _resumed(self, number: Number, content: pb.Resumed) -> bool:
+        """The coordinator has kept the place, and says what has reached it. False: it can't be so."""
+        session, refusal, said = self._session, self._refusal, len(self._said)
+        if session is None or number != self._asked:
+            return False
+        self._asked = None
+        if refusal is not None:
+            await session.send(refusal)
+            return True
+        if content.received not in (said - 1, said):
+            return False
+        if content.received < said:
+            await session.send(pb.ParticipantMessage.FromString(self._last))
+        log.debug("resumed", round=content.round, attempt=content.attempt)
+        return True
+
+    # ------------------------------------------------------------ as a session
+
+    async def send(self, message: pb.ParticipantMessage) -> None:
+        """Say something: now, or if it belongs to the attempt as soon as that is resumed."""
+        kind = message.WhichOneof("message")
+        if kind == "phase":
+            if (message.phase.round, message.phase.attempt) != self.number:
+                return  # that is over: nobody would read it
+            self._said.add(str(message.phase.WhichOneof("message")))
+            self._last = message.SerializeToString()
+        elif kind == "refusal":
+            if (message.refusal.round, message.refusal.attempt) == self.number:
+                self.leave()
+            if self._asked is not None:
+                self._refusal = message
+        if self._session is not None and self._asked is None:
+            await self._session.send(message)
+
+    async def upload(self, packed: bytes, offset: int = 0) -> bool:
+        """Send a vector from an offset on.
+
+        Returns:
+            Whether the coordinator has counted it; False where the connection broke: it will be asked for again.
+
+        Raises:
+            UploadRejected: it wasn't taken.
+        """
+        session = self._session
+        if session is None or self._asked is not None:
+            return False
+        try:
+            await session.upload(packed[offset:] if offset else packed)
+        except UploadRejected:
+            if await session.breaks(BREAKS_S):
+                return False
+            raise
+        return True
+
+    async def upload_chunks(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """On the session that is open now; see `client.connection.Session`."""
+        return await (await self._other_than(None)).upload_chunks(chunks)
+
+    async def fetched(self, fetch: Callable[[Session], Awaitable[Result]]) -> Result:
+        """What can be had on one session, or on the next one if that breaks.
+
+        Raises:
+            DocumentUnavailable: it isn't there, on a session that is, or there will be no other one.
+        """
+        broken: Session | None = None
+        while True:
+            session = await self._other_than(broken)
+            try:
+                return await fetch(session)
+            except DocumentUnavailable:
+                if not await session.breaks(BREAKS_S):
+                    raise
+                broken = session
+
+    async def _other_than(self, session: Session | None) -> Session:
+        while self._session is None or self._session is session:
+            if self._over:
+                raise DocumentUnavailable("the study is over")
+            self._changed.clear()
+            await self._changed.wait()
+        return self._session
+
+    def _tell(self) -> None:
+        self._changed.set()
