@@ -40,7 +40,7 @@ class Reading:
     """What is read on the event loop when metrics are asked for, so that rendering them needs no loop."""
 
     participants: Mapping[str, int] = field(default_factory=dict)
-    counts: Mapping[str, float] = field(default_factory=dict)  # of `_COUNTERS` and `_GAUGES`
+    counts: Mapping[str, float] = field(default_factory=dict)  # of `_COUNTERS`, `_STAGE` and `_GAUGES`
     state: str = ""
 
 
@@ -51,9 +51,11 @@ _COUNTERS: Final = {
     "sordino_sent_document_bytes": "Models, rosters and study documents sent.",
     "sordino_calls_refused": "Calls to the session port that were refused.",
 }
-_GAUGES: Final = {
+_STAGE: Final = {
     "sordino_ready": "1 while the study runs and can be written down, as /readyz says.",
     "sordino_storage_writable": "0 while the journal can't be written.",
+}
+_GAUGES: Final = {
     "sordino_round": "Round under way or last attempted; 0 before the first.",
     "sordino_attempt": "Attempt of that round.",
     "sordino_participants_needed": "Participants that the wait or the phase under way needs to go on; 0 in between.",
@@ -67,24 +69,27 @@ _GAUGES: Final = {
 
 
 class StudyMetrics:
-    """One registry of its own. `note` and `read` are for the event loop; `render` may run in any thread.
+    """Registries of its own. `note` and `read` are for the event loop; `render` may run in any thread.
 
-    Before `restored` it shows the process and that the study isn't ready, and nothing of the study.
+    Before `restored` it shows the process and that the study isn't ready, and no figure of the study.
     """
 
     def __init__(self, configuration: StudyConfiguration) -> None:
         prometheus_client.disable_created_metrics()  # a second series for each counter, of no use here
         self.progress = StudyProgress()
-        self.registry = registry = CollectorRegistry()
+        # Two, since a counter that is 0 until the journal is read would look as if it had counted everything anew.
+        self._always, self._of_study = CollectorRegistry(), CollectorRegistry()
+        self.knows_study = False
         self._configuration = configuration
         self._reading = Reading()
         self._live: Callable[[], Mapping[str, float]] = dict
-        ProcessCollector(registry=registry)
-        self._build(registry)
-        self._rounds_of(registry)
-        self._people_of(registry)
-        self._costs_of(registry)
-        registry.register(_Scraped(self))
+        ProcessCollector(registry=self._always)
+        self._build(self._always)
+        self._always.register(_Scraped(self._stage))
+        self._rounds_of(self._of_study)
+        self._people_of(self._of_study)
+        self._costs_of(self._of_study)
+        self._of_study.register(_Scraped(self._scraped))
 
     # ------------------------------------------------------------ what there is
 
@@ -101,7 +106,7 @@ class StudyMetrics:
             "sordino_study_info",
             "1; what is computed, and how.",
             ["study", "task", "mechanism"],
-            registry=registry,
+            registry=self._of_study,
         )
 
     def _rounds_of(self, registry: CollectorRegistry) -> None:
@@ -222,6 +227,7 @@ class StudyMetrics:
             self._completed.inc(last[0])
             self._learnt(last[2])
         self._live = lambda: _live(study)
+        self.knows_study = True
 
     def note(self, event: Mapping[str, Any]) -> None:
         """One event of the study, when it happens."""
@@ -295,7 +301,7 @@ class StudyMetrics:
     # ------------------------------------------------------------ what is shown
 
     def read(self, **more: float) -> None:
-        """Take what is to be shown of the study now. ``more``: of `_GAUGES`, less the prefix."""
+        """Take what is to be shown of the study now. ``more``: of `_STAGE` and `_GAUGES`, less the prefix."""
         progress, live = self.progress, dict(self._live())
         participants = {
             "roster": live.pop("on_roster", 0),
@@ -320,9 +326,19 @@ class StudyMetrics:
 
     def render(self) -> bytes:
         """All of it in Prometheus's text format, as `read` found it."""
-        return generate_latest(self.registry)
+        always = generate_latest(self._always)
+        return always + generate_latest(self._of_study) if self.knows_study else always
 
-    def scraped(self) -> Iterator[Metric]:
+    def _stage(self) -> Iterator[Metric]:
+        reading = self._reading
+        for name, text in _STAGE.items():
+            yield GaugeMetricFamily(name, text, reading.counts.get(name, 0))
+        phase = GaugeMetricFamily("sordino_phase", "1 for what the study does now, 0 for the rest.", labels=["phase"])
+        for state in STATES:
+            phase.add_metric([state], float(state == reading.state))
+        yield phase
+
+    def _scraped(self) -> Iterator[Metric]:
         """What no event tells."""
         reading = self._reading
         for name, text in _COUNTERS.items():
@@ -333,10 +349,6 @@ class StudyMetrics:
         for state, count in reading.participants.items():
             people.add_metric([state], count)
         yield people
-        phase = GaugeMetricFamily("sordino_phase", "1 for what the study does now, 0 for the rest.", labels=["phase"])
-        for state in STATES:
-            phase.add_metric([state], float(state == reading.state))
-        yield phase
         yield from self._found()
         free = GaugeMetricFamily("sordino_state_free_bytes", "Room on the disk that holds the journal.")
         with suppress(OSError):
@@ -361,11 +373,8 @@ class StudyMetrics:
 class _Scraped:
     """A collector of what is read when it is asked for."""
 
-    def __init__(self, metrics: StudyMetrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        return self._metrics.scraped()
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = families
 
 
 def _live(study: Study) -> dict[str, float]:

@@ -33,6 +33,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("study") / "study"
     make_local_study(folder, StudyOptions(name="seven", participants=7, hosts=1, rounds=1))
     metrics = StudyMetrics(load(folder))
+    metrics.knows_study = True
     metrics.read()
     return metrics.render().decode()
 

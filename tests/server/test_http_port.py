@@ -41,7 +41,9 @@ def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder
             assert (status, body["ready"], body["reason"]) == (503, False, "the coordinator is starting")
             assert (await ask(port, "/healthz"))[0] == 200
             shown, _ = await scrape(port)
-            assert (shown.get_one("sordino_ready"), shown.get_one("sordino_round")) == (0, 0)
+            assert (shown.get_one("sordino_ready"), shown.get_one("sordino_phase", phase="Starting")) == (0, 1)
+            # A counter of 0 before the journal is read would count a study's rounds again after each start.
+            assert "sordino_rounds_completed_total" not in shown.names()
             async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"connect_s": 20.0}) as where:
                 where.study._on_event = port.listener(where.study._on_event)
                 port.restored(where.study, where.journal)

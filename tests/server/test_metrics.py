@@ -104,7 +104,9 @@ def check_nobody_is_named(text: str, folder: Path) -> None:
 
 @pytest.fixture
 def metrics(study_folder: Path) -> StudyMetrics:
-    return StudyMetrics(quietly(study_folder))
+    found = StudyMetrics(quietly(study_folder))
+    found.knows_study = True
+    return found
 
 
 ODD = ["", "x" * 10_000, 'a"b\nc\\', "\x1b[31m", "participant 17 of host-03 says ünïcödé", "42", "None"]
