@@ -42,6 +42,7 @@ from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
 from wire.durable import StorageError
+from wire.keepalive import COORDINATOR_OPTIONS
 from wire.key_files import KeyFileError, read_key_file
 from wire.lottery import read_draws
 from wire.settings_file import split_address
@@ -52,15 +53,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Both ends agree: the participant pings every 30 s at most, and the coordinator takes a ping every 10 s.
-SERVER_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.so_reuseport", 0),
-]
+SERVER_OPTIONS = [("grpc.max_send_message_length", -1), *COORDINATOR_OPTIONS, ("grpc.so_reuseport", 0)]
 SHUTDOWN_S = 5.0
 LINGER_S = 0.5
 SWITCH_S = 0.001
