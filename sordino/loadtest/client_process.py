@@ -32,12 +32,13 @@ import uvloop
 from numpy.typing import NDArray
 
 from client.configuration import ConfigurationError, load
-from client.connection import Channels, Session
+from client.connection import Channels
 from client.data_name import data_name
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
 from client.participant_host import BAD_INPUT, JoinError, ParticipantHost, run_until_told
+from client.resuming import Line
 from client.settings import HostedParticipant, HostSettings
 from client.unreachable import Trouble
 from learning.datasets import Dataset
@@ -78,7 +79,7 @@ class LoadParticipant(Participant):
         self._drop: Drop | None = None
         self._delay: Delay | None = None
 
-    async def _begin(self, session: Session, terms: StudyTerms, message: pb.RoundStart) -> None:
+    async def _begin(self, session: Line, terms: StudyTerms, message: pb.RoundStart) -> None:
         load, number = self._host.load, (message.round, message.attempt)
         self._drop = load.drops(*number).get(self._host.me)
         self._delay = load.delays(*number).get(self._host.me)
@@ -103,7 +104,7 @@ class LoadParticipant(Participant):
 
         return await self._compute(make)
 
-    async def _send(self, session: Session, attempt: Any, **message: Any) -> None:
+    async def _send(self, session: Line, attempt: Any, **message: Any) -> None:
         [(kind, honest)] = message.items()
         drop, delay, phase = self._drop, self._delay, PHASE_OF[kind]
         if drop is not None and drop.phase == phase:
@@ -114,6 +115,8 @@ class LoadParticipant(Participant):
         if delay is not None and delay.phase == phase:
             await asyncio.sleep(delay.seconds)
         contents = [honest] if self._host.cheat is None else messages_of(self._host.cheat, kind, honest)
+        if self._host.cheat is not None and kind == "masked_input":
+            attempt.packed = upload_of(self._host.cheat, attempt.packed)
         for content in contents:
             await super()._send(session, attempt, **{kind: content})
 
@@ -123,10 +126,8 @@ class LoadParticipant(Participant):
         await self._host.cut()
         raise Disconnected
 
-    async def _upload(self, session: Session, attempt: Any) -> None:
+    async def _upload(self, session: Line, attempt: Any) -> None:
         if self._drop is None or not self._drop.within_upload:
-            if self._host.cheat is not None and attempt.packed is not None:
-                attempt.packed = upload_of(self._host.cheat, attempt.packed)
             await super()._upload(session, attempt)
             return
         under_way = asyncio.Event()
@@ -197,20 +198,22 @@ class LoadHost(ParticipantHost):
             if end <= self._now_s():
                 continue
             await asyncio.sleep(max(0.0, begin - self._now_s()))
+            there = asyncio.create_task(self._be_there(participant))
             try:
-                async with asyncio.timeout(end - self._now_s() if math.isfinite(end) else None) as there:
-                    await self._stay_connected(participant)
-                    return
-            except TimeoutError:
-                if not there.expired():
-                    raise
-                self._channel = self._open_channel()
+                if (await asyncio.wait({there}, timeout=end - self._now_s() if math.isfinite(end) else None))[0]:
+                    return there.result()
+                await self.cut()  # before it is told to end: nobody says good-bye
+            finally:
+                there.cancel()
+                await asyncio.gather(there, return_exceptions=True)
+            self._channel = self._open_channel()
         await asyncio.Event().wait()  # away for the rest of the study
 
     def _now_s(self) -> float:
         return time.time() - self.load.began_at
 
-    async def _stay_connected(self, participant: Participant) -> None:
+    async def _be_there(self, participant: Participant) -> None:
+        """Until the study ends, over all planned disconnections."""
         assert self._channel is not None  # noqa: S101  # opened before
         while True:
             try:
@@ -219,7 +222,6 @@ class LoadHost(ParticipantHost):
             except Disconnected:
                 self._channel = self._open_channel()
             except asyncio.CancelledError:
-                participant._drop_attempt()
                 await self.cut()
                 raise
 

@@ -102,6 +102,7 @@ def _online(result: Mapping[str, Any], folder: Path) -> list[Path]:
         axes.step(times, many, where="post", color="#4a97c2", linewidth=1.2)
         axes.set_ylim(0, max(result["options"]["clients"], *many) * 1.05)
         axes.set_xlim(left=0)
+        axes.yaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("seconds")
         axes.set_ylabel("participants connected")
         axes.set_title("participants connected to the coordinator", loc="left", fontsize=10.5)
@@ -127,7 +128,7 @@ def _load(result: Mapping[str, Any], folder: Path) -> list[Path]:
             if known:
                 lag.plot(*zip(*known, strict=True), color=colour, marker="o", markersize=4, label=name)
         lag.set_ylabel("ms late")
-        lag.set_ylim(bottom=0)
+        lag.set_ylim(0, max((one["loop_lag_ms"].get("max", 0) for one in rounds), default=0) * 1.3 or 1)
         if lag.lines:
             lag.legend(frameon=False, fontsize=9, ncols=3, loc="upper right")
         _ticks(lag, rounds)

@@ -102,6 +102,54 @@ def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pyte
     assert len(result["broken"]) == 2
 
 
+def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path: Path) -> None:
+    """Rounds go on, sums stay right, and counts and ledger hold over the coordinator's end."""
+    (tmp_path / "rough.toml").write_text(
+        "clients = 10\nprocesses = 2\ndim = 100\nrounds = 4\ndrop = 0.1\ncrash = [1]\nmin_share = 0.5\n"
+        "[[storm]]\nround = 2\n[[storm]]\nround = 3\nat = 'share-keys'\nshare = 0.5\n"
+        "[[link]]\nshare = 0.4\nlatency_ms = 5\nmbit_s = 20\nloss = 0.001\n"
+    )
+    code, told, err = run("loadtest", "--scenario", tmp_path / "rough.toml", "--json")
+    assert code == 0, err
+    result = json.loads(told)
+    assert result["rounds_completed"] + result["rounds_aborted"] == 4
+    assert result["sums_ok"] == result["rounds_completed"] >= 2
+    # Each round number ends in a sum once at most, whoever counted it.
+    sums = [one["round"] for one in result["rounds"] if one["completed"]]
+    assert sums == sorted(set(sums)) == list(range(1, len(sums) + 1))
+    assert result["ledger_error"] == ""
+    assert result["ledger_rows"] >= len(sums)
+    happened = [(one["what"], one["round"]) for one in result["disturbances"]]
+    assert happened == [("crash", 1), ("storm", 2), ("storm", 3)]
+    assert all(one["back"] == one["struck"] > 0 for one in result["disturbances"])
+    assert all(one["seconds"] > 0 for one in result["disturbances"])
+    # Ten connections between rounds and five within one; some weren't back yet when the next storm came.
+    assert result["connections"]["resets"] >= 10
+    assert result["connections"]["troubles"]
+    assert result["drops"]["unplanned"] == 0
+
+
+def test_cheats_stragglers_and_absences_leave_sums_of_the_others_with_their_noise(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "away.csv").write_text("participant,from_s,to_s\n0,0,1\n")
+    code, told, err = run(
+        *("loadtest", "--clients", "20", "--processes", "2", "--dim", "2000", "--rounds", "3", "--drop", "0"),
+        *("--cheats", "share=0.15,ways=unsigned-keys+other-vector+repetition", "--deadline", "8", "--noise"),
+        *("--stragglers", "share=0.1,from_s=0.1,to_s=0.4", "--noise-within", "0.1", "--max-unplanned", "0"),
+        *("--availability", f"trace={tmp_path / 'away.csv'}", "--json"),
+    )
+    assert code == 0, err
+    result = json.loads(told)
+    assert (result["rounds_completed"], result["sums_ok"]) == (3, 3)
+    ways = {way: found["excluded"] for way, found in result["cheats"]["by_way"].items()}
+    assert ways == {"unsigned-keys": 1, "other-vector": 1, "repetition": 0}
+    assert result["cheats"]["honest_excluded"] == []
+    assert result["drops"]["by_cause"]["cheat"] >= 3
+    assert result["late_answers"] == 6
+    assert result["rounds"][-1]["cohort"] == 19  # one is away for good; who is excluded stays connected
+    assert abs(result["noise"]["ratio"] - 1) < 6 * result["noise"]["ratio_stderr"]
+    assert result["noise"]["least_above_plan"] > 1  # more survive than the plan counts on
+
+
 def processes_of(folder: Path) -> dict[int, str]:
     """Processes with ``folder`` on their command line, but for this one."""
     found = {}
@@ -155,11 +203,11 @@ def start_long(out: Path) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    """SIGTERM is noted by the same lines (test_child_process.py)."""
     process = start_long(tmp_path / "load")
     try:
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         told, err = process.communicate(timeout=60)
     finally:
         process.kill()
