@@ -255,6 +255,10 @@ class Gate:
                 log.info("taking part again: what stood in the way has gone")
             self._told = frozenset(found)
 
+    def is_open(self) -> bool:
+        """Whether all conditions hold."""
+        return self._open.is_set()
+
     async def opened(self) -> bool:
         """Wait until all conditions hold; returns whether there was anything to wait for."""
         waited = not self._open.is_set()

@@ -17,6 +17,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from client.conditions import NotNow
 from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
 from client.policy import PolicyRefusal, check_clips
@@ -132,6 +133,8 @@ class Participant:
         self._terms: StudyTerms | None = None
         self._worker: asyncio.Task[None] | None = None
         self._answering = False
+        self.may_begin: Callable[[], bool] = lambda: True
+        """Asked when an attempt is announced: where she may not, she leaves before it."""
         self._charged: tuple[int, int, Cohort] | None = None  # the last charge, while it may be taken back
         self._log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
 
@@ -149,6 +152,7 @@ class Participant:
         Raises:
             grpc.aio.AioRpcError: the stream broke.
             TimeoutError: the coordinator is silent.
+            NotNow: an attempt was announced, and `may_begin` said no.
         """
         await self.rest(0)
         if self._terms is not None and self._terms.study_sha256 != terms.study_sha256:
@@ -195,6 +199,12 @@ class Participant:
             if kind in (None, "heartbeat"):
                 continue
             content = getattr(message, kind)
+            if kind == "round_start" and not self.may_begin():
+                await self._inbox.join()  # all that came before
+                self._drop_attempt()
+                self._line.leave()
+                await session.leave()
+                raise NotNow
             if kind == "study_end":
                 self._line.end()
                 await self._inbox.join()

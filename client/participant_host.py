@@ -270,6 +270,7 @@ class ParticipantHost:
 
     async def _stay(self, channel: Channels, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
+        participant.may_begin = self._gate.is_open
         try:
             await self._stay_connected(channel, participant)
         finally:

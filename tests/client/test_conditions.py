@@ -1,0 +1,291 @@
+"""Whether a device may take part now: what is read of it, and that leaving never costs the others an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_in_process import host, settings_of
+from structlog.testing import capture_logs
+from study_in_process import coordinator
+
+import client.participant_host
+from client.conditions import Gate, Machine, NotNow
+from client.configuration import ConfigurationError, load
+from client.processor import has_aes, too_old
+from client.settings import Conditions, HostSettings
+
+ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+OWN = 77
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[[str, str], None]:
+    def write(place: str, text: str) -> None:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text + "\n")
+
+    return write
+
+
+def machine(root: Path, metered: int | None = None) -> Machine:
+    return Machine(root, metered=lambda: metered, own=OWN)
+
+
+@pytest.mark.parametrize(
+    ("supplies", "mains"),
+    [
+        ({}, True),  # a Raspberry Pi, a server
+        ({"AC": ("Mains", "online", "1"), "BAT0": ("Battery", "status", "Discharging")}, True),
+        ({"AC": ("Mains", "online", "0"), "BAT0": ("Battery", "status", "Discharging")}, False),
+        ({"usb": ("USB", "online", "1"), "BAT0": ("Battery", "status", "Unknown")}, True),
+        ({"BAT0": ("Battery", "status", "Charging")}, True),
+        ({"BAT0": ("Battery", "status", "Not charging")}, True),
+        ({"BAT0": ("Battery", "status", "Unknown")}, False),
+        ({"BAT0": ("Battery", "status", "Full"), "BAT1": ("Battery", "status", "Discharging")}, False),
+        ({"ups": ("UPS", "status", "Discharging")}, False),
+        ({"mouse": ("Battery", "status", "Discharging")}, True),
+    ],
+)
+def test_mains(
+    tree: Callable[[str, str], None], tmp_path: Path, supplies: Mapping[str, tuple[str, str, str]], mains: bool
+) -> None:
+    for name, (kind, what, value) in supplies.items():
+        tree(f"sys/class/power_supply/{name}/type", kind)
+        tree(f"sys/class/power_supply/{name}/{what}", value)
+        if name == "mouse":
+            tree(f"sys/class/power_supply/{name}/scope", "Device")
+    assert machine(tmp_path).on_mains() is mains
+    assert ("mains_power" in machine(tmp_path).why_not(Conditions(mains_power=True))) is not mains
+    assert machine(tmp_path).why_not(Conditions()) == {}  # nothing was asked for
+
+
+def route(interface: str, metric: int) -> str:
+    return f"{interface}\t00000000\t0100A8C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0\n"
+
+
+@pytest.mark.parametrize(
+    ("routes", "said", "metered"),
+    [
+        (route("eth0", 100), None, ""),
+        (route("wwan0", 100), None, "wwan0"),
+        (route("eth0", 100) + route("wwan0", 700), None, ""),  # the modem is there for when the cable isn't
+        (route("eth0", 700) + route("wwan0", 100), None, "wwan0"),
+        (route("ppp0", 0), None, "ppp0"),
+        (route("usb0", 0), None, "usb0"),
+        (route("eth0", 100), 1, "eth0"),  # NetworkManager: yes
+        (route("eth0", 100), 3, "eth0"),  # probably, as the hotspot of a telephone says of itself
+        (route("wwan0", 100), 2, ""),  # no: the owner said so
+        (route("wwan0", 100), 4, "wwan0"),  # a guess, and ours is better
+        (route("wwan0", 100), 0, "wwan0"),
+        ("", None, ""),
+    ],
+)
+def test_metered(
+    tree: Callable[[str, str], None], tmp_path: Path, routes: str, said: int | None, metered: str
+) -> None:
+    tree("proc/net/route", ROUTES + "eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n" + routes)
+    for name, kind, number in (("eth0", "", 1), ("wwan0", "DEVTYPE=wwan", 1), ("ppp0", "", 512), ("usb0", "", 1)):
+        tree(f"sys/class/net/{name}/uevent", f"{kind}\nINTERFACE={name}")
+        tree(f"sys/class/net/{name}/type", str(number))
+    (tmp_path / "sys/bus/rndis_host").mkdir(parents=True)
+    (tmp_path / "sys/class/net/usb0/device").mkdir()
+    (tmp_path / "sys/class/net/usb0/device/driver").symlink_to(tmp_path / "sys/bus/rndis_host")
+    assert machine(tmp_path, said).metered_interface() == metered
+
+
+def test_metered_by_ipv6(tree: Callable[[str, str], None], tmp_path: Path) -> None:
+    nothing = "0" * 32
+    tree(
+        "proc/net/ipv6_route",
+        f"{nothing} 00 {nothing} 00 {'fe80' + '0' * 28} 00000400 00000001 00000000 00000003 wwan0\n"
+        f"{nothing} 00 {nothing} 00 {nothing} ffffffff 00000001 00000000 00200200 lo",
+    )
+    tree("sys/class/net/wwan0/uevent", "DEVTYPE=wwan")
+    assert machine(tmp_path).metered_interface() == "wwan0"
+
+
+def test_idle_means_other_programs(tree: Callable[[str, str], None], tmp_path: Path) -> None:
+    """One's own training doesn't count: the load average would have a participant leave after each of her rounds."""
+
+    def ticks(busy: int, idle: int, own: int) -> None:
+        tree("proc/stat", f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0")
+        tree(f"proc/{OWN}/stat", f"{OWN} (a (name) here) S " + " ".join(["0"] * 10) + f" {own} 0 0 0")
+
+    asked, here = Conditions(idle=True, max_load=0.25), machine(tmp_path)
+    ticks(1000, 1000, 0)
+    assert "being measured" in here.why_not(asked)["idle"]
+    ticks(1900, 1100, 880)  # 90 % busy, nearly all of it this process
+    assert here.why_not(asked) == {}
+    ticks(2800, 1200, 880)  # and now another one
+    assert here.why_not(asked)["idle"] == "other programs use 46% of the processors, max_load allows 25%"
+    for step in range(1, 4):  # it has been over for two looks
+        ticks(2800, 1200 + step * 1000, 880)
+    assert here.why_not(asked) == {}
+
+
+def test_memory_and_what_cannot_be_read(tree: Callable[[str, str], None], tmp_path: Path) -> None:
+    everything = Conditions(mains_power=True, unmetered=True, idle=True, min_free_memory_mb=100)
+    assert machine(tmp_path).why_not(everything) == {}  # not Linux, say
+    tree("proc/meminfo", "MemTotal: 500000 kB\nMemAvailable: 90000 kB")
+    [said] = machine(tmp_path).why_not(everything).values()
+    assert said == "92 MB of memory are free, min_free_memory_mb asks for 100"
+
+
+def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
+    home = study_folder / "hosts" / "host-01"
+    assert load(home).settings().conditions == Conditions()
+    text = (home / "host.toml").read_text()
+    file = home / "conditions.toml"
+    file.write_text(text + "\n[conditions]\nmains_power = true\nidle = true\nmax_load = 0.5\n")
+    settings = load(file).settings()
+    assert settings.conditions == Conditions(mains_power=True, idle=True, max_load=0.5)
+    assert HostSettings.from_json(settings.to_json()) == settings
+    file.write_text(text + "\n[conditions]\nmax_load = 0\n")
+    with pytest.raises(ConfigurationError, match=r"conditions.max_load = 0"):
+        load(file)
+    file.unlink()
+
+
+# ---------------------------------------------------------------- the gate
+
+
+class Device:
+    """In the place of the machine: conditions hold until they don't."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def why_not(self, conditions: Conditions) -> dict[str, str]:
+        assert conditions.mains_power
+        return self.found
+
+
+BATTERY = {"mains_power": "this device runs on its battery"}
+
+
+async def looks_often(seconds: float) -> None:
+    """Looks at the machine often, and for a gap between attempts never: the next one's announcement has to do."""
+    await asyncio.sleep(seconds if seconds < 1 else 3600)
+
+
+def test_an_attempt_is_finished_before_she_leaves(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The battery is in use from the middle of a round on: the round has her, the next one waits until she is back."""
+    device = Device()
+    monkeypatch.setattr(client.participant_host, "Machine", lambda: device)
+    monkeypatch.setattr(client.participant_host, "Gate", functools.partial(Gate, poll_s=0.01, sleep=looks_often))
+    settings = settings_of(study_folder, tmp_path / "journal.sqlite", conditions={"mains_power": True})
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            where.start()
+            away = settings_of(study_folder, tmp_path / "journal.sqlite", where.address)
+            one = HostSettings(**{**vars(away), "conditions": settings.conditions})
+            async with host(one) as task:
+                await where.wait_for("phase_started", round=1, phase="ShareKeys")
+                device.found = BATTERY
+                first = await where.wait_for("round_completed", round=1)
+                assert first["u3"] == 7
+                async with asyncio.timeout(30):
+                    while where.study.sessions.ready():
+                        await asyncio.sleep(0.01)
+                assert not where.of("round_completed", round=2)
+                device.found = {}
+                await where.wait_for("round_completed", round=2)
+                assert await task == 0
+            # The second round may have been announced before she left: nobody was in it, and nothing was dropped.
+            assert all(event["u1"] == event["u3"] == 7 for event in where.of("round_completed"))
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    said = [one["event"] for one in logs if "taking part" in one["event"]]
+    assert said == ["not taking part now, until this changes", "taking part again: what stood in the way has gone"]
+    assert not [one for one in logs if "coordinator away" in one["event"]]  # nothing is wrong, so nothing is said
+
+
+def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 5.0)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        found = BATTERY
+
+        async def why_not() -> Mapping[str, str]:
+            return found
+
+        gate = Gate(why_not, poll_s=1000.0, sleep=lambda _: asyncio.sleep(3600))
+        looking = asyncio.create_task(gate.run())
+        await asyncio.sleep(0)
+        assert not gate.is_open()
+        gate._sleep = sleep
+        with pytest.raises(NotNow):
+            await gate.within(asyncio.sleep(3600), lambda: True)
+        waited = len(slept)
+        with pytest.raises(NotNow):
+            await gate.within(asyncio.sleep(3600), lambda: False)
+        assert len(slept) == waited  # with nothing under way she goes at once
+        looking.cancel()
+
+    asyncio.run(scenario())
+    assert sum(slept) == 5.0
+
+
+def test_without_conditions_there_is_no_gate() -> None:
+    async def work() -> int:
+        return 3
+
+    async def scenario() -> tuple[int, bool]:
+        gate = Gate(None)
+        await gate.run()  # ends at once
+        return await gate.within(work(), lambda: False), await gate.opened()
+
+    assert asyncio.run(scenario()) == (3, False)
+
+
+def test_conditions_that_cannot_be_looked_at_are_not_met() -> None:
+    async def why_not() -> Mapping[str, str]:
+        raise RuntimeError("a fault of ours")
+
+    async def scenario() -> bool:
+        gate = Gate(why_not)
+        looking = asyncio.create_task(gate.run())
+        await asyncio.sleep(0.01)
+        looking.cancel()
+        return gate.is_open()
+
+    with capture_logs() as logs:
+        assert asyncio.run(scenario()) is False
+    assert [one["reason"] for one in logs] == ["the conditions can't be looked at: RuntimeError"]
+
+
+# ---------------------------------------------------------------- the processor
+
+V2 = "fpu sse sse2 pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm"
+
+
+def test_processors(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+
+    def told(text: str, machine: str = "x86_64") -> tuple[bool | None, Any]:
+        file.write_text(text)
+        return has_aes(file), too_old(file, machine)
+
+    assert told(f"processor\t: 0\nflags\t\t: {V2} aes avx2\n") == (True, None)
+    assert told(f"processor\t: 0\nflags\t\t: {V2}\n") == (False, None)
+    aes, why = told("processor\t: 0\nflags\t\t: fpu sse sse2 pni ssse3 cx16 lahf_lm\n")  # a Core 2 of 2006
+    assert aes is False
+    assert why.startswith("this processor lacks popcnt, sse4_1, sse4_2, which numpy's wheels need")
+    raspberry_pi_4 = "processor\t: 0\nFeatures\t: fp asimd evtstrm crc32 cpuid\nCPU implementer\t: 0x41\n"
+    assert told(raspberry_pi_4, "aarch64") == (False, None)
+    assert told(raspberry_pi_4.replace("crc32", "aes pmull sha1 sha2 crc32"), "aarch64") == (True, None)
+    assert told("nothing of this kind\n") == (None, None)
