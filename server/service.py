@@ -69,7 +69,7 @@ class Study(Protocol):
 
     async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
 
-    def ready(self, session: Session, message: pb.Ready) -> None: ...
+    def session_ready(self, session: Session, message: pb.Ready) -> None: ...
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
 
@@ -205,7 +205,7 @@ def _receive(study: Study, session: Session, raw: bytes) -> None:
         case "refusal":
             study.refusal(session, message.refusal, len(raw))
         case "ready":
-            study.ready(session, message.ready)
+            study.session_ready(session, message.ready)
         case "leaving":
             session.leaving = True
             session.close()

@@ -209,7 +209,7 @@ class Study:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 
-    def ready(self, session: Session, message: pb.Ready) -> None:
+    def session_ready(self, session: Session, message: pb.Ready) -> None:
         """A participant takes part from here on, or again."""
         if session.ready:
             return

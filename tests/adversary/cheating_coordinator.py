@@ -98,6 +98,16 @@ class CheatingCoordinator:
     async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
         check_proof(identity, statement, signature)
 
+    def session_ready(self, session: Session, message: pb.Ready) -> None:
+        """A client that was cut off within an attempt may go on with it: that is more than it had to be told."""
+        self.sessions.set_ready(session)
+        if message.HasField("resume"):
+            number = message.resume.round, message.resume.attempt
+            said = self.clients[session.participant].kinds(number)
+            received = len([kind for kind in said if kind not in ("refusal", "upload")])
+            resumed = pb.Resumed(round=number[0], attempt=number[1], received=received, uploaded="upload" in said)
+            session.send(pb.CoordinatorMessage(resumed=resumed).SerializeToString())
+
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         kind = message.WhichOneof("message") or "nothing"
         self._heard(session, (message.round, message.attempt), kind, getattr(message, kind, None))

@@ -1,0 +1,351 @@
+"""Connections that break in the middle of an attempt: nobody drops out, nothing is said twice, the sum is right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_in_process import Story, host, play, record, settings_of
+from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
+
+import client.connection
+import client.participant
+import client.participant_host
+import server.sessions
+from client.resuming import Line
+from sordino.loadtest.proxy import TcpProxy
+from wire import coordinator_pb2 as pb
+from wire.chunks import frame
+
+SAID = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
+TOLD = ("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request")
+MOMENTS = (*SAID, "upload", *TOLD)  # one in each round
+PIECE = 64  # of a vector, so that it has many
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("resuming") / "study", rounds=len(MOMENTS), name="breaks")
+
+
+def pieces(packed: bytes) -> Iterator[bytes]:
+    return (frame(packed[at : at + PIECE]) for at in range(0, len(packed), PIECE))
+
+
+@dataclass
+class Breaks:
+    """Seven participants behind a proxy, all on one connection, which is reset at named moments."""
+
+    proxy: TcpProxy
+    at: dict[int, str]  # round -> moment
+    done: set[int] = field(default_factory=set)
+    story: Story = field(default_factory=Story)
+    sent: dict[Any, list[bytes]] = field(default_factory=lambda: defaultdict(list))  # by participant, attempt and kind
+    vectors: dict[Any, Any] = field(default_factory=dict)  # round, identity
+    totals: dict[int, Any] = field(default_factory=dict)
+    host: Any = None
+    counts: dict[Any, int] = field(default_factory=lambda: defaultdict(int))
+
+    def reach(self, round_: int, moment: str) -> None:
+        """Some participant has come so far; at the third one everything breaks."""
+        self.counts[round_, moment] += 1
+        if self.at.get(round_) == moment and self.counts[round_, moment] == 3 and round_ not in self.done:
+            self.done.add(round_)
+            assert self.proxy.reset_all() == 1
+
+    def watch_coordinator(self, where: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        record(where, self.story)
+        study = where.study
+        phase_message, finish, upload = study.phase_message, study._finish, study.upload
+        send = server.sessions.Session.send
+
+        def on_phase(session: Any, message: pb.PhaseMessage, size: int) -> None:
+            phase_message(session, message, size)
+            self.reach(message.round, message.WhichOneof("message") or "")
+
+        def on_send(session: Any, data: bytes) -> None:
+            message = pb.CoordinatorMessage.FromString(data)
+            kind = message.WhichOneof("message") or ""
+            send(session, data)
+            if kind in TOLD:
+                self.reach(getattr(message, kind).round, kind)
+
+        async def on_finish(round_: int, number: int, attempt: Any, completed: Any, began: float) -> None:
+            self.totals[round_] = completed
+            await finish(round_, number, attempt, completed, began)
+
+        async def on_upload(session: Any, chunks: Any) -> bytes:
+            async def watched() -> AsyncIterator[bytes]:
+                async for one in chunks:
+                    yield one
+                    self.reach(study._attempt.config.round, "upload")
+
+            return await upload(session, watched())
+
+        study.phase_message, study._finish, study.upload = on_phase, on_finish, on_upload  # type: ignore[method-assign]
+        monkeypatch.setattr(server.sessions.Session, "send", on_send)
+
+    def watch_participants(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        send, vector = client.participant.Line.send, client.participant.Participant._vector
+        raw = client.connection.Session.send
+
+        async def on_vector(participant: Any, terms: Any, attempt: Any, masking: Any, clips: Any) -> Any:
+            made = await vector(participant, terms, attempt, masking, clips)
+            key = attempt.round, participant.identity.public
+            assert key not in self.vectors  # noise is drawn once
+            self.vectors[key] = made.copy()
+            return made
+
+        async def on_send(line: Any, message: pb.ParticipantMessage) -> None:
+            if message.WhichOneof("message") == "phase":
+                phase = message.phase
+                self.counts["made", line, phase.round, phase.attempt, phase.WhichOneof("message")] += 1
+            await send(line, message)
+
+        async def on_raw(session: Any, message: pb.ParticipantMessage) -> None:
+            if message.WhichOneof("message") == "phase":
+                phase = message.phase
+                key = session.of, phase.round, phase.attempt, phase.WhichOneof("message")
+                self.sent[key].append(message.SerializeToString())
+            await raw(session, message)
+
+        opened = client.participant_host.open_session
+
+        async def open_session(channel: Any, identity: Any, study: str) -> Any:
+            session = await opened(channel, identity, study)
+            session.of = identity.public
+            return session
+
+        monkeypatch.setattr(client.participant_host, "open_session", open_session)
+        monkeypatch.setattr(client.participant.Line, "send", on_send)
+        monkeypatch.setattr(client.participant.Participant, "_vector", on_vector)
+        monkeypatch.setattr(client.connection.Session, "send", on_raw)
+        monkeypatch.setattr(client.connection, "frames", pieces)
+
+
+@contextlib.asynccontextmanager
+async def breaking(
+    folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch, at: dict[int, str], **deadlines: float
+) -> AsyncIterator[tuple[Coordinator, Breaks]]:
+    async with coordinator(folder, work / "state.sqlite", deadlines=deadlines) as where:
+        target, _, port = where.address.rpartition(":")
+        proxy = TcpProxy((target, int(port)))
+        try:
+            breaks = Breaks(proxy, at)
+            breaks.watch_coordinator(where, monkeypatch)
+            breaks.watch_participants(monkeypatch)
+            address = f"localhost:{await proxy.start()}"
+            where.start()
+            async with host(settings_of(folder, work / "journal.sqlite", address)) as breaks.host:
+                yield where, breaks
+        finally:
+            await proxy.close()
+
+
+def check(where: Coordinator, breaks: Breaks) -> None:
+    """Nothing was counted twice, nothing that was said again differs, and the sums are those of the vectors."""
+    taken = [(who, one.round, one.attempt, one.WhichOneof("message")) for who, one in breaks.story.messages]
+    assert len(taken) == len(set(taken))
+    assert all(len(set(said)) == 1 for said in breaks.sent.values())
+    assert all(count == 1 for key, count in breaks.counts.items() if key[0] == "made")
+    roster = where.study.roster
+    for round_, completed in breaks.totals.items():
+        mask = (1 << where.study._plan.bits) - 1
+        inputs = [breaks.vectors[round_, roster.identity(who)].astype(np.uint64) for who in completed.u3]
+        assert np.array_equal(sum(inputs) & np.uint64(mask), completed.total.astype(np.uint64))
+
+
+def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was on the way is lost, up and down, in each phase and within the uploads."""
+
+    monkeypatch.setattr(client.participant_host, "STEADY_S", 0.0)  # rounds are so short that it looks like a bad link
+
+    async def scenario() -> None:
+        at = dict(enumerate(MOMENTS, 1))
+        async with breaking(folder, tmp_path, monkeypatch, at, resume_s=20.0) as (where, breaks):
+            await where.finish()
+        assert where.of("participant_dropped") == []
+        assert where.of("attempt_aborted") == []
+        assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(MOMENTS)
+        assert breaks.done == set(at)
+        check(where, breaks)
+        assert any(len(said) > 1 for said in breaks.sent.values())  # else nothing was lost, and nothing was tested
+        resumed = defaultdict(set)
+        for event in where.of("participant_resumed"):
+            resumed[event["round"]].add(event["participant"])
+        few = {"unmasking": 0, "unmasking_request": 1}  # the round ends as soon as enough have answered
+        assert all(len(resumed[round_]) >= few.get(moment, 5) for round_, moment in at.items()), dict(resumed)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_without_a_place_they_all_drop_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The naive coordinator: with resume_s = 0 the same break ends the attempt."""
+
+    async def scenario() -> None:
+        async with breaking(folder, tmp_path, monkeypatch, {1: "share_keys"}, resume_s=0.0) as (where, breaks):
+            await where.wait_for("attempt_aborted", round=1)
+            await where.wait_for("round_completed", round=1)  # the next attempt has all of them again
+        dropped = where.of("participant_dropped", round=1, attempt=1)
+        assert {one["reason"] for one in dropped} == {"connection closed"}
+        assert len(dropped) > 2
+        assert where.of("participant_resumed") == []
+        check(where, breaks)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_whoever_is_stopped_is_not_waited_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM cancels the host: it says so, and nobody keeps its place for an hour."""
+
+    async def scenario() -> None:
+        async with breaking(folder, tmp_path, monkeypatch, {}, resume_s=3600.0) as (where, breaks):
+            await where.wait_for("phase_started", round=1, phase="MaskedInputCollection")
+            breaks.host.cancel()
+            await where.wait_for("attempt_aborted", round=1)
+        assert {one["reason"] for one in where.of("participant_dropped")} == {"stopped on purpose"}
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+# ---------------------------------------------------------------- a coordinator that lies about what it has
+
+
+class FakeSession:
+    """Notes what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[pb.ParticipantMessage] = []
+
+    async def send(self, message: pb.ParticipantMessage) -> None:
+        self.sent.append(message)
+
+
+def said(kind: str) -> pb.ParticipantMessage:
+    content = {"advertise_keys": pb.Advertisement(mask_key=b"m"), "share_keys": pb.SealedShares(signature=b"s")}[kind]
+    return pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=2, **{kind: content}))
+
+
+async def broken_line() -> tuple[Line, FakeSession]:
+    """A participant that has said two things in attempt (1, 2), and is on its second session."""
+    line, first, second = Line(), FakeSession(), FakeSession()
+    assert line.attach(first) == pb.Ready()  # type: ignore[arg-type]
+    await line.heard("round_start", pb.RoundStart(round=1, attempt=2))
+    await line.send(said("advertise_keys"))
+    await line.heard("cohort_keys", pb.CohortKeys(round=1, attempt=2))
+    await line.heard("upload_credit", pb.UploadCredit(round=1, attempt=2))  # not counted
+    line.detach(first)  # type: ignore[arg-type]
+    await line.send(said("share_keys"))  # made while nobody is there
+    assert [one.phase.WhichOneof("message") for one in first.sent] == ["advertise_keys"]
+    assert line.attach(second) == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=2))  # type: ignore[arg-type]
+    return line, second
+
+
+@pytest.mark.parametrize(
+    ("received", "again"), [(0, None), (1, ["share_keys"]), (2, []), (3, None), (2**32 - 1, None)]
+)
+def test_it_says_again_what_is_lacking_and_no_more(received: int, again: list[str] | None) -> None:
+    async def scenario() -> None:
+        line, session = await broken_line()
+        taken = not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
+        assert taken == (again is not None)  # else the participant refuses to go on
+        assert session.sent == [said(kind) for kind in again or ()]
+        if taken:  # once
+            assert await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
+            assert len(session.sent) == len(again or ())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [(1, 1), (2, 1), (1, 3)])
+def test_another_attempt_is_not_resumed(number: tuple[int, int]) -> None:
+    async def scenario() -> None:
+        line, session = await broken_line()
+        assert await line.heard("resumed", pb.Resumed(round=number[0], attempt=number[1], received=1))
+        await line.send(said("share_keys"))
+        assert session.sent == []
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
+    """What is said before the coordinator has answered counts for nothing there."""
+
+    async def scenario() -> None:
+        line, session = await broken_line()
+        refusal = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=2, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
+        await line.send(refusal)
+        assert session.sent == []
+        assert not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=1))
+        assert session.sent == [refusal]
+        assert line.number is None
+
+    asyncio.run(scenario())
+
+
+def test_nobody_asked(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Participants 3 and 4 are told that they have resumed; they refuse, and say nothing twice."""
+
+    def lie(who: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        keys = message.cohort_keys
+        if who not in (3, 4) or message.WhichOneof("message") != "cohort_keys":
+            return [message]
+        resumed = pb.Resumed(round=keys.round, attempt=keys.attempt, received=who - 3)
+        return [pb.CoordinatorMessage(resumed=resumed), message]
+
+    story = play(study_folder, tmp_path, monkeypatch, lie)
+    assert story.ended == 0
+    assert {who for who, _ in story.refusals} == {3, 4}
+    assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
+    assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
+
+
+def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.2)
+
+    class Call:
+        """Answers the first heartbeats."""
+
+        def __init__(self) -> None:
+            self.answers, self.heartbeats = asyncio.Queue[Any](), 0
+
+        async def write(self, message: pb.ParticipantMessage) -> None:
+            assert message.WhichOneof("message") == "heartbeat"
+            self.heartbeats += 1
+            if self.heartbeats < 4:
+                self.answers.put_nowait(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
+
+        async def read(self) -> Any:
+            return await self.answers.get()
+
+        def cancel(self) -> None:
+            pass
+
+    async def scenario() -> None:
+        call = Call()
+        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+        with pytest.raises(TimeoutError):
+            await session.beat()
+        assert call.heartbeats == 4
+        session.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_thousand_do_not_return_together() -> None:
+    """From the first attempt on: at no time more than a small share of them at once."""
+    for failures, longest in ((1, 0.2), (2, 0.5), (3, 1.0), (9, 10.0), (60, 10.0)):
+        waits = sorted(client.participant_host._backoff_s(failures) for _ in range(1000))
+        assert 0.2 * longest < waits[0]
+        assert waits[-1] <= longest
+        tenth = longest / 20
+        most = max(sum(begin <= wait < begin + tenth for wait in waits) for begin in np.arange(0, longest, tenth))
+        assert most < 180  # 100 on the mean where half of the time is used: 8 standard deviations
