@@ -38,7 +38,7 @@ def test_every_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs()
     configure_logs()  # again, as `serve` does: no line comes twice
     structlog.get_logger().info("listening", address="127.0.0.1:1")
-    logging.getLogger("uvicorn.error").warning("went %s", "wrong")
+    logging.getLogger("uvicorn.error").error("went %s", "wrong")
     try:
         raise ValueError("a\nsecond line")
     except ValueError:
@@ -47,7 +47,7 @@ def test_every_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("uvicorn.access").info("GET /metrics")  # no news
     listening, went, call, it = lines(capsys.readouterr().err)
     assert (listening["event"], listening["address"]) == ("listening", "127.0.0.1:1")
-    assert (went["event"], went["level"], went["logger"]) == ("went wrong", "warning", "uvicorn.error")
+    assert (went["event"], went["level"], went["logger"]) == ("went wrong", "error", "uvicorn.error")
     assert (call["event"], call["level"], call["error"]) == ("a call failed", "error", "ValueError: a\nsecond line")
     assert "Traceback" in call["exception"]
     assert "Traceback" in it["exception"]
@@ -58,7 +58,7 @@ def test_on_a_terminal_they_are_for_people(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     configure_logs()
-    logging.getLogger("uvicorn.error").warning("went \x1b[2J wrong")
+    logging.getLogger("uvicorn.error").error("went \x1b[2J wrong")
     said = capsys.readouterr().err
     assert "went" in said
     assert "uvicorn.error" in said
