@@ -264,7 +264,7 @@ def _code_of_service(code: str | None) -> str | None:
     if code is not None or credential is None or not credential.exists():
         return code
     try:
-        return credential.read_text(encoding="ascii").strip()
+        return credential.read_text(encoding="ascii").strip() or None  # a blank: there is no such file on the host
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(ExitCode.INPUT, f"the credential join-code can't be read ({error}).") from None
 

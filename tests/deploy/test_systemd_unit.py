@@ -1,0 +1,91 @@
+"""The unit of a client: held against the command it starts, and by systemd's own tools where they are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+
+from sordino.cli.join import EPILOG, run
+from sordino.exit_codes import ExitCode
+
+UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "sordino-client.service"
+WORST_EXPOSURE = 2.0
+
+
+def settings() -> dict[str, dict[str, list[str]]]:
+    """Values by section and key, in order."""
+    found: dict[str, dict[str, list[str]]] = {}
+    section = ""
+    for line in UNIT.read_text().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(section, {}).setdefault(key, []).append(value)
+    return found
+
+
+def test_the_command_knows_its_options() -> None:
+    [command] = settings()["Service"]["ExecStart"]
+    program, verb, *arguments = command.split()
+    assert program.startswith("/")  # systemd looks for it nowhere
+    assert verb == "join"
+    app = typer.Typer()
+    app.command()(run)
+    known = {option for one in typer.main.get_command(app).params for option in one.opts}
+    options = [one for one in arguments if one.startswith("--")]
+    assert set(options) <= known
+    assert {"--service", "--yes", "--home"} <= set(options)
+    assert arguments[arguments.index("--home") + 1].startswith("${STATE_DIRECTORY}/")  # all else is read-only
+    # Words of their own: where they aren't set they leave nothing, and no empty argument.
+    assert {one for one in arguments if "$" in one} == {
+        "$SORDINO_COORDINATOR",
+        "$SORDINO_JOIN_OPTIONS",
+        "${STATE_DIRECTORY}/host",
+    }
+
+
+def test_the_credential_is_the_one_that_is_read() -> None:
+    service = settings()["Service"]
+    [loaded] = service["LoadCredential"]
+    [fallback] = service["SetCredential"]
+    assert loaded.split(":")[0] == fallback.split(":")[0] == "join-code"
+    assert fallback.partition(":")[2] == r"\x20"  # nothing but a blank: an empty one isn't accepted
+    assert '"join-code"' in (Path(run.__code__.co_filename)).read_text()
+
+
+def test_which_ends_are_left_at_that() -> None:
+    service = settings()["Service"]
+    assert service["Restart"] == ["on-failure"]
+    left = {int(one) for one in service["RestartPreventExitStatus"][0].split()}
+    told = {int(one) for one in re.findall(r"(\d+) [a-z]", EPILOG.partition("Exit codes:")[2])}
+    assert told == {0, 2, 4, 5, 130}  # a new one needs a decision here
+    assert left == {ExitCode.INPUT}
+    assert settings()["Unit"]["StartLimitIntervalSec"] == ["0"]  # away for days is no reason to give up
+
+
+def test_limits_and_the_watchdog() -> None:
+    service = settings()["Service"]
+    assert service["Type"] == ["notify"]
+    assert service["WatchdogSec"] == ["2min"]
+    assert (service["MemoryMax"], service["MemorySwapMax"], service["CPUQuota"]) == (["256M"], ["0"], ["50%"])
+    assert service["DynamicUser"] == ["yes"]
+    assert "ProcSubset" not in service  # [conditions] idle reads /proc/stat
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_agrees(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/sordino/bin/sordino", "/bin/true"))
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    rated = subprocess.run(command, capture_output=True, text=True).stdout
+    found = re.search(r"Overall exposure level for .*: ([0-9.]+)", rated)
+    assert found is not None, rated
+    assert float(found[1]) < WORST_EXPOSURE
