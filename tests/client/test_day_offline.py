@@ -1,0 +1,62 @@
+"""A device that is a day without its coordinator: it goes on trying, at a pace that it and others can bear."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_in_process import host, rows_of, settings_of
+from structlog.testing import capture_logs
+from study_in_process import coordinator
+
+import client.participant_host
+from client.participant import Participant
+from client.participant_host import RETRY_S
+
+DAY_S = 86_400.0
+
+
+def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock of the test's: waits pass at once, and nobody answers until they come to a day."""
+    waits: list[float] = []
+    is_connected, rest = client.participant_host.is_connected, Participant.rest
+
+    async def nobody(channel: Any) -> bool:
+        if sum(waits) >= DAY_S:
+            return await is_connected(channel)
+        await asyncio.sleep(0)
+        raise TimeoutError
+
+    async def at_once(self: Participant, seconds: float) -> None:
+        if seconds:
+            waits.append(seconds)
+        await rest(self, 0)
+
+    monkeypatch.setattr(client.participant_host, "is_connected", nobody)
+    monkeypatch.setattr(Participant, "rest", at_once)
+    journal = tmp_path / "journal.sqlite"
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            where.start()
+            settings = settings_of(study_folder, journal, where.address, coordinator={"give_up_s": 0.0})
+            alone = replace(settings, participants=settings.participants[:1])
+            async with host(alone) as task, asyncio.timeout(60):
+                while not where.study.sessions.ready():
+                    assert not task.done()
+                    await asyncio.sleep(0.01)
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    longest = RETRY_S[1]
+    assert DAY_S <= sum(waits) < DAY_S + longest
+    assert max(waits) <= longest
+    late = waits[20:]
+    assert longest / 2 <= min(late)  # never closer together than that, once it has been away for a while
+    assert len({round(one, 3) for one in late}) > len(late) / 4  # and never in step with others
+    said = [one["event"] for one in logs if "coordinator away" in one["event"]]
+    assert said == ["coordinator away, trying again until it is stopped"]  # once, not ten thousand times
+    assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without her cost her nothing
