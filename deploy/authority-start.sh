@@ -21,4 +21,4 @@ if [ -d "$home/coordinator" ]; then
     mv -T "$handover/.coming" "$handover/$STUDY"
     rm -rf "$home/coordinator"
 fi
-supervised sordino authority run "$home" --every 1s --desk "$desk"
+supervised sordino authority run "$home" --every 1s --desk "$desk" --json

@@ -11,4 +11,4 @@ if [ ! -f "$study/study.toml" ]; then
         --rounds "$ROUNDS" --sampling lottery --cohort "$COHORT" --population "$COHORT" \
         --epsilon "$EPSILON" --http 0.0.0.0:9464 ${STUDY_OPTIONS:-}
 fi
-supervised sordino serve "$study"
+supervised sordino serve "$study" --json
