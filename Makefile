@@ -24,10 +24,11 @@ SCRIPTS_ARGS ?=
 ADVERSARY_ARGS ?=
 METHODS_ARGS ?=
 EDGE_ARGS ?=
+LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean edge-test
+.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -89,6 +90,19 @@ methods: .venv/.stamp ## every method, clip rule and statistic over the real pro
 
 edge-test: .venv-demo/.stamp ## an arm64 client in 256 MB, a participant behind 2 Mbit/s (Docker, root; ten minutes the first time)
 	@OPENBLAS_NUM_THREADS=1 .venv-demo/bin/python deploy/edge/edge_test.py $(EDGE_ARGS)
+
+load-test: .venv-demo/.stamp ## a thousand participants, 10 % leave and 5 % are late, against the project's bounds (ten minutes)
+	@.venv-demo/bin/python -m sordino loadtest --scenario bench/scenarios/acceptance.toml $(LOAD_ARGS)
+
+load-short: .venv-demo/.stamp ## every scenario of bench/scenarios with 24 participants (five minutes)
+	@for each in calm mobile storm crash cheats diurnal acceptance; do \
+		echo "load-short: $$each"; \
+		.venv-demo/bin/python -m sordino loadtest --scenario bench/scenarios/$$each.toml --clients 24 --processes 2 \
+			--dim 10000 $(LOAD_ARGS) || exit 1; \
+	done
+
+load-tables: .venv-demo/.stamp ## completed rounds and times for 5 to 30 % leaving at each phase, both ways (twenty minutes)
+	@.venv-demo/bin/python -m sordino loadtest --sweep --drop-style both --clients 50 --rounds 3 --deadline 5 $(LOAD_ARGS)
 
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)
