@@ -1,0 +1,384 @@
+"""Participants that come back in the middle of an attempt, and what those get that lie about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordinator, identities, make_folder, playing
+
+from client.connection import CHANNEL_OPTIONS, open_session
+from server.coordinator import SERVER_OPTIONS
+from server.outgoing import Outgoing
+from server.places import MOST_RETURNS, Places
+from server.sessions import Session
+from server.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
+from wire import coordinator_pb2 as pb
+from wire import keepalive
+from wire.chunks import frame
+
+KEPT_S = 3600.0  # a place that is given up here is given up for another reason
+
+
+class Returning(Peer):
+    """Opens a new session in ShareKeys of each round, and does there what the round says."""
+
+    acts: tuple[Callable[[Any, pb.CohortKeys], Awaitable[None]], ...] = ()
+
+    async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
+        if message.round <= len(self.acts):
+            await self.acts[message.round - 1](self, message)
+        else:
+            await super().on_cohort_keys(message)
+
+    async def answer(self, message: pb.CohortKeys) -> None:
+        await super().on_cohort_keys(message)
+
+    async def come_back(self, ready: pb.Ready) -> None:
+        """The old session stays open at this end: the coordinator replaces it."""
+        assert self.channel is not None
+        self.session = await open_session(self.channel, self.identity, "places")
+        await self.session.send(pb.ParticipantMessage(ready=ready))
+
+    async def play(self) -> str | None:
+        while True:
+            session = self.session
+            reason = await super().play()
+            if reason is not None or self.session is session:
+                return reason
+
+    def resume(self, received: int) -> pb.Ready:
+        return pb.Ready(resume=pb.Resume(round=self.number[0], attempt=self.number[1], received=received))
+
+
+async def rightly(peer: Returning, message: pb.CohortKeys) -> None:
+    """It had read this message when its connection broke, and not answered: the answer counts on the new session."""
+    await peer.come_back(peer.resume(received=2))
+    await peer.answer(message)  # too early: its place isn't its own yet, and this is a stray one
+    peer.on_resumed = lambda told: peer.session.send(peer.said)  # type: ignore[attr-defined, union-attr]
+
+
+async def lacking(peer: Returning, message: pb.CohortKeys) -> None:
+    """It says that it hasn't got this message: the same bytes again."""
+    peer.first = message.SerializeToString()  # type: ignore[attr-defined]
+    peer.acts = (*peer.acts[:1], again_the_same)
+    await peer.come_back(peer.resume(received=1))
+
+
+async def again_the_same(peer: Returning, message: pb.CohortKeys) -> None:
+    assert peer.first == message.SerializeToString()  # type: ignore[attr-defined]
+    peer.first = b"compared"  # type: ignore[attr-defined]
+    await peer.answer(message)
+
+
+def claims(received: int) -> Callable[[Returning, pb.CohortKeys], Awaitable[None]]:
+    async def act(peer: Returning, message: pb.CohortKeys) -> None:
+        await peer.come_back(peer.resume(received))
+
+    return act
+
+
+async def of_another_attempt(peer: Returning, message: pb.CohortKeys) -> None:
+    await peer.come_back(pb.Ready(resume=pb.Resume(round=peer.number[0], attempt=7, received=2)))
+
+
+async def without_a_word(peer: Returning, message: pb.CohortKeys) -> None:
+    await peer.come_back(pb.Ready())
+
+
+async def says_it_twice(peer: Returning, message: pb.CohortKeys) -> None:
+    """What was taken before the break is said once more after it."""
+    await peer.answer(message)
+    for _ in range(200):  # until it was taken
+        if peer.where.study._attempt._messages[peer.position] == 2:  # type: ignore[union-attr]
+            break
+        await asyncio.sleep(0.01)
+    await peer.come_back(peer.resume(received=2))
+
+    async def on_resumed(told: pb.Resumed) -> None:
+        assert told.received == 2
+        await peer.session.send(peer.said)  # type: ignore[union-attr, attr-defined]
+
+    peer.on_resumed = on_resumed  # type: ignore[attr-defined]
+
+
+async def leaves(peer: Returning, message: pb.CohortKeys) -> None:
+    assert peer.session is not None
+    await peer.session.leave()
+    await peer.come_back(pb.Ready())
+
+
+LIES = {  # what the culprit does, and why it is dropped
+    claims(3): "can't have received what it says",
+    claims(2**32 - 1): "can't have received what it says",
+    of_another_attempt: "replaced by a newer connection",
+    without_a_word: "replaced by a newer connection",
+    says_it_twice: "sent more bytes than an attempt has",  # counted over both sessions
+    leaves: "stopped on purpose",
+}
+
+
+async def rounds_with(where: Coordinator, folder: Path, acts: tuple[Any, ...]) -> Returning:
+    keys = identities(folder)
+    first = Returning(where, keys[0])
+    first.acts = acts
+    honest = first.say
+
+    async def say(kind: str, content: Any) -> None:
+        first.said = first.wrap(**{kind: content})  # type: ignore[attr-defined]
+        await honest(kind, content)
+
+    first.say = say  # type: ignore[method-assign]
+    async with playing([first, *(Peer(where, key) for key in keys[1:])]):
+        where.start()
+        await where.finish()
+    return first
+
+
+def test_back_on_another_session(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "study", name="places", rounds=2)
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": KEPT_S}) as where:
+            peer = await rounds_with(where, folder, (rightly, lacking))
+            assert peer.first == b"compared"  # type: ignore[attr-defined]
+            assert [one.received for one in peer.heard("resumed")] == [1, 1]
+            assert where.of("participant_dropped") == []
+            assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * 2
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_lies_about_what_was_received(tmp_path: Path) -> None:
+    """One in each round; the others go on, and in the next round the liar is there again."""
+    folder = make_folder(tmp_path / "study", name="places", rounds=len(LIES))
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": KEPT_S}) as where:
+            await rounds_with(where, folder, tuple(LIES))
+            dropped = where.of("participant_dropped")
+            assert [(one["round"], one["participant"]) for one in dropped] == [(n, 0) for n in range(1, len(LIES) + 1)]
+            for one, reason in zip(dropped, LIES.values(), strict=True):
+                assert reason in one["reason"]
+            assert [one["u1"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(LIES)
+            assert where.of("participant_excluded") == []
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+class Misses(Peer):
+    """Cut off instead of uploading; back when the others' sum is being opened, it hears that it isn't charged."""
+
+    async def on_upload_credit(self, message: pb.UploadCredit) -> None:
+        assert self.session is not None
+        self.session.close()
+        await self.where.wait_for("survivors_frozen")
+        raise EOFError
+
+    async def play(self) -> str | None:
+        with contextlib.suppress(EOFError):
+            await super().play()
+        await self.connect()
+        return await super().play()
+
+
+def test_a_proof_is_told_to_who_comes_back_for_it(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "study", name="places", rounds=1)
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
+            keys = identities(folder)
+            peers = [Misses(where, keys[0]), *(Slow(where, key) for key in keys[1:])]
+            async with playing(peers):
+                where.start()
+                await where.wait_for("survivors_frozen")
+                async with asyncio.timeout(PATIENCE_S):
+                    while not peers[0].heard("survivor_proof"):
+                        await asyncio.sleep(0.01)
+                Slow.go.set()
+                await where.finish()
+
+    Slow.go = asyncio.Event()
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+class Slow(Peer):
+    """Opens no sum before it is told to."""
+
+    go: asyncio.Event
+
+    async def on_unmasking_request(self, message: pb.UnmaskingRequest) -> None:
+        await self.go.wait()
+        await super().on_unmasking_request(message)
+
+
+# ---------------------------------------------------------------- places, without a network
+
+
+def session_of(participant: int) -> Session:
+    return Session(bytes(32), participant, "host", bytes(32))
+
+
+def test_a_place_is_kept_for_its_session_and_its_time() -> None:
+    async def scenario() -> None:
+        lost: list[tuple[int, str]] = []
+        first, stranger = session_of(1), session_of(1)
+        places = Places({1: first}, 0.05, lambda who, why: lost.append((who, why)))
+        places.away(stranger, "of no place")
+        assert places.get(1) is first
+        assert not places.speaks(stranger)
+        places.away(first, "connection closed")
+        assert places.get(1) is None
+        assert not places.back(stranger)  # it hasn't asked
+        for _ in range(MOST_RETURNS):
+            again = session_of(1)
+            assert places.coming(again)
+            assert not places.speaks(again)  # not before its turn
+            assert places.back(again)
+            places.away(again, "connection closed")
+        assert not places.coming(session_of(1))
+        assert lost == []
+        await asyncio.sleep(0.2)
+        assert lost == [(1, "connection closed")]
+        places.close()
+
+        at_once = Places({1: first}, 0.0, lambda who, why: lost.append((who, why)))
+        at_once.away(first, "the naive way")
+        assert lost[1:] == [(1, "the naive way")]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_that_was_sent_is_kept() -> None:
+    """Own messages of 100 KiB for 200 participants: what is held is what they are made of."""
+    size, people = 100 * 1024, 200
+
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    async def scenario() -> None:
+        heard: dict[int, list[bytes]] = {}
+        sessions: Any = SimpleNamespace(
+            get=lambda who: SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
+        )
+        outgoing = Outgoing(sessions, set(range(people)), at_once)
+        contents = {who: who for who in range(people)}
+        tracemalloc.start()
+        await outgoing.each(contents, lambda who: who.to_bytes(4, "big") + bytes(size))
+        held, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 20 * size
+        assert held < size
+        assert await outgoing.again(7)
+        assert heard[7][0] == heard[7][1]
+        outgoing.answered(7)
+        assert not await outgoing.again(7)  # it has shown that it has it
+        for who in contents:
+            outgoing.answered(who)
+        assert outgoing._make is None
+
+    asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------- uploads that break off
+
+SIZE = 1000
+
+
+def uploads() -> tuple[Uploads, list[int]]:
+    granted: list[int] = []
+    made = Uploads(SIZE, 1, granted.append, lambda who, why: None)
+    made.offer(0, bytes(32), bytes(64))
+    return made, granted
+
+
+async def chunks(data: bytes, then: Callable[[], Awaitable[Any]] | None = None) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), 100):
+        yield frame(data[at : at + 100])
+    if then is not None:
+        await then()
+
+
+def test_an_upload_goes_on_where_it_broke_off() -> None:
+    vector = bytes(range(250)) * 4
+
+    async def scenario() -> None:
+        made, granted = uploads()
+        with pytest.raises(BrokenUpload):
+            await made.stage(0, chunks(vector[:300]))
+        assert made.broken(0)
+        assert made.again(0) == 300
+        assert not made.broken(0)
+        # A stream of the connection before, which this end still takes for alive, is overtaken and adds nothing.
+        old = asyncio.create_task(made.stage(0, chunks(vector[300:500], asyncio.Event().wait)))
+        await asyncio.sleep(0.01)
+        assert made.again(0) == 500
+        _, staged = await made.stage(0, chunks(vector[500:]))
+        assert staged == vector
+        with pytest.raises(UnexpectedUpload):
+            await old
+        assert not made.broken(0)
+        assert made.complete(0)
+        assert made.again(0) is None
+        assert granted == [0]
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_an_upload_is_not_begun_for_ever() -> None:
+    async def scenario() -> None:
+        made, _ = uploads()
+        for _ in range(MOST_STREAMS):
+            with pytest.raises(BrokenUpload):
+                await made.stage(0, chunks(b"a"))
+            assert made.again(0) is not None
+        with pytest.raises(UploadRefused, match="begun more than"):
+            await made.stage(0, chunks(b"a"))
+        made.forget(0)
+        assert made._offers[0].staged == b""  # nothing is held without a credit
+
+    asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------- pauses, and pings
+
+
+def test_a_pause_between_rounds(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "study", name="places", rounds=3)
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "s.sqlite", study={"pause_s": 0.3}) as where:
+            peers = [Peer(where, key) for key in identities(folder)]
+            async with playing(peers):
+                where.start()
+                ended = (await where.wait_for("round_completed", round=1))["at"]
+                assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
+                assert len(where.study.sessions) == PARTICIPANTS
+                where.study._gathering.pause_s = KEPT_S
+                told = await where.wait_for("pausing", round=2)
+                assert told["left_s"] == KEPT_S
+                assert where.running is not None
+                where.running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await where.running
+        assert where.of("participant_dropped") == []
+        assert where.of("pausing", round=3) == []
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_both_ends_agree_on_pings() -> None:
+    """Whoever pings more often than the coordinator takes is sent away; whoever pings less loses its place in a NAT."""
+    participant, serving = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
+    assert dict(keepalive.PARTICIPANT_OPTIONS).items() <= participant.items()
+    assert dict(keepalive.COORDINATOR_OPTIONS).items() <= serving.items()
+    least = serving["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    assert 1.5 * least <= participant["grpc.keepalive_time_ms"] < 30_000
+    assert participant["grpc.keepalive_permit_without_calls"] == serving["grpc.keepalive_permit_without_calls"] == 1
+    assert keepalive.HEARTBEAT_S < 60
