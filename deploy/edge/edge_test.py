@@ -5,6 +5,7 @@
    under QEMU, which costs ten to twenty times the processor time and some memory of its own.
 2. A participant behind a link of 2 Mbit/s, in a network namespace of its own, takes part with a vector of 100,000; then
    one behind a link that is too slow for the deadline. Neither holds the others up for longer than a deadline.
+3. That link is cut for a minute: the participant behind it comes back by itself, and what it missed costs it nothing.
 
 Prints a table and ends with 1 if anything isn't as it must be, with 2 where something that it needs is missing. Needs
 root for the namespaces. What it makes (containers, namespaces, processes, folders) is removed at the end, after Ctrl-C
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ MEMORY_MB, CPUS, TARGET_MB = 256, 0.5, 100
 COMPILERS = ("gcc", "cc", "g++", "clang", "tcc", "make", "ld", "rustc", "cargo")
 LINK_KBIT, HOPELESS_KBIT = 2_000, 48
 DEADLINES_S = {"ADVERTISE_KEYS": 10, "SHARE_KEYS": 10, "MASKED_INPUT": 10, "CONSISTENCY_CHECK": 10, "UNMASKING": 10}
+CUT_S = 60.0
 SLACK_S = 2.0  # beside a deadline: what this machine takes to notice it and to go on
 
 
@@ -123,6 +125,20 @@ class Study:
 
     def events(self) -> list[dict[str, Any]]:
         return read_events(self.folder / "coordinator" / "state.sqlite")
+
+    def wait_for(
+        self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[dict[str, Any]]], bool]
+    ) -> None:
+        """Until the completed rounds are so.
+
+        Raises:
+            Missing: the study has ended, or takes too long.
+        """
+        ends = time.monotonic() + 180
+        while not reached(self.rounds()):
+            if coordinator.poll() is not None or time.monotonic() > ends:
+                raise Missing(f"the rounds that were waited for don't come: {tail(self.folder / 'serve.log')}")
+            time.sleep(0.2)
 
     def wait(self, coordinator: subprocess.Popen[bytes], longest_s: float) -> None:
         """Until the coordinator has ended.
@@ -347,6 +363,38 @@ def test_link(checks: Checks, work: Path) -> None:
         tell(checks, "2 Mbit/s", slow, usual, everybody=True)
         hopeless = rounds_behind(made, work, "hopeless", HOPELESS_KBIT, bound)
         tell(checks, f"{HOPELESS_KBIT} kbit/s", hopeless, usual, everybody=False)
+        made.shape(LINK_KBIT)
+        cut_off(checks, made, work)
+
+
+def cut_off(checks: Checks, made: Link, work: Path) -> None:
+    """The link is dead for a minute in the middle of a study: rounds go on, and it comes back by itself."""
+    study = Study(work / "cut", made.here, made.here, "--rounds", "20", "--pause", "6")
+    bound = {name: float(value) for name, value in DEADLINES_S.items()}
+    with ExitStack() as running:
+        coordinator = running.enter_context(study.served(CONNECT=60, **bound))
+        running.enter_context(study.joined(0, "ip", "netns", "exec", made.namespace))
+        for host in range(1, PARTICIPANTS):
+            running.enter_context(study.joined(host))
+        study.wait_for(coordinator, lambda rounds: len(rounds) >= 2)
+        run("ip", "link", "set", made.end, "down")
+        down = time.time()
+        time.sleep(CUT_S)
+        run("ip", "link", "set", made.end, "up")
+        up = time.time()
+        study.wait_for(coordinator, lambda rounds: any(one["at"] > up and one["u3"] == PARTICIPANTS for one in rounds))
+        back_s = time.time() - up
+    rounds = study.rounds()
+    without = [one for one in rounds if down < one["at"] < up]
+    seconds = [sum(one["phase_seconds"].values()) for one in without]
+    print(f"\nthe link is cut for {CUT_S:g} s, rounds 6 s apart")
+    checks.row("rounds without it meanwhile", f"{len(without)}, {listed(seconds)} s", len(without) >= 2)
+    checks.row("  in a sum again after the link was back", f"{back_s:.0f} s")
+    charged = json.loads(run(*sordino("budget", "show", str(study.hosts[0] / "ledger.sqlite"), "--json")))
+    sums = sum(one["u3"] == PARTICIPANTS for one in rounds)
+    charges = charged["studies"][0]["participants"][0]["charges"]
+    # One more at most: that in which the link died, if its vector may have left.
+    checks.row("  charges in its own ledger", f"{charges}, and {sums} sums with it", sums <= charges <= sums + 1)
 
 
 def tell(checks: Checks, what: str, study: Study, usual: Sequence[float], *, everybody: bool) -> None:
