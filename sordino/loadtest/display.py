@@ -232,6 +232,8 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
         when = f"{one['what']:<19} round {one['round']}: {one['struck']} connected, {one['lost']} lost"
         if one["seconds"] is not None:
             lines.append(f"{when}, all back after {one['seconds']:.1f} s, {one['server_cpu_s']:.1f} s CPU")
+        elif not one["lost"]:
+            lines.append(when)
         else:
             lines.append(f"{when}, {one['back']} of them came back")
     if cheats["participants"]:

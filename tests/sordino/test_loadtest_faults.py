@@ -396,7 +396,7 @@ def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, An
 def test_the_last_lines_tell_of_every_fault() -> None:
     result = result_of(attempt_events(1))
     recovery = Recovery("crash", 1, 1.0, frozenset({1}), 0.0).to_json() | {"seconds": 2.0, "server_cpu_s": 1.0}
-    result["disturbances"] = [recovery, recovery | {"what": "storm", "seconds": None}]
+    result["disturbances"] = [recovery, recovery | {"what": "storm", "seconds": None, "lost": 1}]
     result["noise"] = {"ratio": 1.0, "ratio_stderr": 0.01, "least_above_plan": 1.2}
     result["late_answers"], result["resumed"] = 7, 5
     result["drops"] = result["drops"] | {"by_cause": {"link": 2}}
@@ -406,6 +406,7 @@ def test_the_last_lines_tell_of_every_fault() -> None:
         "late answers 7",
         "5 broke and went on",
         "crash round 1: 1 connected, 0 lost, all back after 2.0 s",
+        "storm round 1: 1 connected, 1 lost, 0 of them came back",
         "2 have a bad link",
         "cheats 2, of them 0 excluded",
         "noise 1.0000 times",
