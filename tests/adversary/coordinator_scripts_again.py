@@ -159,7 +159,7 @@ async def masked_twice(places: Places) -> Seen:
     check=(
         Naive(
             PARTICIPANT,
-            changed=(("packed, attempt.packed = attempt.packed, None", "packed = attempt.packed"),),
+            changed=(("if await session.upload(packed,", "if not await session.upload(packed,"),),
             shows="goes on",
         ),
     ),
@@ -189,6 +189,34 @@ async def credit_too_early(places: Places) -> Seen:
         credit = pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=round_, attempt=number))
         await coordinator.tell(dict.fromkeys(HONEST, credit))
         return attempt.verdict(never="masked_input")
+
+
+@scripted(
+    name="resumed-without-a-break",
+    cheat=COORDINATOR,
+    does="Says that it has taken one message less than it has, although no connection broke.",
+    must="Everybody refuses, and says nothing again.",
+    outcome="refused",
+    check=(
+        Naive(
+            PARTICIPANT,
+            changed=(
+                (
+                    'raise CoordinatorMisbehaved("Resumed", "it can\'t have received what it says, or nobody asked")',
+                    "return",
+                ),
+            ),
+            shows="goes on",
+        ),
+    ),
+)
+async def resumed_without_a_break(places: Places) -> Seen:
+    async with cheating(places) as coordinator:
+        attempt = await coordinator.begin()
+        round_, number = attempt.number
+        resumed = pb.CoordinatorMessage(resumed=pb.Resumed(round=round_, attempt=number, received=0))
+        await coordinator.tell(dict.fromkeys(HONEST, resumed))
+        return attempt.verdict()
 
 
 # ---------------------------------------------------------------- rounds and attempts

@@ -308,7 +308,7 @@ one_cheat(
     INPUT,
     sends(INPUT, lambda me, _: offer(me, b"d")),
     "32 bytes",
-    Off("server.rounds", without=("the offer's sha256 must have",), shows="is not named"),
+    Off("server.steps", without=("the offer's sha256 must have",), shows="is not named"),
 )
 one_cheat(
     "offers-twice",

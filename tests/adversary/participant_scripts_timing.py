@@ -161,6 +161,7 @@ in_each_phase(
         ROUNDS,
         changed=(
             ("takes = session.participant in self._alive and ", "takes = "),
+            ("takes = takes and self._places.speaks(session)", "pass"),
             ("        if who not in self._alive:\n            if isin", "        if False:\n            if isin"),
             ("if PHASE_FIELDS.get(item.kind) != step.name:", "if False:"),
         ),

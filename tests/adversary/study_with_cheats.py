@@ -178,6 +178,8 @@ async def play(
     tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
     with capture_logs() as stage.logs, _watched(stage, stall_s), _known_by_now():
         async with contextlib.AsyncExitStack() as stack:
+            # Whoever cuts its connection is a dropout at once; tests/server/test_places.py has those that come back.
+            tables["deadlines"] = {"resume_s": 0.0, **tables.get("deadlines", {})}
             stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
             _listen(stage)
             keys = identities(folder)

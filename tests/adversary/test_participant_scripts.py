@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from secagg import server_phases, unmasking
-from server import rounds, service, sessions, uploads
+from server import rounds, service, sessions, steps, uploads
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, scripts, taken_out
 from tests.secagg.naive_variants import refusals
 
@@ -29,7 +29,7 @@ SHELL = ("UploadRefused", "UnexpectedUpload", "MalformedUpload", "MalformedMessa
 PASSED_ON = {
     "InvalidMessage(MASKED_INPUT, sender, str(error))": ("padding-bits",),
     "MalformedUpload(str(error))": ("bytes-that-are-no-chunk", "oversize-chunk"),
-    "UploadRefused(reason)": ("upload-that-stalls",),
+    "UploadRefused(reason if offer.granted else _LEFT)": ("upload-that-stalls",),
     "UploadRefused('the vector was not taken')": ("another-vector",),
     "SessionRefused('not a message of this protocol')": ("random-bytes", "truncated-messages"),
     'SessionRefused("a message that an open session doesn\'t take")': ("opens-an-open-session",),
@@ -38,6 +38,10 @@ PASSED_ON = {
 OUT_OF_REACH = {
     "_WrongSecret(survivor, str(error))": "a mask key of low order was refused when it was advertised",
     "UnexpectedUpload('the attempt is over')": "uploads under way end with the attempt (server.uploads.Uploads.close)",
+    "it was begun more than": "tests/server/test_places.py: in so many sessions",
+    "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_places.py: once it has come back on another session",
+    "UploadRefused(_LEFT)": "what ends its part in the attempt is a script of its own, and ends its upload too",
+    "no upload is expected on this session": "tests/server/test_places.py: before its place is its own again",
     "this coordinator speaks protocol version": "tests/server/test_sessions_and_documents.py: before any session",
     "this coordinator runs another study": "tests/server/test_sessions_and_documents.py: before any session",
     "this identity is not on version": "tests/server/test_sessions_and_documents.py: before any session",
@@ -75,6 +79,7 @@ def test_a_naive_coordinator_does_not(script: Script, naive: Naive, places: Plac
         (unmasking, REFUSED),
         (uploads, SHELL),
         (rounds, SHELL),
+        (steps, SHELL),
         (service, SHELL),
         (sessions, SHELL),
     ],
