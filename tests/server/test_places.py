@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordinator, identities, make_folder, playing
 
@@ -59,9 +60,12 @@ class Returning(Peer):
 
 async def rightly(peer: Returning, message: pb.CohortKeys) -> None:
     """It had read this message when its connection broke, and not answered: the answer counts on the new session."""
-    await peer.come_back(peer.resume(received=2))
-    await peer.answer(message)  # too early: its place isn't its own yet, and this is a stray one
+    peer.session = await open_session(peer.channel, peer.identity, "places")  # type: ignore[arg-type]
+    with pytest.raises(grpc.aio.AioRpcError, match="on this session"):  # it hasn't asked for its place
+        await peer.upload_unread([frame(b"early")])
+    await peer.answer(message)  # nor does this count
     peer.on_resumed = lambda told: peer.session.send(peer.said)  # type: ignore[attr-defined, union-attr]
+    await peer.session.send(pb.ParticipantMessage(ready=peer.resume(received=2)))
 
 
 async def lacking(peer: Returning, message: pb.CohortKeys) -> None:
@@ -149,7 +153,7 @@ def test_back_on_another_session(tmp_path: Path) -> None:
             peer = await rounds_with(where, folder, (rightly, lacking))
             assert peer.first == b"compared"  # type: ignore[attr-defined]
             assert [one.received for one in peer.heard("resumed")] == [1, 1]
-            assert where.of("participant_dropped") == []
+            assert [one["reason"] for one in where.of("participant_dropped")] == []
             assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * 2
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
