@@ -85,6 +85,7 @@ class Session:
 
     def __init__(self, call: Any, channel: grpc.aio.Channel, welcome: pb.Welcome) -> None:
         self._call, self._channel, self.welcome = call, channel, welcome
+        self._sending = asyncio.Lock()
         self._incoming: asyncio.Queue[pb.CoordinatorMessage | Exception | None] = asyncio.Queue(AHEAD)
         self._ended = asyncio.Event()
         self._read_so_far = asyncio.Event()  # something was, since this was cleared last
@@ -92,7 +93,8 @@ class Session:
 
     async def send(self, message: pb.ParticipantMessage) -> None:
         """Write one message; on a stream that has ended it is lost, as the next read will tell."""
-        await _write(self._call, message)
+        async with self._sending:  # a heartbeat in the middle of another message would end the call (INTERNAL)
+            await _write(self._call, message)
 
     async def messages(self) -> AsyncIterator[pb.CoordinatorMessage]:
         """Messages until the coordinator ends the stream; `grpc.aio.AioRpcError` when it breaks."""
