@@ -141,6 +141,8 @@ class StudyView:
     gathering_at: float = 0.0
     gathering_told_at: float = 0.0
     """When a plain line told of it last: at once, then every `TELL_WAITING_S`."""
+    pause_ends_at: float = 0.0
+    """When the pause after the last round is over."""
     roster: set[int] = field(default_factory=set)
     """Numbers of those on the roster in use."""
     enrolment: tuple[int, int] | None = None
@@ -232,6 +234,8 @@ class StudyView:
                     f"Round {self.completed + 1}: {connected} of {expected} connected, {needed} needed, "
                     f"{left:.0f} s left, then {then}"
                 )
+            if self.pause_ends_at > now:
+                return f"Round {self.round} done, the next one in {self.pause_ends_at - now:.0f} s"
             if not self.round:
                 missing = max(0, self.participants - len(self.connected))
                 return f"Waiting for {missing} of {self.participants} participants to connect"
@@ -301,7 +305,7 @@ class StudyView:
         self.connected.clear()
         self.dropped_now = set()
         self.phase = self.gathering = self.finished = self.enrolment = None
-        self.served_at, self.begun = self.last_at, False
+        self.served_at, self.begun, self.pause_ends_at = self.last_at, False, 0.0
 
     def _on_participant_connected(self, event: Mapping[str, Any]) -> None:
         number = int(event["participant"])
@@ -337,6 +341,9 @@ class StudyView:
     def _on_waiting_for_enrolment(self, event: Mapping[str, Any]) -> None:
         self.gathering, self.begun = None, True
         self.enrolment = (int(event.get("received", 0)), int(event.get("needed", 0)))
+
+    def _on_pausing(self, event: Mapping[str, Any]) -> None:
+        self.pause_ends_at = self.last_at + float(event.get("left_s", 0.0))
 
     def _on_waiting_for_participants(self, event: Mapping[str, Any]) -> None:
         self.enrolment = None
@@ -496,6 +503,8 @@ def log_lines(event: Mapping[str, Any], view: StudyView) -> list[str]:
         silent = connected >= needed or view.gathering_told_at < view.gathering_at
         longest = f"; this attempt waits for {left_s:.0f} s" if left_s else ""
         return [] if silent else [f"waiting for participants: {connected} connected, {needed} needed{longest}"]
+    if kind == "pausing":
+        return [f"the next round in {float(event.get('left_s', 0.0)):.0f} s"]
     if kind == "attempt_started":
         again = f", attempt {view.attempt}" if view.attempt > 1 else ""
         connected = counted(len(view.connected), "participant")

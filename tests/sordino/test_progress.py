@@ -39,6 +39,17 @@ def test_it_says_what_it_waits_for(events: Events, stream: Callable[..., Events]
     assert view.waiting_at(view.last_at + 1000).endswith("0 s left")
 
 
+def test_a_pause_between_rounds(events: Events) -> None:
+    end = next(n for n, event in enumerate(events, 1) if event["kind"] == "round_completed" and event["round"] == 3)
+    view = StudyView().apply_all(events[:end])
+    event = {"kind": "pausing", "at": view.last_at, "round": 3, "left_s": 90.0}
+    view.apply(event)
+    assert view.waiting == "Round 3 done, the next one in 90 s"
+    assert view.waiting_at(view.last_at + 60) == "Round 3 done, the next one in 30 s"
+    assert view.waiting_at(view.last_at + 91) == "Round 3 done, preparing the next"
+    assert log_lines(event, view) == ["the next round in 90 s"]
+
+
 def test_gathering_before_a_round(events: Events) -> None:
     view = StudyView().apply_all(events[:80])
     said = {"kind": "waiting_for_participants", "received": 79, "needed": 75, "expected": 100, "left_s": 12.0}
