@@ -1,4 +1,7 @@
-"""Which tests share a worker when several run side by side (`make test` starts three).
+"""Where tests write, and which of them share a worker when several run side by side (`make test` starts three).
+
+They write to memory where there is room: what they make durable is flushed a hundred times a second, and a disk that
+serves all of them would be most of what they wait for. PYTEST_DEBUG_TEMPROOT=/tmp has them write there.
 
 Tests are handed out one by one, but for these groups, whose tests follow one another in one worker:
 - those marked slow, which start real processes by the dozen: two at once would wait for one another;
@@ -10,11 +13,30 @@ process at a time, and may run beside the others.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 PROCESSES = "processes"
+MEMORY: Final = Path("/dev/shm")
+_ROOM: Final = 2 << 30  # bytes; the largest run takes a tenth of it, and folders of tests that pass are removed
+
+
+def pytest_configure() -> None:
+    """Before the first folder is made; the workers' folders lie in that of the process that starts them."""
+    if _has_room():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def _has_room() -> bool:
+    try:
+        about = os.statvfs(MEMORY)
+    except OSError:
+        return False
+    takes_programs = not about.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
+    return takes_programs and os.access(MEMORY, os.W_OK) and about.f_bavail * about.f_frsize >= _ROOM
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read
