@@ -24,7 +24,7 @@ from sordino.loadtest.schedule import drops_of
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., tuple[int, str, str]]
-SMALL = ("--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "2", "--drop", "0.25", "--json")
+SMALL = ("--clients", "8", "--processes", "1", "--dim", "100", "--rounds", "2", "--drop", "0.25", "--json")
 
 
 def test_disconnecting_participants_come_back_and_every_sum_is_right(run: Run, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_silent_participants_are_waited_for_until_the_deadline(run: Run) -> None
 
 def test_too_many_dropouts_abort_for_a_stated_reason() -> None:
     """As in a sweep; the command refuses such a share by itself."""
-    options = LoadOptions(clients=8, processes=2, dim=100, rounds=2, drop=0.5, at="masked-input")
+    options = LoadOptions(clients=8, processes=1, dim=100, rounds=2, drop=0.5, at="masked-input")
     with LoadDisplay(quiet=True) as display:
         result = run_load_test(options, display)
     assert result["exit_code"] == 0
@@ -105,26 +105,35 @@ def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pyte
 def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path: Path) -> None:
     """Rounds go on, sums stay right, and counts and ledger hold over the coordinator's end."""
     (tmp_path / "rough.toml").write_text(
-        "clients = 10\nprocesses = 2\ndim = 100\nrounds = 4\ndrop = 0.1\ncrash = [1]\nmin_share = 0.5\n"
-        "[[storm]]\nround = 2\n[[storm]]\nround = 3\nat = 'share-keys'\nshare = 0.5\n"
+        "clients = 8\nprocesses = 2\ndim = 100\nrounds = 3\ndrop = 0.1\ncrash = [1]\nmin_share = 0.5\n"
+        "[[storm]]\nround = 2\n[[storm]]\nround = 2\nat = 'masked-input'\nshare = 0.5\n"
         "[[link]]\nshare = 0.4\nlatency_ms = 5\nmbit_s = 20\nloss = 0.001\n"
     )
     code, told, err = run("loadtest", "--scenario", tmp_path / "rough.toml", "--json")
     assert code == 0, err
     result = json.loads(told)
-    assert result["rounds_completed"] + result["rounds_aborted"] == 4
+    assert result["rounds_completed"] + result["rounds_aborted"] == 3
     assert result["sums_ok"] == result["rounds_completed"] >= 2
     # Each round number ends in a sum once at most, whoever counted it.
     sums = [one["round"] for one in result["rounds"] if one["completed"]]
     assert sums == sorted(set(sums)) == list(range(1, len(sums) + 1))
     assert result["ledger_error"] == ""
     assert result["ledger_rows"] >= len(sums)
-    happened = [(one["what"], one["round"]) for one in result["disturbances"]]
-    assert happened == [("crash", 1), ("storm", 2), ("storm", 3)]
-    assert all(one["back"] == one["struck"] > 0 for one in result["disturbances"])
-    assert all(one["seconds"] > 0 for one in result["disturbances"])
-    # Ten connections between rounds and five within one; some weren't back yet when the next storm came.
-    assert result["connections"]["resets"] >= 10
+    crash, within, between = result["disturbances"]
+    assert [(one["what"], one["round"]) for one in (crash, within, between)] == [
+        ("crash", 1),
+        ("storm", 2),
+        ("storm", 2),
+    ]
+    assert crash["back"] == crash["struck"] == crash["lost"] >= 7
+    assert crash["seconds"] > 0
+    assert crash["server_cpu_s"] > 0
+    # Before the last round ends; who waits longest to try again may come after it.
+    assert within["lost"] >= 3
+    assert between["lost"] >= 6
+    assert within["back"] + between["back"] >= 6
+    # Four connections within a round and eight after it; some weren't back yet when the next storm came.
+    assert result["connections"]["resets"] >= 8
     assert result["connections"]["troubles"]
     assert result["drops"]["unplanned"] == 0
 
@@ -132,8 +141,8 @@ def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path:
 def test_cheats_stragglers_and_absences_leave_sums_of_the_others_with_their_noise(run: Run, tmp_path: Path) -> None:
     (tmp_path / "away.csv").write_text("participant,from_s,to_s\n0,0,1\n")
     code, told, err = run(
-        *("loadtest", "--clients", "20", "--processes", "2", "--dim", "2000", "--rounds", "3", "--drop", "0"),
-        *("--cheats", "share=0.15,ways=unsigned-keys+other-vector+repetition", "--deadline", "8", "--noise"),
+        *("loadtest", "--clients", "12", "--processes", "1", "--dim", "2000", "--rounds", "3", "--drop", "0"),
+        *("--cheats", "share=0.25,ways=unsigned-keys+other-vector+repetition", "--deadline", "8", "--noise"),
         *("--stragglers", "share=0.1,from_s=0.1,to_s=0.4", "--noise-within", "0.1", "--max-unplanned", "0"),
         *("--availability", f"trace={tmp_path / 'away.csv'}", "--json"),
     )
@@ -144,8 +153,8 @@ def test_cheats_stragglers_and_absences_leave_sums_of_the_others_with_their_nois
     assert ways == {"unsigned-keys": 1, "other-vector": 1, "repetition": 0}
     assert result["cheats"]["honest_excluded"] == []
     assert result["drops"]["by_cause"]["cheat"] >= 3
-    assert result["late_answers"] == 6
-    assert result["rounds"][-1]["cohort"] == 19  # one is away for good; who is excluded stays connected
+    assert result["late_answers"] == 3
+    assert result["rounds"][-1]["cohort"] == 11  # one is away for good; who is excluded stays connected
     assert abs(result["noise"]["ratio"] - 1) < 6 * result["noise"]["ratio_stderr"]
     assert result["noise"]["least_above_plan"] > 1  # more survive than the plan counts on
 
