@@ -85,15 +85,15 @@ class Presence:
             return iter(self._trace[who])
         return self._drawn(availability, who)
 
-    def online(self, who: int, at_s: float) -> bool:
-        """Whether a participant is there at a moment."""
+    def online(self, who: int, at_s: float, before_s: float = 0.0) -> bool:
+        """Whether a participant is there at a moment, and was all the seconds before it that are asked about."""
         known, more = self._known.setdefault(who, ([], self.stays(who)))
         while not known or known[-1][1] <= at_s:
             following = next(more, None)
             if following is None:
                 break
             known.append(following)
-        return _within(known, at_s)
+        return any(begin <= max(0.0, at_s - before_s) and at_s < end for begin, end in known)
 
     def _drawn(self, availability: Availability, who: int) -> Iterator[Stay]:
         drawn = random.Random(f"sordino/v1/load test availability/{self._seed}/{who}")

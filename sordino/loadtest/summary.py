@@ -300,9 +300,7 @@ class Outcomes:
         if who in self._delays and self._delays[who].phase == phase:
             return "straggler"
         at_s = self._dropped_at.get(who, self._last_at) - self.options.began_at
-        if self.options.availability is not None and not self._presence.online(who, at_s - _NOTICED_S):
-            return "away"
-        if self.options.availability is not None and not self._presence.online(who, at_s):
+        if not self._presence.online(who, at_s, _NOTICED_S + self.options.kept_s):
             return "away"
         if any(who in struck for struck in self.storms):
             return "storm"

@@ -115,6 +115,7 @@ def test_a_trace_is_kept_to(tmp_path: Path, text: str) -> None:
     presence = Presence(availability, seed=1)
     assert [presence.online(0, at) for at in (0, 9, 10, 19, 20, 30)] == [True, True, False, False, True, False]
     assert [presence.online(2, at) for at in (0, 5, 60)] == [False, True, False]
+    assert [presence.online(0, 21, before) for before in (0, 1, 2)] == [True, True, False]
     assert presence.online(1, 1e6)  # whoever isn't named is always there
     assert availability.away_share(4) == 0.5
 
