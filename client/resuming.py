@@ -120,10 +120,9 @@ class Line:
         """Say something: now, or if it belongs to the attempt as soon as that is resumed."""
         kind = message.WhichOneof("message")
         if kind == "phase":
-            if (message.phase.round, message.phase.attempt) != self.number:
-                return  # that is over: nobody would read it
-            self._said.add(str(message.phase.WhichOneof("message")))
-            self._last = message.SerializeToString()
+            if (message.phase.round, message.phase.attempt) == self.number:  # else that is over: a stray one
+                self._said.add(str(message.phase.WhichOneof("message")))
+                self._last = message.SerializeToString()
         elif kind == "refusal":
             if (message.refusal.round, message.refusal.attempt) == self.number:
                 self.leave()
@@ -155,6 +154,10 @@ class Line:
     async def upload_chunks(self, chunks: AsyncIterator[bytes]) -> bytes:
         """On the session that is open now; see `client.connection.Session`."""
         return await (await self._other_than(None)).upload_chunks(chunks)
+
+    async def download(self, sha256: bytes, largest: int) -> bytes:
+        """On the session that is open now; see `client.connection.Session`."""
+        return await (await self._other_than(None)).download(sha256, largest)
 
     async def fetched(self, fetch: Callable[[Session], Awaitable[Result]]) -> Result:
         """What can be had on one session, or on the next one if that breaks.
