@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from server.journal import read_events
 from sordino.child_process import child_environment
 from sordino.local_study import StudyOptions, make_local_study
 from sordino.processes import free_port
+from tests.processes.forked_commands import Commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
@@ -55,7 +56,15 @@ def study(template: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def command() -> Iterator[Commands]:
+    """The command in a process of its own each time, without loading its modules each time."""
+    with Commands() as commands:
+        yield commands
+
+
+def started(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a shell starts it."""
     return subprocess.run(
         [sys.executable, "-m", "sordino", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -220,7 +229,7 @@ def other_database(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", SERVE)
-def test_serve(study: Path, name: str) -> None:
+def test_serve(study: Path, name: str, command: Commands) -> None:
     damage, code, told = SERVE[name]
     damage(study)
     check(command("serve", study, "--quiet"), code, told)
@@ -231,7 +240,7 @@ def test_serve(study: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOIN)
-def test_join(study: Path, name: str) -> None:
+def test_join(study: Path, name: str, command: Commands) -> None:
     damage, code, told = JOIN[name]
     damage(study)
     check(command("join", "--home", home(study)), code, told)
@@ -241,7 +250,7 @@ def test_join(study: Path, name: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 @pytest.mark.parametrize("place", ["study.toml", "roster.json", "coordinator/tls/server.key"])
-def test_unreadable(study: Path, place: str) -> None:
+def test_unreadable(study: Path, place: str, command: Commands) -> None:
     (study / place).chmod(0)
     check(command("serve", study, "--quiet"), 2, Path(place).name)
 
@@ -252,10 +261,15 @@ def test_port_in_use(study: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        check(command("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
+        check(started("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
 
 
-def test_a_study_that_was_begun_with_another_plan(study: Path) -> None:
+def test_nothing_there_to_join(study: Path) -> None:
+    (home(study) / "host.toml").unlink()
+    check(started("join", "--home", home(study)), 2, "there is no host.toml in it")
+
+
+def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands) -> None:
     """The state file remembers; the journal isn't touched."""
     state = study / "coordinator" / "state.sqlite"
     edits("study.toml", "connect_s = 60", "connect_s = 0.1")(study)
