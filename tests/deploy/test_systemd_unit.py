@@ -42,10 +42,11 @@ def test_the_command_knows_its_options() -> None:
     assert set(options) <= known
     assert {"--service", "--yes", "--home"} <= set(options)
     assert arguments[arguments.index("--home") + 1].startswith("${STATE_DIRECTORY}/")  # all else is read-only
-    # Words of their own: where they aren't set they leave nothing, and no empty argument.
+    # Words of their own: where they aren't set they leave nothing, and no empty argument. None begins with SORDINO_:
+    # SORDINO_COORDINATOR stands for the table [coordinator] of host.toml.
     assert {one for one in arguments if "$" in one} == {
-        "$SORDINO_COORDINATOR",
-        "$SORDINO_JOIN_OPTIONS",
+        "$JOIN_ADDRESS",
+        "$JOIN_OPTIONS",
         "${STATE_DIRECTORY}/host",
     }
 
