@@ -23,12 +23,15 @@ _MODULES: Final = (
     "client.configuration",
     "server.configuration",
     "server.coordinator",
+    "sordino.cli.budget",
     "sordino.cli.join",
+    "sordino.cli.report",
     "sordino.cli.serve",
     "sordino.closing_lines",
     "sordino.panel",
     "sordino.progress",
     "wire.enrolment",
+    "wire.ledger",
 )
 _WARM: Final = """
 import importlib, json, os, signal, sys, time

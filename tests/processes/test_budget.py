@@ -7,7 +7,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from running_study import RunningStudy, line, running_study
 
-from sordino.child_process import child_environment
+from tests.processes.forked_commands import Commands
 from wire.ledger import ChangedLedger, read_ledger
 
 pytestmark = pytest.mark.slow
@@ -29,15 +28,19 @@ def budget(*arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 def sordino(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sordino", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=child_environment(),
-        check=False,
-    )
+    return _commands[-1](*arguments)
+
+
+_commands: list[Commands] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands() -> Iterator[None]:
+    """Processes of their own that needn't load everything each time."""
+    with Commands() as made:
+        _commands.append(made)
+        yield
+        _commands.clear()
 
 
 @pytest.fixture(scope="module")
