@@ -18,6 +18,7 @@ _DROPOUTS: Final = (
     ("restarted", ("sits this attempt out",)),
     ("failed", ("failed on its own side",)),
     ("refused", ("refused",)),
+    ("stopped", ("stopped on purpose",)),
     ("revoked", ("revoked",)),
     ("replaced", ("replaced by a newer connection",)),
     ("slow_upload", ("nothing arrived for", "it arrived at less than")),
@@ -30,7 +31,7 @@ _DROPOUTS: Final = (
             *("public key", "not signed", "shares must go", "sealed share", "kind of share", "commitment", "signature"),
             *("the upload ", "there must be", "share of", "symbol outside", "must have", "without keys", "an empty"),
             *("not a message", "a message that an open session", "not expected in this phase", "bytes long"),
-            *("is empty", "its shares", "sorted", "bits", "length"),
+            *("is empty", "its shares", "sorted", "bits", "length", "can't have received"),
         ),
     ),
 )
