@@ -148,22 +148,32 @@ def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
     return np.array([sum(column) % (1 << parameters.bits) for column in columns], dtype=word_dtype(parameters.bits))
 
 
+_FIXED = frozenset({bytes, int, str, bool, type(None), RoundConfig})  # nothing in them can change
+_SEQUENCES = frozenset({list, tuple})
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
 def freeze(value: Any) -> Any:
     """A comparable copy of an object and everything it holds."""
-    if type(value) in (bytes, int, str, bool, type(None), RoundConfig):  # nothing in them can change
+    kind = type(value)
+    if kind in _FIXED:
         return value
+    if kind is dict or (kind not in _SEQUENCES and isinstance(value, Mapping)):
+        return tuple([(freeze(key), one if type(one) in _FIXED else freeze(one)) for key, one in value.items()])
+    if kind in _SEQUENCES or isinstance(value, list | tuple):
+        return tuple([one if type(one) in _FIXED else freeze(one) for one in value])
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.shape, value.tobytes())
-    if isinstance(value, Mapping):
-        return tuple((freeze(key), freeze(one)) for key, one in value.items())
     if isinstance(value, set | frozenset):
-        return frozenset(freeze(one) for one in value)
-    if isinstance(value, list | tuple):
-        return tuple(freeze(one) for one in value)
+        return frozenset([freeze(one) for one in value])
     if isinstance(value, bytes | int | str | float | None | type | ModuleType) or callable(value):
         return value
     if is_dataclass(value):
-        return (type(value).__name__, *(freeze(getattr(value, one.name)) for one in fields(value)))
+        return (kind.__name__, *[freeze(getattr(value, name)) for name in _names(kind)])
     if hasattr(value, "__dict__"):
         return (type(value).__name__, freeze(vars(value)))
     return value
