@@ -367,7 +367,7 @@ def fault(folder: Path) -> None:
 
     client.participant_host.ParticipantHost.run = deep  # type: ignore[method-assign]
     with tempfile.TemporaryFile() as file:
-        file.write(b"0" + settings.to_json().encode())
+        file.write(b"00" + settings.to_json().encode())
         file.seek(0)
         sordino.client_process.main(os.dup(file.fileno()))
 
@@ -382,7 +382,11 @@ def log_everything() -> None:
         return event
 
     structlog.configure(processors=[whole, structlog.processors.format_exc_info, *processors])
-    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s %(args)s")
+    # Beside the handler of configure_logs, which takes warnings alone, and leaves arguments out.
+    everything = logging.StreamHandler(sys.stderr)
+    everything.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s %(args)s"))
+    logging.getLogger().addHandler(everything)
+    logging.getLogger().setLevel(logging.DEBUG)
 
 
 def main(out: str, careless: str | None = None) -> None:

@@ -314,6 +314,7 @@ def test_an_attempt_whose_messages_all_pass_through_protobuf(config: RoundConfig
 SAID_BY_PARTICIPANTS = {
     "Open": {"protocol_version": int, "identity": bytes, "study": str, "nonce": bytes},
     "Proof": {"signature": bytes},
+    "Resume": {"round": int, "attempt": int, "received": int},  # messages of the coordinator
     "Refusal": {"round": int, "attempt": int, "code": pb.RefusalCode},
     "PhaseMessage": {"round": int, "attempt": int},
     "Advertisement": {"mask_key": bytes, "channel_key": bytes, "signature": bytes},
