@@ -14,7 +14,7 @@ if [ ! -d "$home" ]; then
     done
     sordino authority init "$home" "$@"
 fi
-# Moved, not copied: two of these files are the coordinator's secrets, and nobody else keeps them.
+# Moved, not copied: two of these files are the coordinator's secrets, and have no place among the authority's.
 if [ -d "$home/coordinator" ]; then
     rm -rf "$handover/.coming"
     cp -r "$home/coordinator" "$handover/.coming"

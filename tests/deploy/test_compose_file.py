@@ -34,6 +34,7 @@ def test_the_coordinator_sees_neither_the_authoritys_keys_nor_its_codes() -> Non
     authority, client = mounts("authority"), mounts("client")
     assert authority["desk"] == client["desk"]
     assert set(authority) & set(client) == {"desk"}
+    assert "desk:/run/sordino/desk:ro" in SERVICES["client"]["volumes"]  # or one could pass for the desk
     assert "sessions" not in SERVICES["authority"]["networks"]
     assert SERVICES["client"]["networks"] == ["sessions"]
 

@@ -69,6 +69,14 @@ def test_what_containers_run_and_mount_is_there() -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
+def test_a_pod_sees_no_join_code_but_its_own() -> None:
+    [client] = [pod for pod in pods() if pod["containers"][0]["name"] == "client"]
+    [codes] = [mount for mount in client["containers"][0]["volumeMounts"] if mount["name"] == "codes"]
+    assert codes["subPathExpr"] == "$(POD_NAME)"
+    [volume] = [volume for volume in client["volumes"] if volume["name"] == "codes"]
+    assert volume["secret"]["optional"] is True  # a pod that is moved later needs none
+
+
 def test_the_study_is_told_every_variable_that_its_scripts_need() -> None:
     [study] = KUSTOMIZATION["configMapGenerator"]
     told = {literal.partition("=")[0] for literal in study["literals"]}
