@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
 import json
 import logging
 import math
@@ -70,6 +72,12 @@ class Disconnected(Exception):
     """This participant has cut its connection, as planned; a new one is opened at once, for the next round."""
 
 
+@functools.lru_cache(maxsize=4)
+def _planned(load: LoadOptions, round_: int, attempt: int) -> tuple[dict[int, Drop], dict[int, Delay]]:
+    """Once for all participants of the process: each plan takes some thousand hashes."""
+    return load.drops(round_, attempt), load.delays(round_, attempt)
+
+
 class LoadParticipant(Participant):
     """The real participant with a vector that is known, and planned faults."""
 
@@ -80,9 +88,8 @@ class LoadParticipant(Participant):
         self._delay: Delay | None = None
 
     async def _begin(self, session: Line, terms: StudyTerms, message: pb.RoundStart) -> None:
-        load, number = self._host.load, (message.round, message.attempt)
-        self._drop = load.drops(*number).get(self._host.me)
-        self._delay = load.delays(*number).get(self._host.me)
+        drops, delays = _planned(self._host.load, message.round, message.attempt)
+        self._drop, self._delay = drops.get(self._host.me), delays.get(self._host.me)
         await super()._begin(session, terms, message)
 
     async def _vector(
@@ -332,6 +339,10 @@ def run(home: Path, load_options: LoadOptions) -> int:
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor = ThreadPoolExecutor(min(2, os.cpu_count() or 1), thread_name_prefix="participant")
     company = Company(settings, journal, executor, load_options)
+    # Hundreds of participants that share a process would be looked through for garbage on behalf of each other.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     try:
         return uvloop.run(run_until_told(company.stay()))
     finally:
