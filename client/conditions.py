@@ -1,8 +1,10 @@
 """Whether this device may take part now: on mains power, over an unmetered network, while nobody else uses it.
 
-Asked for in ``[conditions]`` of host.toml; docs/edge.md says what is read for each. Nothing here looks at data, so
-whether somebody takes part can't depend on it. While a condition doesn't hold the process isn't connected: it leaves
-between attempts, since finishing one costs less than making the others wait for who dropped out.
+Asked for in ``[conditions]`` of host.toml; docs/edge.md says what is read for each. Nothing here looks at data, and
+what this process and those it began use themselves is taken out of load and memory: however long a task works over
+somebody's data, and whatever it holds of them, its own use doesn't decide whether she takes part. While a condition
+doesn't hold the process isn't connected: it leaves between attempts, since finishing one costs less than making the
+others wait for who dropped out.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -165,7 +168,8 @@ class Machine:
     def used_by_others(self) -> float | None:
         """Share of all processors that other programs used since the sample before last; None at the first one.
 
-        Not the load average: this process's own training would count there, and end its own taking part.
+        Not the load average: training would count there, here or in processes that this one began, such as those that
+        load data for it, and would end its own taking part.
         """
         sample = self._processor_time()
         if sample is None:
@@ -180,20 +184,53 @@ class Machine:
         """Clock ticks since the start: of all other processes, and of all processors with their idle time."""
         try:
             fields = [int(one) for one in self._read(self._root / "proc/stat").splitlines()[0].split()[1:9]]
-            own_fields = self._read(self._root / f"proc/{self._own}/stat").rpartition(")")[2].split()
             user, nice, system, idle, waiting, irq, softirq, _ = fields
-            own = int(own_fields[11]) + int(own_fields[12])
+            # Each with what it has waited for: the time of a process that has ended is its parent's from then on.
+            own = sum(sum(map(int, one[11:15])) for one in self._own_processes().values())
         except (IndexError, ValueError):
             return None
         busy = user + nice + system + irq + softirq
         return busy - own, busy + idle + waiting
 
     def free_memory_mb(self) -> float | None:
-        """Memory that programs could have without swapping, in megabytes (10^6 bytes); None where nothing tells."""
-        for line in self._read(self._root / "proc/meminfo").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024 / 1e6
-        return None
+        """Memory that programs could have without swapping if this process and those it began had none.
+
+        Returns:
+            In megabytes (10^6 bytes); None where nothing tells.
+        """
+        available = _kilobytes(self._read(self._root / "proc/meminfo")).get("MemAvailable")
+        if available is None:
+            return None
+        return (available + sum(map(self._memory_kb, self._own_processes()))) * 1024 / 1e6
+
+    def _memory_kb(self, process: int) -> int:
+        """What would be free without a process; pages of files are free in MemAvailable already."""
+        place = self._root / "proc" / str(process)
+        # A share of each page that it has with others, so that the pages of a fork aren't counted twice.
+        shares = _kilobytes(self._read(place / "smaps_rollup"))
+        if "Pss_Anon" in shares:
+            return shares["Pss_Anon"] + shares.get("Pss_Shmem", 0)
+        whole = _kilobytes(self._read(place / "status"))
+        return whole.get("RssAnon", 0) + whole.get("RssShmem", 0)
+
+    def _own_processes(self) -> dict[int, list[str]]:
+        """Of this process, of those it began, of those they began: fields of /proc/N/stat from the state on."""
+        fields = {
+            int(place.name): self._read(place / "stat").rpartition(")")[2].split()
+            for place in self._entries("proc")
+            if place.name.isdigit()
+        }
+        begun: dict[int, list[int]] = {}
+        for number, one in fields.items():
+            if len(one) > 1:
+                begun.setdefault(int(one[1]), []).append(number)
+        found, look = dict[int, list[str]](), [self._own]
+        while look:
+            number = look.pop()
+            if number not in found and fields.get(number):
+                found[number] = fields[number]
+                look += begun.get(number, [])
+        return found
 
     # ------------------------------------------------------------ files
 
@@ -210,6 +247,12 @@ class Machine:
             return ""
 
 
+def _kilobytes(text: str) -> dict[str, int]:
+    """Lines ``Name:  123 kB``."""
+    lines = (line.partition(":") for line in text.splitlines() if line.endswith(" kB"))
+    return {name: int(value.split()[0]) for name, _, value in lines if value.split()[0].isdigit()}
+
+
 class Gate:
     """Open while all conditions hold; shared by the participants of a process."""
 
@@ -219,13 +262,15 @@ class Gate:
         *,
         poll_s: float = POLL_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             why_not: what stands in the way now, by name. None: nothing ever does.
-            sleep: waits so many seconds; another one is for tests.
+            sleep, clock: wait so many seconds, and tell them; others are for tests.
         """
-        self._why_not, self._poll_s, self._sleep = why_not, poll_s, sleep
+        self._why_not, self._poll_s, self._sleep, self._clock = why_not, poll_s, sleep, clock
+        self._shut_at = 0.0
         self._open, self._shut = asyncio.Event(), asyncio.Event()
         self._told: frozenset[str] = frozenset()
         if why_not is None:
@@ -243,6 +288,8 @@ class Gate:
 
     def _take(self, found: Mapping[str, str]) -> None:
         if found:
+            if not self._shut.is_set():
+                self._shut_at = self._clock()
             self._open.clear()
             self._shut.set()
         else:
@@ -259,6 +306,10 @@ class Gate:
         """Whether all conditions hold."""
         return self._open.is_set()
 
+    def is_overdue(self) -> bool:
+        """Whether the time has run out in which an attempt may still end, however many sessions it took of that."""
+        return self._shut.is_set() and self._clock() - self._shut_at >= LONGEST_FINISH_S
+
     async def opened(self) -> bool:
         """Wait until all conditions hold; returns whether there was anything to wait for."""
         waited = not self._open.is_set()
@@ -272,7 +323,8 @@ class Gate:
             under_way: whether an attempt is.
 
         Raises:
-            NotNow: the work was ended because a condition doesn't hold any more.
+            NotNow: the work was ended because a condition doesn't hold any more; where `is_overdue` the attempt is for
+                the caller to give up.
         """
         if self._why_not is None:
             return await work
@@ -290,9 +342,7 @@ class Gate:
     async def _time_to_leave(self, under_way: Callable[[], bool]) -> None:
         while True:
             await self._shut.wait()
-            waited_s = 0.0
             while self._shut.is_set():
-                if not under_way() or waited_s >= LONGEST_FINISH_S:
+                if not under_way() or self.is_overdue():
                     return
                 await self._sleep(1.0)
-                waited_s += 1.0

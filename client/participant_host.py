@@ -281,6 +281,8 @@ class ParticipantHost:
         away_since, failures = time.monotonic(), 0
         told = Trouble(-1, "")  # what says most since the coordinator was last there
         while True:
+            if self._gate.is_overdue():
+                await participant.close()  # else an attempt that a coordinator never ends would pass her by the gate
             # The time at the gate isn't one in which nobody answered; who is in an attempt goes on with it first.
             if not participant.under_way and await self._gate.opened():
                 away_since = time.monotonic()
@@ -289,7 +291,7 @@ class ParticipantHost:
                 connected = await is_connected(connection)
                 session = await open_session(connection, participant.identity, self._configuration.study.name)
                 try:
-                    terms = await self._accept(session)
+                    terms = await self._gate.within(self._accept(session), lambda: participant.under_way)
                     self._reachable, told, began = True, Trouble(-1, ""), time.monotonic()
                     try:
                         work = participant.take_part(session, terms)

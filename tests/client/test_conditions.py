@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from host_in_process import host, settings_of
 from structlog.testing import capture_logs
 from study_in_process import coordinator
 
 import client.participant_host
+import server.sessions
 from client.conditions import Gate, Machine, NotNow
 from client.configuration import ConfigurationError, load
 from client.processor import has_aes, too_old
 from client.settings import Conditions, HostSettings
+from wire import coordinator_pb2 as pb
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 OWN = 77
@@ -109,12 +115,17 @@ def test_metered_by_ipv6(tree: Callable[[str, str], None], tmp_path: Path) -> No
     assert machine(tmp_path).metered_interface() == "wwan0"
 
 
+def process(tree: Callable[[str, str], None], number: int, parent: int, used: int, waited_for: int = 0) -> None:
+    zeros = " ".join(["0"] * 9)
+    tree(f"proc/{number}/stat", f"{number} (a (name) here) S {parent} {zeros} {used} 0 {waited_for} 0")
+
+
 def test_idle_means_other_programs(tree: Callable[[str, str], None], tmp_path: Path) -> None:
     """One's own training doesn't count: the load average would have a participant leave after each of her rounds."""
 
     def ticks(busy: int, idle: int, own: int) -> None:
         tree("proc/stat", f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0")
-        tree(f"proc/{OWN}/stat", f"{OWN} (a (name) here) S " + " ".join(["0"] * 10) + f" {own} 0 0 0")
+        process(tree, OWN, 1, own)
 
     asked, here = Conditions(idle=True, max_load=0.25), machine(tmp_path)
     ticks(1000, 1000, 0)
@@ -126,6 +137,52 @@ def test_idle_means_other_programs(tree: Callable[[str, str], None], tmp_path: P
     for step in range(1, 4):  # it has been over for two looks
         ticks(2800, 1200 + step * 1000, 880)
     assert here.why_not(asked) == {}
+
+
+def test_what_a_task_uses_itself_does_not_count(tree: Callable[[str, str], None], tmp_path: Path) -> None:
+    """Here, in the processes that load its data, and in theirs: else how long it works would tell of the data."""
+    asked, here = Conditions(idle=True, max_load=0.25, min_free_memory_mb=400), machine(tmp_path)
+    loader, helper, stranger = 80, 79, 90
+
+    def look(busy: int, idle: int, available_kb: int) -> dict[str, str]:
+        tree("proc/stat", f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0")
+        tree("proc/meminfo", f"MemTotal: 900000 kB\nMemAvailable: {available_kb} kB")
+        return here.why_not(asked)
+
+    def holds(number: int, anonymous_kb: int) -> None:
+        tree(f"proc/{number}/smaps_rollup", f"0-1 ---p 0 00:00 0 [rollup]\nPss: 9 kB\nPss_Anon: {anonymous_kb} kB")
+
+    process(tree, OWN, 1, 0)
+    process(tree, stranger, 1, 0)
+    holds(OWN, 0)
+    assert look(1000, 1000, 400_000).keys() == {"idle"}  # it is being measured
+    assert look(1000, 1100, 400_000) == {}
+    process(tree, OWN, 1, 100)
+    process(tree, loader, OWN, 400)
+    process(tree, helper, loader, 300)
+    tree("proc/self/stat", "no process")
+    for one, kb in ((OWN, 100_000), (loader, 200_000), (helper, 50_000)):
+        holds(one, kb)
+    assert look(1800, 1200, 50_000) == {}
+    # The helper has ended, and the loader after it: their time goes to who waited for them.
+    for ended in (helper, loader):
+        shutil.rmtree(tmp_path / f"proc/{ended}")
+    process(tree, OWN, 1, 200, waited_for=900)
+    assert look(2100, 1300, 300_000) == {}
+    (tmp_path / f"proc/{OWN}/smaps_rollup").unlink()  # a kernel that tells no shares
+    tree(f"proc/{OWN}/status", "Name: a\nRssAnon: 90000 kB\nRssFile: 70000 kB\nRssShmem: 10000 kB")
+    assert look(2100, 1400, 300_000) == {}
+    process(tree, stranger, 1, 500)  # somebody else's, who holds a third of it
+    tree(f"proc/{stranger}/status", "RssAnon: 99000 kB")
+    assert look(2600, 1400, 200_000).keys() == {"idle", "min_free_memory_mb"}
+
+
+def test_on_this_machine_ones_own_arrays_take_no_memory() -> None:
+    here = Machine()
+    before = here._memory_kb(os.getpid())
+    held = np.ones(12_500_000)
+    assert here._memory_kb(os.getpid()) - before >= 0.9 * held.nbytes / 1024
+    assert os.getpid() in here._own_processes()
 
 
 def test_memory_and_what_cannot_be_read(tree: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -210,11 +267,11 @@ def test_an_attempt_is_finished_before_she_leaves(
 
 
 def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 5.0)
+    monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 20.0)
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+        slept.append(seconds)  # which is what the clock goes by
         await asyncio.sleep(0)
 
     async def scenario() -> None:
@@ -223,13 +280,17 @@ def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch)
         async def why_not() -> Mapping[str, str]:
             return found
 
-        gate = Gate(why_not, poll_s=1000.0, sleep=lambda _: asyncio.sleep(3600))
+        gate = Gate(why_not, poll_s=1000.0, sleep=lambda _: asyncio.sleep(3600), clock=lambda: sum(slept))
         looking = asyncio.create_task(gate.run())
         await asyncio.sleep(0)
         assert not gate.is_open()
         gate._sleep = sleep
+        await gate.within(asyncio.sleep(0), lambda: True)  # a session that has ended; the next one gets the rest only
+        slept.append(10.0)
+        assert not gate.is_overdue()
         with pytest.raises(NotNow):
             await gate.within(asyncio.sleep(3600), lambda: True)
+        assert gate.is_overdue()
         waited = len(slept)
         with pytest.raises(NotNow):
             await gate.within(asyncio.sleep(3600), lambda: False)
@@ -237,7 +298,45 @@ def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch)
         looking.cancel()
 
     asyncio.run(scenario())
-    assert sum(slept) == 5.0
+    assert sum(slept) == 20.0
+
+
+def test_she_is_away_when_an_attempt_had_its_time(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that ends no attempt, and answers nobody who comes back: she gives it up, and is gone."""
+    device = Device()
+    monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 0.3)
+    monkeypatch.setattr(client.participant_host, "Machine", lambda: device)
+    looks = functools.partial(Gate, poll_s=0.01, sleep=lambda _: asyncio.sleep(0.01))
+    monkeypatch.setattr(client.participant_host, "Gate", looks)
+    honest = server.sessions.Session.send
+
+    def swallow(session: server.sessions.Session, message: bytes) -> None:
+        kind = pb.CoordinatorMessage.FromString(message).WhichOneof("message")
+        if kind not in ("cohort_keys", "round_end", "resumed"):
+            honest(session, message)
+
+    monkeypatch.setattr(server.sessions.Session, "send", swallow)
+
+    async def scenario() -> None:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            where.start()
+            base = settings_of(study_folder, tmp_path / "journal.sqlite", where.address)
+            settings = replace(base, conditions=Conditions(mains_power=True))
+            async with host(settings), asyncio.timeout(30):
+                await where.wait_for("phase_started", round=1, phase="ShareKeys")
+                device.found = BATTERY
+                while len(where.study.sessions):
+                    await asyncio.sleep(0.01)
+                opened = len(where.of("participant_connected"))
+                await asyncio.sleep(0.5)
+                assert (len(where.study.sessions), len(where.of("participant_connected"))) == (0, opened)
+                device.found = {}
+                while not len(where.study.sessions):
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
 
 
 def test_without_conditions_there_is_no_gate() -> None:
