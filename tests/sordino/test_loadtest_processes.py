@@ -130,7 +130,7 @@ def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path:
     assert crash["server_cpu_s"] > 0
     # Before the last round ends; who waits longest to try again may come after it.
     assert within["lost"] >= 3
-    assert between["lost"] >= 6
+    assert between["lost"] >= 4  # those of the storm within may not be back yet
     assert within["back"] + between["back"] >= 6
     # Four connections within a round and eight after it; some weren't back yet when the next storm came.
     assert result["connections"]["resets"] >= 8
