@@ -210,10 +210,14 @@ class Participant:
                 await self._inbox.join()
                 return content.reason
             attempt = self._attempt
-            if await self._line.heard(kind, content):
-                await self._inbox.put((session, kind, content))
-            elif attempt is not None and content.uploaded:
-                attempt.packed = None
+            if kind == "resumed" and not await self._line.heard(kind, content):
+                if attempt is not None and content.uploaded:
+                    attempt.packed = None
+                continue
+            await self._inbox.put((session, kind, content))
+            # Not before there is room for it: what was counted is never sent again, and a session can end meanwhile.
+            if kind != "resumed":
+                await self._line.heard(kind, content)
         return None
 
     async def _work(self) -> None:

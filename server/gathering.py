@@ -34,7 +34,7 @@ class Gathering:
     Attributes:
         connect_s: longest wait for the cohort to connect.
         pause_s: between the end of a round and the next one.
-        resume_s: for so long a participant whose connection broke is waited for.
+        resume_s: for so long participants whose connections broke are waited for, all together.
         enrolment_open: whether people can still enrol; then a roster that is too small is waited for without an end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
         use_offered: async: puts a later roster to use if there is one; says whether it did.
@@ -95,6 +95,7 @@ class Gathering:
         patience_s = ARRIVAL_S if self._first else RETURN_S if attempt > 1 else 0.0
         self._first = False
         quorum_since: float | None = None
+        returning_until: float | None = None  # once for all: those who come and go in turn would never be here
         told_at = -PROGRESS_INTERVAL_S
         self.loop_lag.restart()
         while True:
@@ -105,7 +106,8 @@ class Gathering:
                 return config, ready
             if len(ready) >= quorum:
                 quorum_since = quorum_since or now
-                returning = self.sessions.broken_since(now - self.resume_s) & invited if self.resume_s else None
+                returning_until = returning_until or now + self.resume_s
+                returning = now < returning_until and self.sessions.broken_since(now - self.resume_s) & invited
                 if (now - quorum_since >= patience_s and not returning) or now >= deadline:
                     return config, ready
             else:

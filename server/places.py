@@ -15,6 +15,8 @@ from server.sessions import CLOSED, Session
 
 MOST_RETURNS: Final = 64
 """To one attempt: a connection that breaks more often than this is no use, and each return costs a message anew."""
+MOST_UNREAD: Final = 2
+"""Sessions of a participant that ended in the middle of a message: gRPC holds that until the connection ends, too."""
 
 
 class Places:
@@ -34,6 +36,7 @@ class Places:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._reasons: dict[int, str] = {}  # why it is away, or was
         self._returns: Counter[int] = Counter()
+        self._ended: dict[int, list[Session]] = {}  # whose peers may not have taken what was sent last
         self._resume_s, self._lost = resume_s, lost
         self._over = False
 
@@ -52,6 +55,8 @@ class Places:
             keep: the place, for a while: it may be back.
         """
         who = session.participant
+        if session.writing:
+            self._ended.setdefault(who, []).append(session)
         for sessions in (self._spoken_on, self._coming):
             if sessions.get(who) is session:
                 del sessions[who]
@@ -61,8 +66,11 @@ class Places:
                     self._lost(who, reason)
 
     def expect(self, participant: int, reason: str) -> None:
-        """It must come back in time: from now, or from when it was expected first."""
-        if self._over or participant in self._timers:
+        """It must come back in time: from now, or from when it was expected first. Not if it is back already.
+
+        Its turn may be yet to come when the end of what it did on its old connection is noticed at last.
+        """
+        if self._over or participant in self._timers or participant in self._coming:
             return
         self._reasons[participant] = reason
         if self._resume_s <= 0:
@@ -76,10 +84,15 @@ class Places:
         self._lost(participant, self._reasons.get(participant, CLOSED))
 
     def coming(self, session: Session) -> bool:
-        """It is back, and has its place again as soon as its turn comes; False when it has come back too often."""
+        """It is back, and has its place again as soon as its turn comes.
+
+        Returns:
+            False when it has come back too often, or leaves too much of what it was sent unread.
+        """
         who = session.participant
         self._returns[who] += 1
-        if self._returns[who] > MOST_RETURNS:
+        unread = self._ended[who] = [one for one in self._ended.get(who, ()) if one.writing]
+        if self._returns[who] > MOST_RETURNS or len(unread) > MOST_UNREAD:
             return False
         self._stop(who)
         self._coming[who] = session

@@ -24,7 +24,7 @@ from secagg.errors import (
     UnexpectedMessage,
 )
 from server.peer_certificate import check_certificate
-from server.sessions import CLOSED, STOPPED, Session, SessionRefused, Sessions, TooManySessions
+from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
 from server.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
@@ -143,12 +143,19 @@ async def _session(
     reason = CLOSED
     try:
         await asyncio.wait({writer, reader, over}, return_when=asyncio.FIRST_COMPLETED)
-        if over.done():
+        if over.done() and not session.cut:
             await asyncio.wait({writer}, timeout=FAREWELL_S)  # a peer that reads nothing is not waited for
         if reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
             reason = str(reader.exception())
         elif session.leaving:
             reason = STOPPED
+        study.sessions.lost(session, reason)
+        if session.writing and reason in RESUMABLE:
+            # gRPC keeps a message that isn't read until the connection ends, even if the call ends before. So this one
+            # stays for as long, among those that its certificate may have open, and its participant's place knows of
+            # it (`server.places`): else one that comes back again and again would have as many messages held.
+            session.cut_off()
+            await asyncio.wait({writer})
     finally:
         study.sessions.lost(session, reason)
         tasks = (reader, writer, over)
@@ -177,7 +184,11 @@ async def _handshake(
 
 async def _write(study: Study, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     while (message := await session.outbox.get()) is not None:
-        await context.write(message)
+        session.writing = True
+        try:
+            await context.write(message)
+        finally:
+            session.writing = False
         study.sessions.traffic.control_sent += len(message)
         del message  # as below
 

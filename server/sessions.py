@@ -60,6 +60,8 @@ class Session:
     ready: bool = False
     leaving: bool = False  # its participant was stopped, and says so
     strays: int = 0
+    cut: bool = False  # a newer session took its place, or its peer says no more
+    writing: bool = False  # gRPC holds a message that its peer hasn't taken
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
     over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
@@ -74,6 +76,14 @@ class Session:
             self.close()
         if not self.closed:
             self.outbox.put_nowait(message)
+
+    def cut_off(self) -> None:
+        """End the stream before what is queued: nobody will read that here, and it is said again on the next one."""
+        while not self.outbox.empty():
+            self.outbox.get_nowait()
+        self.cut = True
+        self.over.set()
+        self.outbox.put_nowait(None)
 
     def stray(self) -> None:
         """Note a message that nobody waits for; a few are of an attempt that has just ended.
@@ -203,6 +213,7 @@ class Sessions:
             raise TooManySessions("too many sessions at once: try again a little later")
         old = self._by_participant.get(participant)
         if old is not None:
+            old.cut_off()
             self.lost(old, REPLACED)
         self._left_early.discard(identity)
         host = self._roster.entries[participant].host

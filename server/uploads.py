@@ -7,6 +7,7 @@ therefore bounded by credits x vector size, however many participants upload and
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ class Offer:
     broken: bool = False  # the last one ended too early
     complete: bool = False
     staged: bytearray = field(default_factory=bytearray, repr=False)  # so far, while the credit is held
-    begin: asyncio.TimerHandle | None = None  # runs from the grant until the first chunk
+    granted_at: float = 0.0  # by the loop's clock
+    begin: asyncio.TimerHandle | None = None  # runs while the credit is held and no stream is there
     patience: asyncio.Timeout | None = None  # of the stream under way
 
 
@@ -60,7 +62,7 @@ class Uploads:
     grant: Callable[[int], None]  # tells a participant to send
     expired: Callable[[int, str], None]  # is told of a participant that holds a credit and doesn't begin
     stall_s: float = 30.0  # longest wait for the next chunk, and for the first after a grant
-    slowest_bytes_s: float = 16_384.0  # an upload that is slower on the whole gives its credit back
+    slowest_bytes_s: float = 16_384.0  # an upload that is slower on the whole gives its credit back, see `_latest`
     _offers: dict[int, Offer] = field(default_factory=dict)
     _waiting: deque[Offer] = field(default_factory=deque)
     _in_use: int = 0
@@ -105,14 +107,27 @@ class Uploads:
     def _pump(self) -> None:
         while self._waiting and self._in_use < self.credits:
             offer = self._waiting.popleft()
-            offer.granted = True
+            offer.granted, offer.granted_at = True, asyncio.get_running_loop().time()
             self._in_use += 1
-            self._await_first_chunk(offer)
+            self._await_stream(offer, offer.granted_at + self.stall_s)
             self.grant(offer.participant)
 
-    def _await_first_chunk(self, offer: Offer) -> None:
-        offer.begin = asyncio.get_running_loop().call_later(
-            self.stall_s, self.expired, offer.participant, self._stalled()
+    def _latest(self, offer: Offer) -> float:
+        """Until when the credit is held, with what is here now: one clock for each grant, whatever breaks meanwhile.
+
+        Credits are few, and whoever sends a byte now and then, or comes back again and again, would hold one for as
+        long as a whole vector may take. Beside the time for its bytes it has `stall_s` to begin, and once more for all
+        that stalls and breaks.
+        """
+        return offer.granted_at + 2 * self.stall_s + min(len(offer.staged), self.size) / self.slowest_bytes_s
+
+    def _await_stream(self, offer: Offer, until: float) -> None:
+        if offer.begin is not None:
+            offer.begin.cancel()
+        latest = self._latest(offer)
+        reason = self._stalled() if until <= latest else self._too_slow()
+        offer.begin = asyncio.get_running_loop().call_at(
+            min(until, latest), self.expired, offer.participant, reason
         )
 
     # ------------------------------------------------------------ for a participant whose connection broke
@@ -134,8 +149,7 @@ class Uploads:
             return None
         _hurry(offer)
         offer.stream, offer.broken = None, False
-        offer.begin.cancel()
-        self._await_first_chunk(offer)
+        self._await_stream(offer, asyncio.get_running_loop().time() + self.stall_s)
         return len(offer.staged)
 
     # ------------------------------------------------------------ the vector
@@ -170,6 +184,8 @@ class Uploads:
                 raise BrokenUpload(f"the vector has {len(staged)} bytes, not {self.size}")
         except (asyncio.CancelledError, BrokenUpload):
             offer.broken = offer.stream is me
+            if offer.broken and offer.granted:
+                self._await_stream(offer, math.inf)  # its credit isn't kept for as long as its place may be
             raise
         finally:
             if offer.stream is me:
@@ -181,19 +197,15 @@ class Uploads:
 
     async def _read(self, offer: Offer, me: object, staged: bytearray, chunks: AsyncIterator[bytes]) -> None:
         loop = asyncio.get_running_loop()
-        arrived, begun, before = loop.time(), 0.0, len(staged)
+        arrived = loop.time()
         try:
-            async with asyncio.timeout(self.stall_s) as offer.patience:
+            async with asyncio.timeout_at(min(arrived + self.stall_s, self._latest(offer))) as offer.patience:
                 async for message in chunks:
                     if offer.stream is not me:
                         raise UnexpectedUpload(_ELSEWHERE)
                     arrived = loop.time()
-                    begun = begun or arrived
                     staged += unframe(message)
-                    # From the first byte on: credits are few, and whoever sends a byte now and then would hold one for
-                    # as long as a whole vector may take.
-                    latest = begun + self.stall_s + (min(len(staged), self.size) - before) / self.slowest_bytes_s
-                    offer.patience.reschedule(min(arrived + self.stall_s, latest))
+                    offer.patience.reschedule(min(arrived + self.stall_s, self._latest(offer)))
                     if len(staged) > self.size:
                         raise MalformedUpload(f"the vector is longer than {self.size} bytes")
                 if offer.stream is not me:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -305,6 +306,35 @@ def test_nobody_asked(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert {who for who, _ in story.refusals} == {3, 4}
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
     assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
+
+
+def test_what_there_was_no_room_for_has_not_been_heard() -> None:
+    """Its session ends while a message waits behind others: it says that it lacks it, and has it said again."""
+
+    async def scenario() -> None:
+        participant: Any = object.__new__(client.participant.Participant)
+        participant._inbox, participant._line, participant._attempt = asyncio.Queue(2), Line(), None
+        participant.may_begin = lambda: True
+        told = [
+            pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
+            pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=1, attempt=2)),
+            pb.CoordinatorMessage(cohort_keys=pb.CohortKeys(round=1, attempt=2)),
+        ]
+
+        async def messages() -> AsyncIterator[pb.CoordinatorMessage]:
+            for message in told:
+                yield message
+
+        session: Any = SimpleNamespace(messages=messages)
+        listening = asyncio.create_task(participant._listen(session))
+        await asyncio.sleep(0.01)
+        assert participant._inbox.full()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        ready = participant._line.attach(FakeSession())
+        assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
+
+    asyncio.run(scenario())
 
 
 def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

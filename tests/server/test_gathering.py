@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import server.gathering
+import server.sessions
 from secagg.roster import Roster, RosterEntry
 from server.gathering import Gathering
 from server.sessions import Sessions
@@ -52,3 +55,45 @@ def test_who_came_and_left_at_once_is_counted(sessions: Sessions) -> None:
     assert reason(sessions) == said + "2 came and left before they were ready: look at what they print"
     sessions.adopt(Roster("ward", 2, ROSTER.entries[1:]))
     assert reason(sessions) == said + "1 came and left before it was ready: look at what it prints"
+
+
+def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two has always just been cut off; the others wait for them for ``resume_s``, not for ``connect_s``."""
+    for entry in ROSTER.entries[:5]:
+        sessions.set_ready(sessions.open(entry.identity))
+    resume_s, clock, turn = 2.0, [1000.0], [0]
+    for module in (server.gathering, server.sessions):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def flap() -> None:
+        turn[0] += 1
+        session = sessions.open(ROSTER.entries[5 + turn[0] % 2].identity)
+        sessions.set_ready(session)
+        sessions.lost(session, "connection closed")
+
+    async def changed(_: float) -> None:
+        clock[0] += 0.9
+        flap()
+
+    async def configure(round_: int, attempt: int) -> Any:
+        return SimpleNamespace(invited=frozenset(range(8)))
+
+    gathering = Gathering(
+        plan=SimpleNamespace(quorum=5, sampling="none"),  # type: ignore[arg-type]
+        membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0),  # type: ignore[arg-type]
+        sessions=sessions,
+        loop_lag=SimpleNamespace(restart=lambda: None),  # type: ignore[arg-type]
+        connect_s=60.0,
+        pause_s=0.0,
+        resume_s=resume_s,
+        enrolment_open=False,
+        emit=lambda *_, **__: None,
+        configure=configure,
+        use_offered=None,  # type: ignore[arg-type]
+        _first=False,
+    )
+    monkeypatch.setattr(gathering, "_changed", changed)
+    flap()
+    config, ready = asyncio.run(gathering.gather(2, 1)) or (None, frozenset())
+    assert len(ready) == 5
+    assert resume_s <= clock[0] - 1000.0 < resume_s + 1

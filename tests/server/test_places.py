@@ -15,10 +15,13 @@ import pytest
 from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordinator, identities, make_folder, playing
 
 from client.connection import CHANNEL_OPTIONS, open_session
+from secagg.roster import Roster, RosterEntry
+from server import service
 from server.coordinator import SERVER_OPTIONS
 from server.outgoing import Outgoing
-from server.places import MOST_RETURNS, Places
-from server.sessions import Session
+from server.places import MOST_RETURNS, MOST_UNREAD, Places
+from server.rounds import Attempt
+from server.sessions import Session, Sessions
 from server.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from wire import coordinator_pb2 as pb
 from wire import keepalive
@@ -257,6 +260,99 @@ def test_a_place_is_kept_for_its_session_and_its_time() -> None:
         assert lost[1:] == [(1, "the naive way")]
 
     asyncio.run(scenario())
+
+
+def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
+    """The end of its old stream is noticed while its turn is yet to come, and its place isn't up for it."""
+
+    async def scenario() -> None:
+        attempt: Any = object.__new__(Attempt)  # without the study around it
+        attempt._inbox, attempt._over, attempt._alive = asyncio.Queue(), False, {1}
+        old, new, never = session_of(1), session_of(1), asyncio.Event()
+        attempt._places = places = Places({1: old}, 0.05, attempt.lost)
+        attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
+        made.offer(1, bytes(32), bytes(64))
+        first = asyncio.create_task(attempt.upload(old, chunks(b"a" * 500, never.wait)))
+        await asyncio.sleep(0.01)
+        attempt.away(old, "replaced by a newer connection", keep=True)
+        assert attempt.returned(new, pb.Resume(round=1, attempt=1, received=3))
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        _, back = attempt._inbox.get_nowait()
+        assert places.back(back.session)
+        assert made.again(1) == 500
+        second = asyncio.create_task(attempt.upload(new, chunks(b"a" * 400, never.wait)))
+        await asyncio.sleep(0.2)
+        assert attempt._inbox.empty()  # nobody was told that it is lost
+        second.cancel()  # this one does break
+        await asyncio.gather(second, return_exceptions=True)
+        assert (await attempt._inbox.get())[1].reason == "upload failed: connection closed"
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+class Unread:
+    """The call of a peer that takes nothing, until its connection ends."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.ends = asyncio.Event()
+
+    async def write(self, message: bytes) -> None:
+        self.written += 1
+        await self.ends.wait()
+
+
+@pytest.mark.parametrize("half_closes", [False, True])
+def test_a_peer_that_reads_nothing_has_few_messages_held(half_closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC keeps what was handed to it until the connection ends; so the call stays, and the place counts it."""
+
+    async def scenario() -> None:
+        roster = Roster("ward", 1, (RosterEntry(bytes(32), "host"),))
+        lost: list[str] = []
+        study: Any = SimpleNamespace(sessions=Sessions("ward", roster, lambda one, why: places.away(one, why)))
+        places = Places({}, KEPT_S, lambda who, why: lost.append(why))
+
+        async def handshake(*_: Any) -> Session:
+            return study.sessions.open(bytes(32))
+
+        async def requests() -> AsyncIterator[bytes]:
+            await said_all.wait()
+            for nothing in ():
+                yield nothing
+
+        monkeypatch.setattr(service, "_handshake", handshake)
+        calls = []
+        for count in range(1, MOST_UNREAD + 3):
+            said_all, context = asyncio.Event(), Unread()
+            calls.append((context, asyncio.create_task(service._session(study, requests(), context))))  # type: ignore[arg-type]
+            await asyncio.sleep(0.01)
+            session = study.sessions.get(0)
+            taken = places.coming(session)
+            assert taken == (count <= MOST_UNREAD + 1)
+            if not taken:
+                break
+            places.back(session)
+            for _ in range(10):
+                session.send(bytes(100))
+            await asyncio.sleep(0.01)
+            if half_closes:
+                said_all.set()
+                await asyncio.sleep(0.01)
+                assert study.sessions.get(0) is None
+                assert session.outbox.qsize() == 1  # that it ends
+        assert [one.written for one, _ in calls] == [1] * (MOST_UNREAD + 1) + [0]
+        assert [task.done() for _, task in calls] == [False] * len(calls)
+        for context, task in calls[:-1]:
+            context.ends.set()
+            await task
+        again = session_of(0)
+        assert places.coming(again)  # its connections have ended: nothing is held
+        calls[-1][1].cancel()
+        await asyncio.gather(calls[-1][1], return_exceptions=True)
+        places.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_nothing_that_was_sent_is_kept() -> None:
