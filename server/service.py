@@ -145,10 +145,10 @@ async def _session(
         await asyncio.wait({writer, reader, over}, return_when=asyncio.FIRST_COMPLETED)
         if over.done() and not session.cut:
             await asyncio.wait({writer}, timeout=FAREWELL_S)  # a peer that reads nothing is not waited for
-        if reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
-            reason = str(reader.exception())
-        elif session.leaving:
+        if session.leaving:  # whatever it says after that
             reason = STOPPED
+        elif reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
+            reason = str(reader.exception())
         study.sessions.lost(session, reason)
         if session.writing and reason in RESUMABLE:
             # gRPC keeps a message that isn't read until the connection ends, even if the call ends before. So this one

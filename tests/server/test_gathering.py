@@ -94,6 +94,6 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     )
     monkeypatch.setattr(gathering, "_changed", changed)
     flap()
-    config, ready = asyncio.run(gathering.gather(2, 1)) or (None, frozenset())
+    _, ready = asyncio.run(gathering.gather(2, 1)) or (None, frozenset())
     assert len(ready) == 5
     assert resume_s <= clock[0] - 1000.0 < resume_s + 1
