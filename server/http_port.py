@@ -1,7 +1,8 @@
 """Metrics and health over plain HTTP, for whoever operates the coordinator: /metrics, /healthz and /readyz.
 
-A server inside the coordinator's event loop that strangers can't put out: few connections, each for a few seconds
-whatever it does, short headers, and no more than one rendering at a time. It says counts, never who.
+A server inside the coordinator's event loop, of which strangers can take a little only: so many connections a second
+are accepted, whoever asks, and the others wait in the kernel. Each is for one short request and a few seconds, whatever
+it does, and no more than one rendering runs at a time. It says counts, never who.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mechanisms.statement import LOTTERY
@@ -35,9 +37,13 @@ log = structlog.get_logger()
 
 MOST_CONNECTIONS: Final = 32
 CONNECTION_S: Final = 10.0
-"""How long a connection lasts, whatever it does; Prometheus opens another one."""
-MOST_HEADER_BYTES: Final = 8192
-KEEP_ALIVE_S: Final = 5
+"""How long a connection lasts, whatever it does."""
+CONNECTIONS_A_SECOND: Final = 50.0
+BURST: Final = 50
+"""Accepted at once after a rest. All work of this port is a request's, and each connection has one."""
+MOST_HEADER_BYTES: Final = 4096
+MOST_READS: Final = 16
+"""In so many pieces a request may come: each one wakes the loop."""
 SHUTDOWN_S: Final = 2.0
 FRESH_S: Final = 0.25
 """Metrics are rendered at most so often; whoever asks again gets the same."""
@@ -96,7 +102,7 @@ class HttpPort:
         listening = _bound(host, port)
         self._server = _Server(
             uvicorn.Config(
-                _application(self),
+                _unless_gone(_application(self)),
                 http=_Connection,
                 ws="none",
                 lifespan="off",
@@ -107,7 +113,7 @@ class HttpPort:
                 proxy_headers=False,
                 server_header=False,
                 backlog=MOST_CONNECTIONS,
-                timeout_keep_alive=KEEP_ALIVE_S,
+                headers=[("connection", "close")],
                 timeout_graceful_shutdown=1,
                 h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             )
@@ -160,7 +166,7 @@ class HttpPort:
         """Why the study doesn't run; empty where it does."""
         failure = None if self._journal is None else self._journal.failure
         if failure is not None:
-            return f"the journal can't be written: {failure}"
+            return "the journal can't be written"  # the log says why, with its path
         if self._stage != SERVING:
             return f"the coordinator is {self._stage}"
         return "the study is over" if self.metrics.progress.state == FINISHED else ""
@@ -230,25 +236,86 @@ class RecentLag:
             self.add(max(0.0, self._clock() - due))
 
 
+class Pace:
+    """So many a second on the average, and some at once after a rest."""
+
+    def __init__(self, a_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._a_second, self._burst, self._clock = a_second, burst, clock
+        self._left, self._at = float(burst), clock()
+
+    def take(self) -> float:
+        """Take one; returns after how many seconds it may be used."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._a_second) - 1
+        self._at = now
+        return max(0.0, -self._left / self._a_second)
+
+
 class _Server(uvicorn.Server):
-    """The coordinator itself decides what a signal means."""
+    """The coordinator itself decides what a signal means, and connections are accepted at a pace."""
+
+    _accepting: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        (listening,) = sockets or []
+        listening.listen(self.config.backlog)
+        listening.setblocking(False)
+        self.servers = []
+        self._accepting = asyncio.create_task(self._accept(listening))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        """For as long as the port is open. Refusing at once would invite the next one, and cost nearly as much."""
+        loop, pace = asyncio.get_running_loop(), Pace(CONNECTIONS_A_SECOND, BURST)
+        while True:
+            await asyncio.sleep(pace.take())
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError:  # too many open files, or the like: it passes
+                await asyncio.sleep(0.1)
+                continue
+            if len(self.server_state.connections) >= MOST_CONNECTIONS:
+                accepted.close()
+                continue
+            try:
+                await loop.connect_accepted_socket(self._connection, accepted)
+            except OSError:
+                accepted.close()
+
+    def _connection(self) -> asyncio.Protocol:
+        return _Connection(self.config, self.server_state, self.lifespan.state)
 
 
 class _Connection(H11Protocol):
     """One of few, and not for long: headers that never end and answers that nobody reads hold nothing."""
 
     _end: asyncio.TimerHandle | None = None
+    _reads, _room = 0, MOST_HEADER_BYTES + 1
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-            return
         self._end = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._reads += 1
+        if self.cycle is not None or self._reads > MOST_READS:
+            if self.cycle is None:
+                self.transport.abort()
+            else:
+                self.transport.pause_reading()  # whatever follows a request is no second one
+            return
+        head, self._room = data[: self._room], max(0, self._room - len(data))
+        super().data_received(head)  # a byte too many is refused there
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._end is not None:
@@ -268,6 +335,26 @@ def _bound(host: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def _unless_gone(application: ASGIApp) -> ASGIApp:
+    """With uvloop an answer to somebody who hangs up in this moment fails, and would be told at length in the log."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        gone = False
+
+        async def send_unless_gone(message: Message) -> None:
+            nonlocal gone
+            try:
+                if not gone:
+                    await send(message)
+            except RuntimeError:
+                gone = True
+                await asyncio.sleep(0)  # until the server has heard of it
+
+        await application(scope, receive, send_unless_gone)
+
+    return answer
 
 
 def _application(port: HttpPort) -> Starlette:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 from scraping import ask, quietly, scrape
+from starlette.types import Message, Receive, Scope, Send
 from study_in_process import coordinator
 
 import server.http_port
 from server import coordinator as process
-from server.http_port import LAG_MEMORY_S, MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort, RecentLag
+from server.http_port import LAG_MEMORY_S, MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort, Pace, RecentLag, _unless_gone
 
 
 def run(scenario: Callable[[], Any]) -> None:
@@ -71,7 +73,7 @@ def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder
                         await asyncio.sleep(0.05)
                 status, body = await readiness(port)
                 assert (status, body["ready"]) == (503, False)
-                assert body["reason"].startswith("the journal can't be written: ")
+                assert body["reason"] == "the journal can't be written"  # and nothing of where it lies
                 shown, _ = await scrape(port)
                 assert (shown.get_one("sordino_ready"), shown.get_one("sordino_storage_writable")) == (0, 0)
                 where.journal._store._connection.execute("PRAGMA query_only = 0")
@@ -135,6 +137,80 @@ def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.MonkeyPa
             await port.close()
 
     run(scenario)
+
+
+def test_one_request_a_connection_however_many_are_sent(study_folder: Path) -> None:
+    async def scenario() -> None:
+        port = HttpPort(quietly(study_folder))
+        host, number = (await port.open()).rsplit(":", 1)
+        request, answers = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", list[bytes]()
+        try:
+            for sent in (request, request + request[:9], request * 100):
+                reader, writer = await asyncio.open_connection(host, int(number))
+                writer.write(sent)
+                with contextlib.suppress(ConnectionResetError):  # the rest was never read
+                    answers.append(await asyncio.wait_for(reader.read(), 5))
+                writer.close()
+            assert answers
+            for answer in answers:
+                assert answer.count(b"HTTP/1.1 200 ") == answer.lower().count(b"connection: close") == 1
+            reader, writer = await asyncio.open_connection(host, int(number))
+            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(1000):  # a byte at a time
+                if not writer.is_closing() and not reader.at_eof() and reader.exception() is None:
+                    writer.write(b"G")
+                    await asyncio.sleep(0.002)
+            began = time.monotonic()
+            assert await ended(reader)
+            assert time.monotonic() - began < server.http_port.CONNECTION_S / 2
+            writer.close()
+        finally:
+            await port.close()
+
+    run(scenario)
+
+
+def test_strangers_are_accepted_at_a_pace(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes back at once waits in the kernel: the coordinator's loop is spared what is beyond the pace."""
+    monkeypatch.setattr(server.http_port, "CONNECTIONS_A_SECOND", 20.0)
+    monkeypatch.setattr(server.http_port, "BURST", 5)
+
+    async def scenario() -> None:
+        port, answered = HttpPort(quietly(study_folder)), [0]
+        host, number = (await port.open()).rsplit(":", 1)
+
+        async def insist() -> None:
+            while True:
+                with contextlib.suppress(ConnectionError):
+                    reader, writer = await asyncio.open_connection(host, int(number))
+                    writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+                    answered[0] += await reader.read() != b""
+                    writer.close()
+
+        strangers = [asyncio.create_task(insist()) for _ in range(8)]
+        began = time.monotonic()
+        await asyncio.sleep(0.6)
+        lasted = time.monotonic() - began
+        for one in strangers:
+            one.cancel()
+        await asyncio.gather(*strangers, return_exceptions=True)
+        assert 0 < answered[0] <= 5 + 20 * lasted + 1
+        assert (await ask(port, "/healthz"))[0] == 200
+        await port.close()
+
+    run(scenario)
+
+
+def test_the_pace() -> None:
+    now = [0.0]
+    pace = Pace(10.0, 3, lambda: now[0])
+    assert [pace.take() for _ in range(3)] == [0, 0, 0]
+    assert pace.take() == pytest.approx(0.1)
+    now[0] = 0.1
+    assert pace.take() == pytest.approx(0.1)
+    now[0] = 1000.0
+    assert [pace.take() for _ in range(3)] == [0, 0, 0]
+    assert pace.take() > 0
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
@@ -209,6 +285,22 @@ def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         run(scenario)
     assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_who_hangs_up_makes_no_lines_either() -> None:
+    """uvloop fails, in the moment before it says that a connection was reset; uvicorn would log a traceback of it."""
+    sent: list[Message] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start"})
+        await send({"type": "http.response.body"})
+
+    async def reset(message: Message) -> None:
+        sent.append(message)
+        raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+
+    asyncio.run(_unless_gone(application)({}, reset, reset))  # type: ignore[arg-type]
+    assert [one["type"] for one in sent] == ["http.response.start"]
 
 
 def test_the_lag_of_the_last_minute() -> None:
