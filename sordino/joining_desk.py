@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from secagg.signatures import verify_signature
 from sordino.exit_codes import ExitCode, Failure
+from wire.authority_statements import STANDING_NONCE_BYTES, standing_statement
 from wire.peer_text import peer_text
 
 OPENS_S, OPENS_POLL_S = 60.0, 0.25
 """How long a desk that isn't open yet is waited for: containers start in any order."""
 ANSWERS_S: Final = 60.0  # when many ask at the same time they get their codes one after the other
+TELLS_S: Final = 20.0  # who was revoked, that is; it may have to wait for a version that is being signed
 _LONGEST_LINE: Final = 4096
 
 Say = Callable[[str], None]
@@ -52,24 +56,35 @@ def code_from_desk(path: Path, say: Say) -> Iterator[DeskCode]:
         yield DeskCode(answer["code"], keep)
 
 
-def state_at_desk(path: Path, identity: bytes) -> tuple[str, str] | None:
-    """What the authority says of an identity: ``member``, ``revoked`` or ``unknown``, and its own public key in hex.
+def state_at_desk(path: Path, identity: bytes, *, study: str, authority: bytes, say: Say) -> str | None:
+    """What the authority says of an identity: ``member``, ``revoked`` or ``unknown``.
+
+    Args:
+        authority: public key (32 bytes) that the answer must be signed with.
 
     Returns:
-        None where nobody answers: an authority may be switched off.
+        None where nobody answers, or answers with that signature: an authority may be switched off, and anybody who can
+        write to the socket's folder may have put another one in its place.
     """
-    with contextlib.suppress(Failure, OSError), _visit(path, lambda _: None, 0) as desk:
-        answer = _ask(desk, path, {"want": "state", "identity": identity.hex()})
-        return str(answer.get("state")), str(answer.get("authority"))
+    nonce = os.urandom(STANDING_NONCE_BYTES)
+    question = {"want": "state", "identity": identity.hex(), "nonce": nonce.hex()}
+    with contextlib.suppress(Failure, OSError), _visit(path, lambda _: None, 0, TELLS_S) as desk:
+        answer = _ask(desk, path, question)
+        state = str(answer.get("state"))
+        with contextlib.suppress(ValueError):
+            statement = standing_statement(study, identity, state, nonce)
+            if verify_signature(authority, bytes.fromhex(str(answer.get("signature"))), statement):
+                return state
+        say(f"What listens at {path} isn't the authority of this participant: it isn't believed.")
     return None
 
 
 @contextlib.contextmanager
-def _visit(path: Path, say: Say, patience_s: float) -> Iterator[socket.socket]:
+def _visit(path: Path, say: Say, patience_s: float, answers_s: float = ANSWERS_S) -> Iterator[socket.socket]:
     ends, told = time.monotonic() + patience_s, False
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as desk:
-            desk.settimeout(ANSWERS_S)
+            desk.settimeout(answers_s)
             try:
                 desk.connect(str(path))
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:

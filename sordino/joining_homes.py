@@ -51,7 +51,7 @@ def take_home(
             try:
                 home = open_home(homes / name)
                 if home is not None:
-                    why = _of_no_use(home, address, authority, desk)
+                    why = _of_no_use(home, address, authority, desk, say)
             except Failure as failure:
                 home, why = None, failure.message
             if not why and (home is not None or begin):
@@ -95,24 +95,22 @@ def _keep(descriptor: int) -> None:
 
 
 def _of_no_use(
-    home: JoinedHome, address: str | None, authority: Callable[[bytes], bool], desk: Path | None
+    home: JoinedHome, address: str | None, authority: Callable[[bytes], bool], desk: Path | None, say: Say
 ) -> str:
     """Why a home isn't taken; empty if it is."""
     settings = home.settings()
     if address is not None and settings["coordinator"]["enrolment"] != address:
         return f"it belongs to the coordinator at {settings['coordinator']['enrolment']}"
-    key = settings["study"]["authority_public_key"]
-    if not authority(bytes.fromhex(key)):
+    key = bytes.fromhex(settings["study"]["authority_public_key"])
+    if not authority(key):
         return "it belongs to another authority"
     if home.refused:
         return f"the authority refused it: {home.refused}"
-    said = None if desk is None else state_at_desk(desk, home.identity)
-    if said is None:
-        return ""
-    if said[1] != key:
-        return "it belongs to another authority"
-    if said[0] == "revoked":
+    said = None
+    if desk is not None:
+        said = state_at_desk(desk, home.identity, study=home.study, authority=key, say=say)
+    if said == "revoked":
         return "its identity was revoked; its ledger says what was spent"
-    if said[0] == "unknown" and home.complete:
+    if said == "unknown" and home.complete:
         return "the authority doesn't know its identity: it may have been restored from an older copy"
     return ""

@@ -3,6 +3,7 @@
     card     what the coordinator shows to whoever wants to join; signed by the authority that her code names
     answer   the authority's word on one request, with a certificate when it is accepted
     package  all that the authority publishes at once: roster, lottery, answers
+    standing whether an identity has a place, said at the authority's desk to whoever asked with a fresh nonce
 """
 
 from __future__ import annotations
@@ -317,3 +318,20 @@ def read_package(data: bytes) -> Package:
 def pending_statement(study: str, nonce: bytes) -> bytes:
     """What the authority signs to be shown the requests that wait."""
     return encode("sordino/v1/enrolment-pending", study.encode(), nonce)
+
+
+STANDINGS: Final = ("member", "revoked", "unknown")
+STANDING_NONCE_BYTES: Final = 32
+
+
+def standing_statement(study: str, identity: bytes, standing: str, nonce: bytes) -> bytes:
+    """What the authority signs to tell, to whoever asked with this nonce, whether an identity has a place.
+
+    Args:
+        identity: 32 bytes.
+        standing: one of `STANDINGS`.
+        nonce: 32 bytes, fresh; what was once true can't be said again later.
+    """
+    if len(identity) != PUBLIC_KEY_BYTES or standing not in STANDINGS or len(nonce) != STANDING_NONCE_BYTES:
+        raise ValueError("a standing has an identity and a nonce of 32 bytes each")
+    return encode("sordino/v1/desk-standing", study.encode(), identity, standing.encode(), nonce)

@@ -1,14 +1,15 @@
 """The desk of an authority that runs: a Unix socket at which whoever can open it gets a join code of her own.
 
 For participants on the authority's own machine, such as containers that share a volume with it: no code lies in a file,
-and a coordinator that doesn't see the socket can't get one. Nothing is weaker than with codes that are handed over by
-hand: each is good for one identity and for a short time, and there are never more open ones than places.
+and a coordinator that doesn't see the socket can't get one. Each code is good for one identity and for a short time.
+But a code that is handed over by hand lets in one; whoever can open the socket can take as many places as the desk has.
 
-    she:  {"want": "code"}                             the desk:  {"code": ..., "study": ..., "coordinator": ...}
-          {"kept": true}                                          her folder is written; else the code is taken back
-    she:  {"want": "state", "identity": HEX}           the desk:  {"state": "member", "authority": HEX}
+    she:  {"want": "code"}                                the desk:  {"code": ..., "study": ..., "coordinator": ...}
+          {"kept": true}                                             her folder is written; else the code is taken back
+    she:  {"want": "state", "identity": H, "nonce": H}    the desk:  {"state": "member", "signature": H}
 
-One line of JSON each; {"refused": REASON} in the place of any answer.
+One line of JSON each, H in hexadecimal; {"refused": REASON} in the place of any answer. A state is signed: whoever put
+a socket of her own in the desk's place could else have participants begin anew, with new ledgers.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ from typing import Any, Final
 
 from secagg.keys import RandomBytes
 from sordino.authority.folder import AuthorityError, AuthorityFolder
-from sordino.authority.invitations import invite, open_places
+from sordino.authority.invitations import invite, open_places, places_of_desk
 from sordino.authority.store import locked
+from wire.authority_statements import standing_statement
 from wire.durable import StorageError
 from wire.join_code import JoinCode
 
 VALID_S: Final = 600.0
 """How long a code of the desk is good: until the authority has seen the request, which takes a second."""
 BETWEEN_CODES_S: Final = 0.2
+"""After each question for a code, answered with one or not: each takes the lock under which requests are judged."""
+STATES_A_SECOND, MOST_STATES_AT_ONCE = 20.0, 40
+"""Questions that are answered, of all visitors together: each one takes that lock too."""
+BETWEEN_VISITORS_S: Final = 0.005
 BUSY_S: Final = 20.0
 """For so long after a code was handed out a request with it is likely."""
 ASKS_S, KEEPS_S = 5.0, VALID_S
@@ -52,6 +58,7 @@ class Desk:
         path: Path,
         tell: Callable[[dict[str, Any]], None],
         *,
+        places: int | None = None,
         clock: Callable[[], float] = time.time,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
@@ -61,6 +68,7 @@ class Desk:
             path: of the socket; one that nobody listens at any more is replaced.
             tell: is called, by any thread, with what happened: ``handed_out`` and ``taken_back`` with a code's id,
                 ``refused`` with a reason. Never with a code.
+            places: most members that may have come through the desk, with its open codes; None: as many as there are.
 
         Raises:
             AuthorityError: the number of places isn't limited, or the socket can't be made.
@@ -71,7 +79,8 @@ class Desk:
                 f"places in {folder.path / 'authority.toml'}"
             )
         self._folder, self._path, self._tell = folder, path, tell
-        self._clock, self._random_bytes = clock, random_bytes
+        self._places, self._clock, self._random_bytes = places, clock, random_bytes
+        self._asking, self._states, self._states_at = threading.Lock(), float(MOST_STATES_AT_ONCE), time.monotonic()
         self._handing_out, self._last = threading.Lock(), -BUSY_S
         self._visitors = threading.BoundedSemaphore(MOST_VISITORS)
         self._closed, self._refused = threading.Event(), ""
@@ -106,7 +115,13 @@ class Desk:
             if not self._visitors.acquire(timeout=ASKS_S):
                 visitor.close()
                 continue
-            threading.Thread(target=self._attend, args=(visitor,), name="desk visitor", daemon=True).start()
+            try:
+                threading.Thread(target=self._attend, args=(visitor,), name="desk visitor", daemon=True).start()
+            except RuntimeError:  # no more threads, which passes; without this one nobody would be let in again
+                visitor.close()
+                self._visitors.release()
+                self._closed.wait(0.1)
+            self._closed.wait(BETWEEN_VISITORS_S)
 
     def _attend(self, visitor: socket.socket) -> None:
         try:
@@ -114,7 +129,7 @@ class Desk:
                 visitor.settimeout(ASKS_S)
                 asked = _read_line(visitor)
                 if asked.get("want") == "state":
-                    _write_line(visitor, self._state(asked.get("identity")))
+                    _write_line(visitor, self._state(asked))
                 elif asked == {"want": "code"}:
                     self._give_code(visitor)
                 else:
@@ -124,15 +139,35 @@ class Desk:
         finally:
             self._visitors.release()
 
-    def _state(self, identity: object) -> dict[str, Any]:
-        """Whether an identity is a member, was revoked, or is unknown here."""
+    def _state(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Whether an identity is a member, was revoked, or is unknown here, signed.
+
+        Raises:
+            ValueError: the identity or the nonce is none.
+        """
+        identity, nonce = bytes.fromhex(str(asked.get("identity"))), bytes.fromhex(str(asked.get("nonce")))
+        keys, study = self._folder.keys, self._folder.settings.study
+        standing_statement(study, identity, "unknown", nonce)
+        if not self._may_ask():
+            return {"refused": "busy"}
         try:
             with locked(self._folder.state) as store:
-                member = store.member(bytes.fromhex(str(identity)))
+                member = store.member(identity)
         except (AuthorityError, StorageError) as error:
             return {"refused": str(error)}
         state = "unknown" if member is None else "member" if member.revoked is None else "revoked"
-        return {"state": state, "authority": self._folder.keys.public.hex()}
+        signature = keys.signing.sign(standing_statement(study, identity, state, nonce))
+        return {"state": state, "signature": signature.hex()}
+
+    def _may_ask(self) -> bool:
+        with self._asking:
+            now = time.monotonic()
+            rested = (now - self._states_at) * STATES_A_SECOND
+            self._states, self._states_at = min(MOST_STATES_AT_ONCE, self._states + rested), now
+            if self._states < 1:
+                return False
+            self._states -= 1
+            return True
 
     def _give_code(self, visitor: socket.socket) -> None:
         with self._handing_out:
@@ -143,6 +178,7 @@ class Desk:
                     self._tell({"refused": str(error)})
                 self._refused = str(error)
                 _write_line(visitor, {"refused": str(error)})
+                self._closed.wait(BETWEEN_CODES_S)
                 return
             self._refused, self._last = "", time.monotonic()
             self._tell({"handed_out": code.code_id.hex()})
@@ -163,7 +199,11 @@ class Desk:
         with locked(folder.state) as store:
             if open_places(folder, store, now) < 1:
                 raise AuthorityError(f"all {folder.settings.places} places are taken")
-            return invite(folder, store, name="", valid_s=VALID_S, now=now, random_bytes=self._random_bytes)
+            if self._places is not None and places_of_desk(store, now) >= self._places:
+                raise AuthorityError(f"all {self._places} places of the desk are taken")
+            return invite(
+                folder, store, name="", valid_s=VALID_S, now=now, random_bytes=self._random_bytes, from_desk=True
+            )
 
     def _take_back(self, code: JoinCode) -> None:
         """Nothing can have been asked for with it: the place is free for the next one."""
@@ -181,7 +221,7 @@ class Desk:
 
 @contextlib.contextmanager
 def open_desk(
-    folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None]
+    folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
 ) -> Iterator[Desk | None]:
     """A desk while an authority runs, or none where no path is named.
 
@@ -191,7 +231,7 @@ def open_desk(
     if path is None:
         yield None
         return
-    desk = Desk(folder, path, tell)
+    desk = Desk(folder, path, tell, places=places)
     try:
         yield desk
     finally:

@@ -38,12 +38,14 @@ def invite(
     valid_s: float,
     now: float,
     random_bytes: RandomBytes,
+    from_desk: bool = False,
 ) -> JoinCode:
     """A fresh join code, stored before it is returned.
 
     Args:
         name: of the participant's host; empty leaves it to her.
         valid_s: until the authority must have seen her request.
+        from_desk: whether whoever opened the desk's socket gets it.
 
     Raises:
         AuthorityError: the name is in use, or the time is no sensible one.
@@ -60,8 +62,8 @@ def invite(
     code = JoinCode.new(folder.keys.public, now + valid_s, random_bytes)
     store.write(
         (
-            "INSERT INTO invitations (code_id, secret, name, made, expires) VALUES (?, ?, ?, ?, ?)",
-            (code.code_id, code.secret, name, now, code.expires),
+            "INSERT INTO invitations (code_id, secret, name, made, expires, from_desk) VALUES (?, ?, ?, ?, ?, ?)",
+            (code.code_id, code.secret, name, now, code.expires, from_desk),
         )
     )
     return code
@@ -79,6 +81,13 @@ def open_places(folder: AuthorityFolder, store: AuthorityStore, now: float) -> i
     """Of a limited number of places, those that no member has and no open code promises; below 0: too many codes."""
     invited = sum(one.is_open(now) for one in store.invitations())
     return folder.settings.places - sum(member.revoked is None for member in store.members()) - invited
+
+
+def places_of_desk(store: AuthorityStore, now: float) -> int:
+    """How many places went through the desk: members that joined with its codes, and its open codes."""
+    codes = [one for one in store.invitations() if one.from_desk]
+    members = {member.identity for member in store.members() if member.revoked is None}
+    return len(members & {one.identity for one in codes}) + sum(one.is_open(now) for one in codes)
 
 
 def taken_names(store: AuthorityStore, now: float) -> set[str]:

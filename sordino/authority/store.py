@@ -21,7 +21,7 @@ from sordino.authority.folder import AuthorityError
 from wire.durable import DAMAGED, DurableStore, Statement, StorageError
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
-VERSION: Final = 2
+VERSION: Final = 3
 AT_ONCE: Final = 5_000
 WAIT_S: Final = 15.0
 """How long a command waits for another one on the same folder to end."""
@@ -29,7 +29,7 @@ WAIT_S: Final = 15.0
 _SCHEMA = """
 CREATE TABLE invitations (
     code_id BLOB PRIMARY KEY, secret BLOB NOT NULL, name TEXT NOT NULL, made REAL NOT NULL, expires INTEGER NOT NULL,
-    identity BLOB, withdrawn REAL
+    identity BLOB, withdrawn REAL, from_desk INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE members (
     identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL,
@@ -57,6 +57,9 @@ ALTER TABLE members_with_places RENAME TO members
 """
 """From the first version to the second: by the order of admission; those made with the study by the names of hosts."""
 
+_FROM_DESK = "ALTER TABLE invitations ADD COLUMN from_desk INTEGER NOT NULL DEFAULT 0"
+"""From the second version to the third."""
+
 
 @dataclass(frozen=True)
 class Invitation:
@@ -69,6 +72,7 @@ class Invitation:
     expires: int
     identity: bytes | None  # that used it
     withdrawn: float | None
+    from_desk: bool = False  # else handed over by hand
 
     def is_open(self, now: float) -> bool:
         """Whether somebody can still join with it."""
@@ -122,7 +126,7 @@ class AuthorityStore:
         if not path.exists():  # SQLite would make it as the umask says, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
-        _give_places(path)
+        _bring_up_to_date(path)
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 
     def close(self) -> None:
@@ -143,16 +147,18 @@ class AuthorityStore:
     def invitations(self) -> list[Invitation]:
         """All, the newest last."""
         rows = self._read(
-            "SELECT code_id, secret, name, made, expires, identity, withdrawn FROM invitations ORDER BY made, code_id"
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            "ORDER BY made, code_id"
         )
-        return [Invitation(*row) for row in rows]
+        return [Invitation(*row[:7], from_desk=bool(row[7])) for row in rows]
 
     def invitation(self, code_id: bytes) -> Invitation | None:
         rows = self._read(
-            "SELECT code_id, secret, name, made, expires, identity, withdrawn FROM invitations WHERE code_id = ?",
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            "WHERE code_id = ?",
             (code_id,),
         )
-        return Invitation(*rows[0]) if rows else None
+        return Invitation(*rows[0][:7], from_desk=bool(rows[0][7])) if rows else None
 
     def members(self) -> list[Member]:
         """Everybody who ever was one, in ascending order of identity."""
@@ -224,8 +230,8 @@ def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statem
     )
 
 
-def _give_places(path: Path) -> None:
-    """To the members in a store of the first version, whole or not at all. Anything else is left to `DurableStore`."""
+def _bring_up_to_date(path: Path) -> None:
+    """A store of an earlier version, whole or not at all. Anything else is left to `DurableStore`."""
     with path.open("rb") as file:
         head = file.read(72)
     if not head or head[60:64] == VERSION.to_bytes(4, "big"):  # SQLite's file format: the user version
@@ -233,9 +239,10 @@ def _give_places(path: Path) -> None:
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             kind = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            if kind == [APPLICATION_ID, 1]:
+            if kind in ([APPLICATION_ID, 1], [APPLICATION_ID, 2]):
+                steps = "; ".join((_PLACES, _FROM_DESK)[kind[1] - 1 :])
                 connection.execute("PRAGMA synchronous=FULL")
-                connection.executescript(f"BEGIN IMMEDIATE; {_PLACES}; PRAGMA user_version={VERSION}; COMMIT;")
+                connection.executescript(f"BEGIN IMMEDIATE; {steps}; PRAGMA user_version={VERSION}; COMMIT;")
     except DAMAGED as error:
         raise StorageError(f"{path} can't be used as a database: {error}") from error
 

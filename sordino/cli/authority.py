@@ -399,8 +399,8 @@ def show(directory: Where, as_json: Json = False) -> int:
         "changed, and publishes. While the coordinator is away it goes on asking. The other commands can be used on "
         "the same folder meanwhile; a second `run` can't. SIGTERM or Ctrl-C ends it.\n\nWith --desk it also hands "
         "join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT --desk "
-        "PATH[/bold]. Whoever can open the socket gets a place, as long as there are any: put it where only they can, "
-        "and not the coordinator."
+        "PATH[/bold]. Whoever can open the socket gets a place, as long as there are any, and can take all: put it "
+        "where only they can, and not the coordinator. --desk-places says how many at most come in through the desk."
     ),
     epilog="Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED),
@@ -414,6 +414,12 @@ def run(
             metavar="PATH",
             help="Unix socket at which whoever can open it gets a join code.",
             show_default=False,
+        ),
+    ] = None,
+    desk_places: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Most places that the desk gives; by default all there are.", show_default=False
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
@@ -430,17 +436,20 @@ def run(
     from wire.health_file import show_life
 
     pause = _seconds("--every", every)
+    if desk is None and desk_places is not None:
+        raise Failure(ExitCode.INPUT, "--desk-places goes with --desk PATH.")
     folder = open_folder(directory)
     stop, told = threading.Event(), ""
     with (
         exclusive(folder.path / "run.lock", 0),
         open_link(folder) as link,
-        open_desk(folder, desk, lambda news: _tell_desk(news, as_json)) as at_desk,
+        open_desk(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as at_desk,
     ):
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         _say(as_json, f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}")
         if at_desk is not None:
-            _say(as_json, f"whoever can open {desk} gets one of {folder.settings.places} places")
+            most = min(folder.settings.places, desk_places or folder.settings.places)
+            _say(as_json, f"whoever can open {desk} gets one of {most} places")
         while not stop.is_set():
             show_life()
             try:

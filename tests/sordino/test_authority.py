@@ -16,7 +16,7 @@ import sordino.authority.roster as signing
 from secagg.lottery import winners
 from secagg.roster import RosterEntry, verify_roster
 from sordino.authority.folder import AuthorityError, open_folder, write_folder
-from sordino.authority.invitations import revoke, withdraw
+from sordino.authority.invitations import invite, revoke, withdraw
 from sordino.authority.requests import REQUESTS_A_DAY, look, newest_roster, read_requests
 from sordino.authority.roster import begin, sign_next
 from sordino.authority.store import AuthorityStore, admitted, exclusive, locked
@@ -213,7 +213,8 @@ def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Off
     assert answer.place == 1
 
 
-def test_places_in_a_store_from_before_there_were_any(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_from_before_there_were_places_or_a_desk(tmp_path: Path, version: int) -> None:
     """By the time of admission; whoever was made with the study by the names of hosts. Its answers are good still."""
     keys = make_office(tmp_path / "authority").folder
     people = [participant(seed) for seed in range(5)]
@@ -221,17 +222,25 @@ def test_places_in_a_store_from_before_there_were_any(tmp_path: Path) -> None:
         for seed in (3, 1, 0, 4, 2):
             store.write(admitted(people[seed].identity.public, f"host-{seed}", seed > 2, NOW + max(seed - 2, 0)))
     with contextlib.closing(sqlite3.connect(keys.state, isolation_level=None)) as old:
-        old.executescript(
-            "CREATE TABLE old (identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, "
-            "joined REAL NOT NULL, revoked REAL) WITHOUT ROWID; "
-            "INSERT INTO old SELECT identity, host, by_code, joined, revoked FROM members; DROP TABLE members; ALTER TABLE old RENAME TO members; PRAGMA user_version=1"
-        )
+        old.executescript(f"ALTER TABLE invitations DROP COLUMN from_desk; PRAGMA user_version={version}")
+        if version == 1:
+            old.executescript(
+                "CREATE TABLE old (identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, "
+                "joined REAL NOT NULL, revoked REAL) WITHOUT ROWID; "
+                "INSERT INTO old SELECT identity, host, by_code, joined, revoked FROM members; "
+                "DROP TABLE members; ALTER TABLE old RENAME TO members"
+            )
+    places = [1, 2, 3, 4, 5] if version == 1 else [3, 2, 5, 1, 4]
     for _ in range(2):
         with locked(keys.state) as store:
-            assert [store.member(one.identity.public).place for one in people] == [1, 2, 3, 4, 5]  # type: ignore[union-attr]
+            assert [store.member(one.identity.public).place for one in people] == places  # type: ignore[union-attr]
     with locked(keys.state) as store:
         store.write(admitted(participant(9).identity.public, "host-9", True, NOW))
         assert store.member(participant(9).identity.public).place == 6  # type: ignore[union-attr]
+        drawn = random.Random(3).randbytes
+        code = invite(keys, store, name="", valid_s=DAY, now=NOW, random_bytes=drawn, from_desk=True)
+        assert [one.from_desk for one in store.invitations()] == [True]
+        assert store.invitation(code.code_id) == store.invitations()[0]
 
 
 def test_one_identity_cannot_fill_the_disk(office: Office) -> None:

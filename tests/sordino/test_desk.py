@@ -9,7 +9,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from sordino.authority.store import locked
 from sordino.cli.authority import _rest
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joining_desk import code_from_desk, state_at_desk
-from tests.sordino.authority_in_memory import NOW, Office, make_office, participant
+from tests.sordino.authority_in_memory import NOW, Office, Participant, make_office, participant
 from wire.enrolment import JoinCode
 
 
@@ -33,16 +33,22 @@ class Front:
 
     def __init__(self, office: Office, folder: Path) -> None:
         self.office, self.path, self.told = office, folder / "desk", list[dict[str, Any]]()
+        self.places: int | None = None
         self.open = self.desk()
 
     def desk(self, path: Path | None = None, folder: AuthorityFolder | None = None) -> Desk:
-        return Desk(folder or self.office.folder, path or self.path, self.told.append, clock=lambda: self.office.now)
+        keys = folder or self.office.folder
+        return Desk(keys, path or self.path, self.told.append, places=self.places, clock=lambda: self.office.now)
 
     def code(self, *, keep: bool = True) -> JoinCode:
         with code_from_desk(self.path, self.told.append) as given:  # type: ignore[arg-type]
             if keep:
                 given.keep()
             return JoinCode.from_text(given.code)
+
+    def state(self, who: Participant, path: Path | None = None, **changes: Any) -> str | None:
+        wanted = {"study": "clinics", "authority": self.office.public, "say": self.told.append} | changes
+        return state_at_desk(path or self.path, who.identity.public, **wanted)
 
     def wait_for(self, what: str) -> None:
         ends = time.monotonic() + 20
@@ -152,15 +158,124 @@ def test_nonsense_gets_no_code(front: Front, said: bytes) -> None:
 
 
 def test_who_has_a_place_is_told_by_the_authority(front: Front) -> None:
-    alice, key = participant(1), front.office.public.hex()
-    assert state_at_desk(front.path, alice.identity.public) == ("unknown", key)
+    alice = participant(1)
+    assert front.state(alice) == "unknown"
     front.office.attend(alice.join(front.code()))
-    assert state_at_desk(front.path, alice.identity.public) == ("member", key)
+    assert front.state(alice) == "member"
     with locked(front.office.folder.state) as store:
         revoke(store, "laptop", NOW)
-    assert state_at_desk(front.path, alice.identity.public) == ("revoked", key)
+    assert front.state(alice) == "revoked"
+    assert front.told == [one for one in front.told if "handed_out" in one]
+    assert front.state(alice, study="others") is None
+    assert front.state(alice, authority=participant(9).identity.public) is None
+    assert [one for one in front.told if "isn't the authority of this participant" in one]
     front.open.close()
-    assert state_at_desk(front.path, alice.identity.public) is None
+    assert front.state(alice) is None
+
+
+def test_a_socket_in_the_desks_place_is_not_believed(front: Front) -> None:
+    """Whoever can write to its folder can put one there: she repeats what was true once, or is true of others."""
+    alice, bob = participant(1), participant(2)
+    front.office.attend(alice.join(front.code()), bob.join(front.code()))
+    path, answers, asked = front.path.with_name("taken"), list[dict[str, Any]](), list[dict[str, Any]]()
+    with locked(front.office.folder.state) as store:
+        [revoked, member] = sorted(store.members(), key=lambda one: one.identity != bob.identity.public)
+        revoke(store, revoked.host, NOW)
+    with _talk(front.path) as (ask, hear):
+        ask({"want": "state", "identity": bob.identity.public.hex(), "nonce": "00" * 32})
+        truth = hear()
+    assert truth["state"] == "revoked"
+    answers += [{"state": "revoked"}, {"state": "revoked", "signature": "00" * 64}, truth, truth | {"state": "unknown"}]
+    answers += [{"state": "revoked", "signature": signed} for signed in ("none", 7, truth["signature"][2:])]
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def lie() -> None:
+            for answer in answers:
+                visitor, _ = listener.accept()
+                with visitor:
+                    asked.append(json.loads(visitor.recv(4096)))
+                    visitor.sendall(json.dumps(answer).encode() + b"\n")
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        for number in range(len(answers)):
+            assert front.state((alice, bob)[number % 2], path) is None
+        thread.join()
+    assert len({one["nonce"] for one in asked}) == len(answers)
+    assert member.identity == alice.identity.public
+    assert front.state(alice) == "member"
+
+
+def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
+    """One visitor can take all the desk has: it needn't have all there are."""
+    front.open.close()
+    office = make_office(front.office.folder.path.with_name("larger"), places=5)
+    front.office, front.places = office, 2
+    front.open = front.desk()
+    by_hand = office.invite()
+    office.attend(participant(1).join(front.code()))
+    front.code()
+    for _ in range(2):
+        with pytest.raises(Failure, match="all 2 places of the desk are taken"):
+            front.code()
+    office.attend(participant(2).join(by_hand))
+    assert len(office.roster()) == 2
+    with locked(office.folder.state) as store:
+        revoke(store, participant(1).identity.public.hex(), NOW)
+    front.code()  # her place is free
+    with pytest.raises(Failure, match="all 2 places of the desk are taken"):
+        front.code()
+
+
+def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "STATES_A_SECOND", 0.001)
+    alice, opened, real = participant(1), [0], desk_module.locked
+
+    def counted(*args: Any) -> Any:
+        opened[0] += 1
+        return real(*args)
+
+    monkeypatch.setattr(desk_module, "locked", counted)
+    answers = [front.state(alice) for _ in range(desk_module.MOST_STATES_AT_ONCE + 10)]
+    assert answers == ["unknown"] * desk_module.MOST_STATES_AT_ONCE + [None] * 10
+    assert opened[0] == desk_module.MOST_STATES_AT_ONCE
+    monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.1)  # who asks for a code that isn't there waits, as for one
+    front.code()
+    front.code()
+    begun = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(Failure, match="places are taken"):
+            front.code()
+    assert time.monotonic() - begun >= 0.2
+
+
+def test_a_visitor_who_gets_no_thread_ends_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = threading.Thread.start, [0]
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "desk visitor" and refused[0] < 3:
+            refused[0] += 1
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for _ in range(3):
+        with pytest.raises(Failure, match="gave no answer"):
+            front.code()
+    front.code()
+    assert refused == [3]
+
+
+@contextlib.contextmanager
+def _talk(path: Path) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[], dict[str, Any]]]]:
+    with socket.socket(socket.AF_UNIX) as visitor:
+        visitor.settimeout(10)
+        visitor.connect(str(path))
+        yield lambda question: visitor.sendall(json.dumps(question).encode() + b"\n"), lambda: json.loads(
+            visitor.recv(4096)
+        )
 
 
 def test_where_a_desk_can_stand(front: Front, tmp_path: Path) -> None:

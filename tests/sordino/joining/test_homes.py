@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from client.configuration import load
 from client.enrolment import EnrolmentRefused
 from sordino.authority.desk import Desk
 from sordino.authority.folder import AuthorityKeys, AuthorityTable, write_folder
+from sordino.authority.invitations import revoke
 from sordino.authority.roster import begin
 from sordino.authority.store import admitted, locked
 from sordino.exit_codes import Failure
@@ -135,6 +137,24 @@ def test_a_home_that_is_of_no_use_is_left_to_itself(containers: Containers) -> N
     with pytest.raises(Failure, match="no home in"):
         containers.start(address="localhost:1", desk=None)
     assert f"belongs to the coordinator at {containers.joining.where.address}" in containers.joining.said[-1]
+
+
+def test_a_socket_in_the_desks_place_makes_nobody_begin_anew(containers: Containers) -> None:
+    """Of another authority, and it says of everybody that they were revoked: the home is used, with its ledger."""
+    containers.start()
+    containers.end_all()
+    containers.open.close()
+    identity = open_home(containers.homes / "home-01").identity  # type: ignore[union-attr]
+    keys = AuthorityKeys.make(STUDY, datetime.datetime.now(datetime.UTC))
+    settings = AuthorityTable(study=STUDY, coordinator=containers.joining.where.address, places=3)
+    stranger = write_folder(containers.folder.path.with_name("stranger"), settings, keys)
+    with locked(stranger.state) as store:
+        begin(stranger, store, (), 1.0)
+        store.write(admitted(identity, "home-01", True, 1.0))
+        revoke(store, "home-01", 2.0)
+    containers.open = Desk(stranger, containers.desk, containers.told.append)
+    assert containers.start() == "home-01"
+    assert "isn't the authority of this participant: it isn't believed" in "\n".join(containers.joining.said)
 
 
 def test_what_fails_before_there_is_a_folder_uses_up_no_place(containers: Containers) -> None:
