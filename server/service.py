@@ -138,7 +138,7 @@ async def _session(
     except DecodeError:
         await _refuse(study, context, grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
     writer = asyncio.create_task(_write(study, session, context))
-    reader = asyncio.create_task(_read(study, session, iterator))
+    reader = asyncio.create_task(_read(study, session, context))
     over = asyncio.create_task(session.over.wait())
     reason = CLOSED
     try:
@@ -193,10 +193,12 @@ async def _write(study: Study, session: Session, context: grpc.aio.ServicerConte
         del message  # as below
 
 
-async def _read(study: Study, session: Session, iterator: AsyncIterator[bytes]) -> None:
-    async for raw in iterator:
+async def _read(study: Study, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    # Not through gRPC's iterator, which holds what it gave last until the next message comes: with a thousand sessions
+    # that is a whole phase's.
+    while (raw := await context.read()) is not grpc.aio.EOF:
         _receive(study, session, raw)
-        del raw  # else each session would hold its last message, of a whole phase, until the next one comes
+        del raw  # likewise
 
 
 def _receive(study: Study, session: Session, raw: bytes) -> None:

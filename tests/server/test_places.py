@@ -106,13 +106,18 @@ async def says_it_twice(peer: Returning, message: pb.CohortKeys) -> None:
         if peer.where.study._attempt._messages[peer.position] == 2:  # type: ignore[union-attr]
             break
         await asyncio.sleep(0.01)
-    await peer.come_back(peer.resume(received=2))
+    said, masks = peer.said, peer.on_neighbour_shares  # type: ignore[attr-defined]
+
+    async def not_here(message: pb.NeighbourShares) -> None:
+        """Still on the old session, where everybody has answered meanwhile: she says that she hasn't got it."""
 
     async def on_resumed(told: pb.Resumed) -> None:
         assert told.received == 2
-        await peer.session.send(peer.said)  # type: ignore[union-attr, attr-defined]
+        peer.on_neighbour_shares = masks  # type: ignore[method-assign]
+        await peer.session.send(said)  # type: ignore[union-attr]
 
-    peer.on_resumed = on_resumed  # type: ignore[attr-defined]
+    peer.on_neighbour_shares, peer.on_resumed = not_here, on_resumed  # type: ignore[method-assign, attr-defined]
+    await peer.come_back(peer.resume(received=2))
 
 
 async def leaves(peer: Returning, message: pb.CohortKeys) -> None:
@@ -296,7 +301,11 @@ class Unread:
 
     def __init__(self) -> None:
         self.written = 0
-        self.ends = asyncio.Event()
+        self.ends, self.said_all = asyncio.Event(), asyncio.Event()
+
+    async def read(self) -> Any:
+        await self.said_all.wait()
+        return grpc.aio.EOF
 
     async def write(self, message: bytes) -> None:
         self.written += 1
@@ -317,14 +326,12 @@ def test_a_peer_that_reads_nothing_has_few_messages_held(half_closes: bool, monk
             return study.sessions.open(bytes(32))
 
         async def requests() -> AsyncIterator[bytes]:
-            await said_all.wait()
-            for nothing in ():
-                yield nothing
+            yield b""
 
         monkeypatch.setattr(service, "_handshake", handshake)
         calls = []
         for count in range(1, MOST_UNREAD + 3):
-            said_all, context = asyncio.Event(), Unread()
+            context = Unread()
             calls.append((context, asyncio.create_task(service._session(study, requests(), context))))  # type: ignore[arg-type]
             await asyncio.sleep(0.01)
             session = study.sessions.get(0)
@@ -337,7 +344,7 @@ def test_a_peer_that_reads_nothing_has_few_messages_held(half_closes: bool, monk
                 session.send(bytes(100))
             await asyncio.sleep(0.01)
             if half_closes:
-                said_all.set()
+                context.said_all.set()
                 await asyncio.sleep(0.01)
                 assert study.sessions.get(0) is None
                 assert session.outbox.qsize() == 1  # that it ends

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,32 @@ def unknown_field(size: int) -> bytes:
     """A field of so many bytes in all that no message has."""
     content = size - 4  # two bytes of tag, two of length
     return varint(1000 << 3 | 2) + varint(content) + bytes(content)
+
+
+def test_a_session_does_not_hold_what_it_has_read(study_folder: Path, tmp_path: Path) -> None:
+    """A phase's message of each of a thousand participants would be held until the next one."""
+    size = 60_000
+
+    async def scenario() -> int:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            sessions = where.study.sessions
+            sessions.most_message_bytes = None  # a large one, before any round: a stray
+            async with where.channel() as channel:
+                session = await open_session(channel, identities(study_folder)[0], "seven")
+                phase = pb.PhaseMessage(round=1, attempt=1, share_keys=pb.SealedShares(seed_commitment=bytes(size)))
+                tracemalloc.start()
+                await session.send(pb.ParticipantMessage(phase=phase))
+                del phase
+                async with asyncio.timeout(20):
+                    while sessions.traffic.control_received < size:
+                        await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+                large = [trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= size]
+                tracemalloc.stop()
+                session.close()
+                return len(large)
+
+    assert asyncio.run(scenario()) == 0
 
 
 async def ending(call: Any) -> tuple[grpc.StatusCode, str]:
