@@ -61,6 +61,13 @@ def test_services_come_back_and_end_in_time(service: str) -> None:
         assert SERVICES[service]["stop_grace_period"]
 
 
+def test_another_study_beside_the_old_one_has_homes_of_its_own() -> None:
+    """A home is given up at the word of its own authority alone, and another study has another one."""
+    study = COMPOSE["x-study"]["STUDY"]
+    assert SERVICES["client"]["entrypoint"] == ["sh", "/opt/client-start.sh", study]
+    assert '--homes "/var/lib/sordino/clients/${1:-}"' in (ROOT / "deploy" / "client-start.sh").read_text()
+
+
 def test_clients_need_no_lines_of_their_own_and_no_secret_is_in_the_file() -> None:
     assert "environment" not in SERVICES["client"]
     assert [name for name in SERVICES if name.startswith("client")] == ["client"]
