@@ -4,21 +4,27 @@
 set -eu
 . /opt/supervised.sh
 home=/var/lib/sordino/authority/$STUDY
-handover=/var/lib/sordino/handover
+handed=/var/lib/sordino/handover/$STUDY
 desk=/run/sordino/desk/socket
 
 if [ ! -d "$home" ]; then
+    if [ -e "$handed" ]; then
+        echo "the keys of this study's authority are gone (volume authority), and nobody can make them again: restore" \
+            "the volume from a copy. Without one nobody can join, renew or be revoked any more: begin a study under" \
+            "another name (SORDINO_STUDY)" >&2
+        ended 2
+    fi
     set -- --study "$STUDY" --coordinator coordinator:8444 --host localhost --draws "$ROUNDS" --places "$PLACES"
     for name in ${NAMES:-}; do
         set -- "$@" --host "$name"
     done
-    sordino authority init "$home" "$@"
+    first sordino authority init "$home" "$@"
 fi
 # Moved, not copied: two of these files are the coordinator's secrets, and have no place among the authority's.
 if [ -d "$home/coordinator" ]; then
-    rm -rf "$handover/.coming"
-    cp -r "$home/coordinator" "$handover/.coming"
-    mv -T "$handover/.coming" "$handover/$STUDY"
+    rm -rf "$handed.coming"
+    cp -r "$home/coordinator" "$handed.coming"
+    mv -T "$handed.coming" "$handed"
     rm -rf "$home/coordinator"
 fi
 supervised sordino authority run "$home" --every 1s --desk "$desk" --json

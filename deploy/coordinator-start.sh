@@ -4,11 +4,25 @@
 set -eu
 . /opt/supervised.sh
 study=/var/lib/sordino/study/$STUDY
+handed=/var/lib/sordino/handover/$STUDY
+asked="rounds $ROUNDS, places $PLACES, cohort $COHORT, epsilon $EPSILON, options ${STUDY_OPTIONS:-}"
 
 if [ ! -f "$study/study.toml" ]; then
+    if [ -e "$handed/taken" ]; then
+        echo "the study's journal and ledger are gone (volume study): restore the volume from its newest copy, or begin" \
+            "a study under another name (SORDINO_STUDY). Begun anew under this one it would know nothing of what was" \
+            "spent, and participants would refuse the rounds that they have seen" >&2
+        ended 2
+    fi
     # shellcheck disable=SC2086  # options, to be split
-    sordino init "$study" --authority "/var/lib/sordino/handover/$STUDY" --enrol "$PLACES" \
-        --rounds "$ROUNDS" --sampling lottery --cohort "$COHORT" --population "$COHORT" \
-        --epsilon "$EPSILON" --http 0.0.0.0:9464 ${STUDY_OPTIONS:-}
+    first sordino init "$study" --authority "$handed" --enrol "$PLACES" --rounds "$ROUNDS" \
+        --sampling lottery --cohort "$COHORT" --population "$COHORT" --epsilon "$EPSILON" \
+        --http 0.0.0.0:9464 ${STUDY_OPTIONS:-}
+    echo "$asked" > "$study/made-with"
+    # The study has its own copies now. Where the files are mounted read-only they stay.
+    { touch "$handed/taken" && rm -rf "$handed/tls" "$handed/transcript.key"; } 2> /dev/null || true
+elif [ -f "$study/made-with" ] && [ "$(cat "$study/made-with")" != "$asked" ]; then
+    echo "the study stays as it was made ($(cat "$study/made-with")), whatever the variables say now ($asked): what" \
+        "participants agreed to can't be changed. For another one choose another name (SORDINO_STUDY)" >&2
 fi
 supervised sordino serve "$study" --json

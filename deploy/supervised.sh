@@ -1,5 +1,22 @@
-# Runs a command as the container's main process. An ending that trying again can't change (docs/operations.md) becomes
-# 0, so that a restart policy leaves it at that; the engine's own policies can't tell codes apart.
+# Runs commands as the container's main process. An ending that trying again can't change (docs/operations.md) becomes 0,
+# so that a restart policy leaves it at that; the engine's own policies can't tell codes apart.
+ended() {
+    case $1 in
+        2 | 3 | 40 | 41 | 42)
+            echo "ended with code $1, which starting it again would not change: it is left at that" >&2
+            exit 0
+            ;;
+    esac
+    exit "$1"
+}
+
+# For what must be done before, once.
+first() {
+    code=0
+    "$@" || code=$?
+    [ "$code" = 0 ] || ended "$code"
+}
+
 supervised() {
     "$@" &
     child=$!
@@ -11,11 +28,5 @@ supervised() {
         code=0
         wait "$child" || code=$?
     fi
-    case $code in
-        2 | 3 | 40 | 41 | 42)
-            echo "ended with code $code, which starting it again would not change: it is left at that" >&2
-            exit 0
-            ;;
-    esac
-    exit "$code"
+    ended "$code"
 }

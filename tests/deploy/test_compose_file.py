@@ -30,7 +30,6 @@ def mounts(service: str) -> dict[str, str]:
 
 def test_the_coordinator_sees_neither_the_authoritys_keys_nor_its_codes() -> None:
     assert set(mounts("coordinator")) == {"study", "handover"}
-    assert "handover:/var/lib/sordino/handover:ro" in SERVICES["coordinator"]["volumes"]
     authority, client = mounts("authority"), mounts("client")
     assert authority["desk"] == client["desk"]
     assert set(authority) & set(client) == {"desk"}
@@ -111,6 +110,53 @@ def test_scripts_can_be_read_by_a_plain_shell(script: Path) -> None:
 def test_only_endings_that_may_pass_are_started_again(code: int, told: int) -> None:
     script = f". {ROOT}/deploy/supervised.sh; supervised sh -c 'exit {code}'"
     assert subprocess.run(["sh", "-euc", script], capture_output=True, check=False).returncode == told
+
+
+def started(script: str, tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A start script with the container's folders elsewhere, and a `sordino` that says what it is told."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    told = tmp_path / "bin" / "sordino"
+    made = '[ "$1" != init ] || { mkdir -p "$2"; touch "$2/study.toml"; }'
+    told.write_text(f'#!/bin/sh\necho "sordino $*"\n{made}\nexit 0\n')
+    told.chmod(0o755)
+    text = (ROOT / "deploy" / script).read_text()
+    text = text.replace("/opt/", f"{ROOT}/deploy/").replace("/var/lib/sordino", str(tmp_path))
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "STUDY": "s", "ROUNDS": "3", "PLACES": "12"}
+    environment |= {"COHORT": "10", "EPSILON": "8"} | variables
+    return subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_study_stays_as_it_was_made(tmp_path: Path) -> None:
+    (tmp_path / "handover" / "s" / "tls").mkdir(parents=True)
+    (tmp_path / "handover" / "s" / "transcript.key").touch()
+    made = started("coordinator-start.sh", tmp_path)
+    assert "sordino init" in made.stdout
+    assert "sordino serve" in made.stdout
+    assert not (tmp_path / "handover" / "s" / "transcript.key").exists()  # the coordinator has its own
+    again = started("coordinator-start.sh", tmp_path)
+    assert "sordino init" not in again.stdout
+    assert again.stderr == ""
+    changed = started("coordinator-start.sh", tmp_path, ROUNDS="60")
+    assert "sordino serve" in changed.stdout
+    assert "stays as it was made (rounds 3," in changed.stderr
+
+
+def test_a_lost_volume_is_said_and_nothing_is_begun_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "handover" / "s").mkdir(parents=True)
+    started("coordinator-start.sh", tmp_path)
+    (tmp_path / "study" / "s" / "study.toml").unlink()
+    lost = started("coordinator-start.sh", tmp_path)
+    assert (lost.returncode, lost.stdout) == (0, "")  # a restart would change nothing
+    assert "volume study" in lost.stderr
+    keys = started("authority-start.sh", tmp_path)
+    assert (keys.returncode, keys.stdout) == (0, "")
+    assert "volume authority" in keys.stderr
+
+
+def test_a_setting_that_cant_be_is_not_tried_for_ever(tmp_path: Path) -> None:
+    script = f". {ROOT}/deploy/supervised.sh; first sh -c 'exit 2'; echo went on"
+    done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_signal_reaches_what_is_supervised_and_its_code_is_kept() -> None:
