@@ -273,7 +273,7 @@ async def crawls(cheater: Cheater, packed: bytes) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for at in range(len(packed)):
             yield frame(packed[at : at + 1])
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.2)
 
     await cheater.upload(chunks())
 
@@ -329,7 +329,7 @@ one_upload(
     "uploads a byte every now and then, holding its place for as long as it likes",
     crawls,
     "at less than 16 KiB a second",
-    Off(UPLOADS, changed=(("min(arrived + self.stall_s, latest)", "arrived + self.stall_s"),)),
+    Off(UPLOADS, changed=(("reschedule(min(arrived + self.stall_s, self._latest(offer)))", "reschedule(arrived + 1)"),)),
     must=LEFT_OUT,
     excluded=False,
     stall_s=STALL_S,
