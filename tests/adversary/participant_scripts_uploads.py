@@ -329,7 +329,7 @@ one_upload(
     "uploads a byte every now and then, holding its place for as long as it likes",
     crawls,
     "at less than 16 KiB a second",
-    Off(UPLOADS, changed=(("reschedule(min(arrived + self.stall_s, self._latest(offer)))", "reschedule(arrived + 1)"),)),
+    Off(UPLOADS, changed=(("(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),)),
     must=LEFT_OUT,
     excluded=False,
     stall_s=STALL_S,
