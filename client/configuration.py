@@ -131,6 +131,12 @@ class ConditionsTable(Table):
     min_free_memory_mb: int = Field(default=0, ge=0, le=1_000_000)
     """Only while so much memory is free, in megabytes (10^6 bytes); 0 asks for nothing."""
 
+    @model_validator(mode="after")
+    def _load_of_an_idle_machine(self) -> Self:
+        if not self.idle and self.max_load != type(self).model_fields["max_load"].default:
+            raise ValueError(f"max_load = {self.max_load:g} says when the device is idle: add idle = true")
+        return self
+
 
 class ParticipantTable(Table):
     """[[participants]]: one identity and its data: a part of the set, or a file."""

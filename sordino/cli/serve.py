@@ -66,9 +66,11 @@ def run(
     why = WhyStopped()
     if as_json or quiet:
 
+        waits = Waits()
+
         def tell(event: Mapping[str, Any]) -> None:
             why.note(event)
-            if as_json:
+            if as_json and waits.says_more(event):
                 _print_event(event)
 
         code = int(serve(configuration, on_event=tell))
@@ -96,6 +98,25 @@ def run(
         typer.echo("\n" + "\n".join(lines))
     _explain(code, why)
     return code
+
+
+class Waits:
+    """While a study waits it says so twice a second, for the panel; in a log once in a while is enough."""
+
+    def __init__(self, every_s: float = 10.0) -> None:
+        self._every_s, self._at = every_s, 0.0
+        self._last: tuple[object, ...] = ()
+
+    def says_more(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event is more than the last one again: something changed, or it is a while ago."""
+        if not str(event.get("kind")).startswith("waiting_for"):
+            self._last = ()
+            return True
+        told = tuple(event.get(name) for name in ("kind", "round", "attempt", "received", "needed", "expected"))
+        if told == self._last and event["at"] - self._at < self._every_s:
+            return False
+        self._last, self._at = told, event["at"]
+        return True
 
 
 def check_client_ca(configuration: StudyConfiguration) -> None:

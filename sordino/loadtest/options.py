@@ -118,7 +118,11 @@ class LoadOptions:
         named = [("--crash", one) for one in self.crashes] + [("--storm", one.round) for one in self.storms]
         for name, round_ in named:
             if not 1 <= round_ <= self.rounds:
-                raise Failure(ExitCode.INPUT, f"{name}: there is no round {round_}, only 1 to {self.rounds}.")
+                raise Failure(
+                    ExitCode.INPUT,
+                    f"{name}: there is no round {round_}, only 1 to {self.rounds}. Use --rounds {round_} or more, or "
+                    "change it where it stands, on the command line or in the scenario's file.",
+                )
         if self.rounds in self.crashes:
             raise Failure(
                 ExitCode.INPUT,

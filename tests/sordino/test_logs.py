@@ -76,3 +76,17 @@ def test_lines_of_verbs_have_the_same_keys() -> None:
         "kind": "round_completed",
         "at": 0.5,
     }
+
+
+def test_a_wait_is_told_when_something_changed_and_now_and_then() -> None:
+    from sordino.cli.serve import Waits
+
+    waits = Waits(every_s=10)
+    wait = {"kind": "waiting_for_participants", "received": 3, "needed": 7, "expected": 10, "left_s": 60.0}
+    told = [
+        waits.says_more(wait | {"at": at} | more)
+        for at, more in ((0, {}), (0.5, {}), (1.0, {"received": 4}), (1.5, {"received": 4}), (11.5, {"received": 4}))
+    ]
+    assert told == [True, False, True, False, True]
+    assert waits.says_more({"kind": "attempt_started", "at": 12})
+    assert waits.says_more(wait | {"at": 12.5, "received": 4})  # another wait
