@@ -27,9 +27,9 @@ CLIENT = (
     "from sordino.local_study import *\n"
     "folder = Path(tempfile.mkdtemp(dir='.')) / 'study'\n"
     "make_local_study(folder, StudyOptions(participants=10, hosts=1, rounds=1))\n"
-    "client.participant_host.join = lambda settings: run() or 0\n"
+    "client.participant_host.join = lambda settings, service: run() or 0\n"
     "file = tempfile.TemporaryFile()\n"
-    "file.write(b'0' + load(folder / 'hosts' / 'host-01').settings().to_json().encode())\n"
+    "file.write(b'00' + load(folder / 'hosts' / 'host-01').settings().to_json().encode())\n"
     "file.seek(0)\n"
     "sordino.client_process.main(file.fileno())\n"
 )
