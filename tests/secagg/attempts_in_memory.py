@@ -12,12 +12,13 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from comparable import freeze
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
@@ -146,37 +147,6 @@ def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
     """The plain sum modulo 2^B, in Python's integers."""
     columns = zip(*(vector_of(one, parameters).tolist() for one in participants), strict=True)
     return np.array([sum(column) % (1 << parameters.bits) for column in columns], dtype=word_dtype(parameters.bits))
-
-
-_FIXED = frozenset({bytes, int, str, bool, type(None), RoundConfig})  # nothing in them can change
-_SEQUENCES = frozenset({list, tuple})
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
-
-
-def freeze(value: Any) -> Any:
-    """A comparable copy of an object and everything it holds."""
-    kind = type(value)
-    if kind in _FIXED:
-        return value
-    if kind is dict or (kind not in _SEQUENCES and isinstance(value, Mapping)):
-        return tuple([(freeze(key), one if type(one) in _FIXED else freeze(one)) for key, one in value.items()])
-    if kind in _SEQUENCES or isinstance(value, list | tuple):
-        return tuple([one if type(one) in _FIXED else freeze(one) for one in value])
-    if isinstance(value, np.ndarray):
-        return (str(value.dtype), value.shape, value.tobytes())
-    if isinstance(value, set | frozenset):
-        return frozenset([freeze(one) for one in value])
-    if isinstance(value, bytes | int | str | float | None | type | ModuleType) or callable(value):
-        return value
-    if is_dataclass(value):
-        return (kind.__name__, *[freeze(getattr(value, name)) for name in _names(kind)])
-    if hasattr(value, "__dict__"):
-        return (type(value).__name__, freeze(vars(value)))
-    return value
 
 
 PHASE_MODULES = (client_phases.__name__, server_phases.__name__, unmasking.__name__)

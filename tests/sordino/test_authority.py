@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
-import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,16 @@ import pytest
 import sordino.authority.roster as signing
 from secagg.lottery import winners
 from secagg.roster import RosterEntry, verify_roster
-from sordino.authority.folder import AuthorityError, open_folder, write_folder
+from sordino.authority.folder import AuthorityError, write_folder
 from sordino.authority.invitations import invite, revoke, withdraw
-from sordino.authority.requests import REQUESTS_A_DAY, look, newest_roster, read_requests
+from sordino.authority.requests import REQUESTS_A_DAY, read_requests
 from sordino.authority.roster import begin, sign_next
 from sordino.authority.store import AuthorityStore, admitted, exclusive, locked
 from sordino.certificates import read_client
 from tests.sordino.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
 from wire.durable import StorageError
-from wire.enrolment import JoinCode, MistypedCode
-from wire.key_files import KeyFileError
+from wire.enrolment import JoinCode
 from wire.lottery import read_draws
-from wire.settings_file import ConfigurationError
 
 
 @pytest.fixture
@@ -552,61 +549,3 @@ def test_two_processes_on_one_folder(office: Office) -> None:
     ):
         office.invite()
     office.invite()
-
-
-def test_secrets_are_for_their_owner_alone(office: Office) -> None:
-    code = office.invite()
-    folder = office.folder.path
-    for name in ("authority.key", "tls-ca.key", "state.sqlite"):
-        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
-    for path in folder.glob("state.sqlite-*"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with locked(office.folder.state, 0) as store:
-        shown = repr([store.invitations(), store.members(), store.newest(), office.folder])
-    assert code.secret.hex() not in shown
-    assert repr(code.secret)[2:-1] not in shown
-    assert "PrivateKey" not in shown
-
-
-@pytest.mark.parametrize("name", ["authority.key", "tls-ca.key"])
-def test_keys_that_others_can_read(office: Office, name: str) -> None:
-    (office.folder.path / name).chmod(0o640)
-    with pytest.raises(KeyFileError, match="can be read by others"):
-        open_folder(office.folder.path)
-
-
-def test_folders_that_are_none(office: Office, tmp_path: Path) -> None:
-    assert open_folder(office.folder.path).keys.public == office.public
-    with pytest.raises(ConfigurationError, match="sordino authority init"):
-        open_folder(tmp_path / "nowhere")
-    with pytest.raises(AuthorityError, match="is a study's folder"):
-        open_folder(tmp_path)
-    with pytest.raises(AuthorityError, match="never overwritten"):
-        write_folder(office.folder.path, office.folder.settings, office.folder.keys)
-    (office.folder.path / "authority.pub").write_text("00" * 32)
-    with pytest.raises(AuthorityError, match="public half"):
-        open_folder(office.folder.path)
-
-
-def test_a_store_of_another_authority(office: Office, tmp_path: Path) -> None:
-    other = make_office(tmp_path / "other")
-    (other.folder.path / "state.sqlite").replace(office.folder.path / "state.sqlite")
-    with pytest.raises(AuthorityError, match="written with other keys"):
-        office.attend()
-
-
-def test_looking_changes_nothing(office: Office) -> None:
-    requests = read_requests([participant(1).join(office.invite()), participant(2).renew()])
-    for _ in range(2):
-        with locked(office.folder.state, 0) as store:
-            roster = newest_roster(office.folder, store)
-            seen = {one.verdict for one in (look(office.folder, store, each, roster, NOW) for each in requests)}
-            assert seen == {"accept", "refuse"}
-            assert store.members() == []
-
-
-def test_codes_of_this_authority_can_be_typed(office: Office) -> None:
-    text = office.invite().to_text()
-    assert JoinCode.from_text(text).fingerprint == office.folder.keys.fingerprint
-    with pytest.raises(MistypedCode):
-        JoinCode.from_text(text[:-1] + ("0" if text[-1] != "0" else "1"))
