@@ -18,9 +18,13 @@ first() {
 }
 
 supervised() {
+    child=
+    asked=
+    # Before the process is there: who is signalled in between passes it on as soon as there is somebody to pass it to.
+    trap 'asked=yes; [ -z "$child" ] || kill -TERM "$child" 2> /dev/null || :' TERM INT
     "$@" &
     child=$!
-    trap 'kill -TERM "$child" 2> /dev/null' TERM INT
+    [ -z "$asked" ] || kill -TERM "$child" 2> /dev/null || :
     code=0
     wait "$child" || code=$?
     trap - TERM INT

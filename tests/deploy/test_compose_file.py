@@ -159,14 +159,22 @@ def test_a_setting_that_cant_be_is_not_tried_for_ever(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+SUPERVISED = ["sh", "-euc", f'. {ROOT}/deploy/supervised.sh; supervised sh -c "$1"', "sh"]
+
+
 def test_a_signal_reaches_what_is_supervised_and_its_code_is_kept() -> None:
     child = "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"
-    script = f'. {ROOT}/deploy/supervised.sh; supervised sh -c "{child}"'
-    with subprocess.Popen(["sh", "-euc", script], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([*SUPERVISED, child], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.terminate()
         assert process.wait(10) == 7
+
+
+def test_a_signal_that_comes_as_soon_as_the_process_runs_is_not_lost() -> None:
+    child = "trap 'exit 7' TERM; kill -TERM $PPID; while :; do sleep 0.05; done"
+    codes = [subprocess.run([*SUPERVISED, child], timeout=10, check=False).returncode for _ in range(20)]
+    assert codes == [7] * 20
 
 
 def healthcheck(kind: str, **environment: str) -> int:
