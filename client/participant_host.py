@@ -449,6 +449,10 @@ class ParticipantHost:
         check_roster_fits(plan, roster)
         check_roster(self._configuration, document, roster)
         await self._journal.accept_study(document.study, study_sha256, roster.version, roster.digest())
+        return self._kept(roster)
+
+    def _kept(self, roster: Roster) -> Roster:
+        """A roster that was verified, as it is held from here on."""
         return SharedRoster.of(roster) if len(self._participants) > 1 else roster
 
 

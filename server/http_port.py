@@ -30,7 +30,6 @@ from server.configuration import StudyConfiguration
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.study import Study
-from server.study_progress import FINISHED
 from wire.settings_file import split_address
 
 log = structlog.get_logger()
@@ -167,9 +166,7 @@ class HttpPort:
         failure = None if self._journal is None else self._journal.failure
         if failure is not None:
             return "the journal can't be written"  # the log says why, with its path
-        if self._stage != SERVING:
-            return f"the coordinator is {self._stage}"
-        return "the study is over" if self.metrics.progress.state == FINISHED else ""
+        return "" if self._stage == SERVING else f"the coordinator is {self._stage}"
 
     def readiness(self) -> dict[str, Any]:
         """The body of /readyz: counts, and nobody's name."""

@@ -120,6 +120,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_participant)
 
+    def all(self) -> list[Session]:
+        """Every open session."""
+        return list(self._by_participant.values())
+
     def get(self, participant: int) -> Session | None:
         """The participant's open session."""
         return self._by_participant.get(participant)
@@ -245,7 +249,7 @@ class Sessions:
 
     def close_all(self, message: bytes | None = None) -> None:
         """Say goodbye to everybody."""
-        for session in list(self._by_participant.values()):
+        for session in self.all():
             if message is not None:
                 session.send(message)
             session.close()

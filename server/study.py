@@ -33,6 +33,7 @@ from secagg.unmasking import Completed, Unmasking
 from server.charges import charge_of, count_row
 from server.configuration import StudyConfiguration
 from server.exclusions import Exclusions
+from server.farewell import Farewell
 from server.gathering import Gathering
 from server.journal import Journal
 from server.loop_lag import LoopLag
@@ -129,6 +130,7 @@ class Study:
         # A session can be opened while the other one is busy with a sum.
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
+        self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
         self._gathering = Gathering(
             plan=self._plan,
             membership=self._membership,
@@ -156,7 +158,8 @@ class Study:
     def welcome(self, session: Session) -> pb.Welcome:
         """What a new session is told."""
         number = self._membership.number(session.participant)
-        self._emit("participant_connected", participant=number, host=session.host)
+        if not self._finished:  # its events are over too
+            self._emit("participant_connected", participant=number, host=session.host)
         return pb.Welcome(
             session_token=session.token,
             study_sha256=self._study_sha256,
@@ -211,7 +214,7 @@ class Study:
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """A participant takes part from here on, or again."""
-        if session.ready:
+        if session.ready or self.farewell.answer(session):
             return
         self.sessions.set_ready(session)
         self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)
@@ -290,15 +293,12 @@ class Study:
         began = time.monotonic()
         figures = study_figures(self._configuration, self._document, self._parameters, self._membership)
         self._emit("study_started", address=address, task=self._task.name, **figures)
-        outcome = STOPPED
+        outcome, farewell = STOPPED, None
         sampler = asyncio.create_task(self._loop_lag.run())
         try:
             outcome = await self._rounds()
             farewell = assembled.message(study_end=pb.StudyEnd(reason=outcome))
-        except BaseException:
-            farewell = None  # stopped, not ended: participants come back when the same study is served again
-            raise
-        finally:
+        finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
             self._emit(
@@ -310,7 +310,10 @@ class Study:
                 delta=self._plan.delta,
                 wall_s=round(time.monotonic() - began, 2),
             )
-            self.sessions.close_all(farewell)
+            if farewell is None:
+                self.sessions.close_all()
+            else:
+                self.farewell.say(farewell)
         return Outcome(outcome, self._completed_rounds)
 
     async def _rounds(self) -> str:
@@ -401,7 +404,7 @@ class Study:
 
     async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
         round_, number = config.round, config.attempt
-        began = time.monotonic()
+        began, self.farewell.seen_running = time.monotonic(), True
         self._loop_lag.restart()
         model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)

@@ -15,6 +15,10 @@ STARTING, ENROLMENT, CONNECTING, LEARNING = "Starting", "Enrolment", "Connecting
 BETWEEN, PAUSING, FINISHED = "Between", "Pausing", "Finished"
 STATES: Final = (STARTING, ENROLMENT, CONNECTING, *PHASES, LEARNING, BETWEEN, PAUSING, FINISHED)
 """What a study does: the phases of the protocol, and what lies between them."""
+_WAITS: Final[Mapping[str, str]] = {
+    PAUSING: "the next round to be due",
+    FINISHED: "participants who haven't heard that the study is over",
+}
 
 
 @dataclass
@@ -56,10 +60,10 @@ class StudyProgress:
         if self.state == ENROLMENT:
             return f"people to enrol: {self.received} on the roster, {self.needed} needed"
         if self.state == CONNECTING:
-            return f"participants to connect: {self.received} connected, {self.needed} needed"
+            return f"the round's participants: {self.received} of {self.expected} are connected, {self.needed} needed"
         if self.state in PHASES:
             return f"answers: {self.received} of {self.expected} received, {self.needed} needed"
-        return "the next round to be due" if self.state == PAUSING else ""
+        return _WAITS.get(self.state, "")
 
     def _wait(self, state: str, received: int = 0, needed: int = 0, expected: int = 0) -> None:
         self.state, self.received, self.needed, self.expected = state, received, needed, expected

@@ -166,6 +166,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    each_verifies: Annotated[
+        bool | None,
+        typer.Option(
+            "--each-verifies",
+            help="Each participant verifies all signatures itself, as if it had a process of its own. By default those "
+            "of a process verify each one once, as with join.",
+            show_default=False,
+        ),
+    ] = None,
     max_p95: Annotated[
         float | None,
         typer.Option(
@@ -225,6 +234,7 @@ def run(
     signal.signal(signal.SIGTERM, _terminate)
     plain = {"clients": clients, "processes": processes, "dim": dim, "bits": bits, "rounds": rounds, "seed": seed}
     plain |= {"drop": drop, "at": at, "deadline": deadline, "resume": resume, "pause": pause, "noise": noise}
+    plain["each_verifies"] = each_verifies
     bounds = {"max_p95": max_p95, "min_completed": min_completed, "min_share": min_share, "max_rss": max_rss}
     bounds |= {"max_unplanned": max_unplanned, "noise_within": noise_within}
     faults = {"stragglers": stragglers, "link": link or None, "storm": storm or None, "crash": crash or None}

@@ -1,10 +1,11 @@
-"""A client process of a load test: many real participants that share nothing but code, journal and threads.
+"""A client process of a load test: many real participants, each with a connection of its own.
 
     python -m sordino.loadtest.client_process HOME BEHAVIOUR --end-with PID
 
 HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
-identity: its TLS channel, its study document, roster and models, fetched and verified by itself. What differs from
-deployment is the vector, which the parent can compute too, and that a participant leaves, is late, cheats or is away
+identity: its TLS channel, its study document, roster and models, fetched and verified by itself. They share journal,
+threads and, as the participants of one `sordino join` do, which of the others' signatures are valid; with
+``each_verifies`` not even that. What differs from deployment is the vector, which the parent can compute too, and that a participant leaves, is late, cheats or is away
 where the schedule says. Whose link is a bad one connects through a proxy in this process. SIGUSR1 brings the next
 storm. At its end the process leaves `CONNECTIONS_FILE` in its folder: what it was told when it could not connect.
 """
@@ -42,10 +43,12 @@ from client.participant import Participant, StudyTerms
 from client.participant_host import BAD_INPUT, JoinError, ParticipantHost, run_until_told
 from client.resuming import Line
 from client.settings import HostedParticipant, HostSettings
+from client.shared_roster import SharedRoster
 from client.unreachable import Trouble
 from learning.datasets import Dataset
 from secagg.client_phases import Masking
 from secagg.masking import choose_keystream
+from secagg.roster import Roster
 from sordino.loadtest.cheats import messages_of, upload_of
 from sordino.loadtest.faults import Delay, Storm
 from sordino.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
@@ -166,16 +169,23 @@ class LoadHost(ParticipantHost):
     """One participant with everything that is its own."""
 
     def __init__(
-        self, settings: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor, load: LoadOptions, me: int
+        self,
+        settings: HostSettings,
+        journal: ClientJournal,
+        executor: ThreadPoolExecutor,
+        load: LoadOptions,
+        me: int,
+        rosters: dict[bytes, SharedRoster],
     ) -> None:
         """
         Args:
             me: position on the roster.
+            rosters: of all hosts of the process, by digest.
 
         Raises:
             client.participant_host.JoinError: a key or the task can't be used.
         """
-        self.load, self.me = load, me
+        self.load, self.me, self._rosters = load, me, rosters
         self.cheat = load.cheaters().get(me)
         self.troubles: Counter[str] = Counter()
         """Why the coordinator couldn't be talked to -> how often."""
@@ -232,6 +242,11 @@ class LoadHost(ParticipantHost):
                 await self.cut()
                 raise
 
+    def _kept(self, roster: Roster) -> Roster:
+        if self.load.each_verifies:
+            return roster
+        return self._rosters.setdefault(roster.digest(), SharedRoster.of(roster))
+
     def _trouble(self, details: str, connected: bool) -> Trouble:
         trouble = super()._trouble(details, connected)
         self.troubles[trouble.words] += 1
@@ -265,6 +280,7 @@ class Company:
         self._ports: dict[int, int] = {}
         self._storms: list[Storm] = list(load.storms)
         self._hosts: list[LoadHost] = []
+        self._rosters: dict[bytes, SharedRoster] = {}
 
     async def stay(self) -> None:
         """As `stay_all`."""
@@ -274,7 +290,7 @@ class Company:
         # A signal that comes earlier is let go by `main`: nobody is connected then.
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
         self._hosts = [
-            LoadHost(self._settings_of(entry, who), self._journal, self._executor, self._load, who)
+            LoadHost(self._settings_of(entry, who), self._journal, self._executor, self._load, who, self._rosters)
             for who, entry in zip(me, self._settings.participants, strict=True)
         ]
         try:

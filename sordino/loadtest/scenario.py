@@ -30,6 +30,7 @@ _PLAIN: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
     "resume": ("resume_s", _NUMBER),
     "pause": ("pause_s", _NUMBER),
     "noise": ("noise", (bool,)),
+    "each_verifies": ("each_verifies", (bool,)),
     "max_p95": ("max_p95_s", _NUMBER),
     "min_completed": ("min_completed", (int,)),
     "min_share": ("min_share", _NUMBER),
@@ -64,7 +65,12 @@ def read_scenario(path: Path) -> dict[str, Any]:
         check_known(name, NAMES, str(path))
     if isinstance(table := values.get("availability"), dict) and table.get("trace"):
         values["availability"] = table | {"trace": str(path.parent / str(table["trace"]))}  # beside the scenario
-    return fields_of(values, str(path))
+    try:
+        return fields_of(values, str(path))
+    except Failure as error:
+        if error.message.startswith(str(path)):
+            raise
+        raise Failure(error.code, f"{path}: {error.message}", error.suggestion) from None
 
 
 def fields_of(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder
                     "phase": "Connecting",
                     "connected": 0,
                     "needed": 5,
-                    "waiting_for": "participants to connect: 0 connected, 5 needed",
+                    "waiting_for": "the round's participants: 0 of 7 are connected, 5 needed",
                 }
                 where.journal._store._connection.execute("PRAGMA query_only = 1")  # as a full disk: nothing is taken
                 async with asyncio.timeout(20):
