@@ -27,4 +27,4 @@ if [ -d "$home/coordinator" ]; then
     mv -T "$handed.coming" "$handed"
     rm -rf "$home/coordinator"
 fi
-supervised sordino authority run "$home" --every 1s --desk "$desk" --json
+supervised sordino authority run "$home" --every 1s --desk "$desk" ${DESK_PLACES:+--desk-places "$DESK_PLACES"} --json

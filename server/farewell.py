@@ -59,7 +59,7 @@ class Farewell:
         while left := sum(entries[place].identity not in self._told for place in awaited()):
             remaining_s = began + longest_s - time.monotonic()
             if remaining_s <= 0:
-                log.info("not everybody heard that the study is over; who comes when it is served again will", away=left)
+                log.info("not everybody heard that the study is over: serve it again and they can", away=left)
                 return
             if not announced:
                 announced = True

@@ -23,6 +23,7 @@ from wire.study import smallest_roster
 log = structlog.get_logger()
 
 ENROLMENT_INTERVAL_S: Final = 2.0
+UNCHANGED_S: Final = 60.0  # between two lines of the journal that say the same: it may wait for days
 ARRIVAL_S: Final = 10.0  # longest wait for stragglers when the quorum is there, before the first round
 RETURN_S: Final = 2.0  # and after an attempt that was aborted
 
@@ -61,16 +62,17 @@ class Gathering:
 
     async def enrolment(self, round_: int, attempt: int) -> None:
         """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
-        told_at, first = -ENROLMENT_INTERVAL_S, True
-        while self.enrolment_open and self.membership.missing():
-            if time.monotonic() - told_at >= ENROLMENT_INTERVAL_S:
-                told_at, here = time.monotonic(), len(self.membership.members())
+        told_at, told, first = -UNCHANGED_S, (0, 0), True
+        while self.enrolment_open and (missing := self.membership.missing()):
+            here = len(self.membership.members())
+            if time.monotonic() - told_at >= (UNCHANGED_S if (here, missing) == told else ENROLMENT_INTERVAL_S):
+                told_at, told = time.monotonic(), (here, missing)
                 self.emit(
                     "waiting_for_enrolment",
                     round=round_,
                     attempt=attempt,
                     received=here,
-                    needed=here + self.membership.missing(),
+                    needed=here + missing,
                     roster_version=self.membership.roster.version,
                     first=first,
                 )

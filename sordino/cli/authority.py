@@ -33,6 +33,7 @@ app = verb_group(
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SOON_S: Final = 0.3
+_BETTER: Final = "that is over: it goes on"
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -458,7 +459,7 @@ def run(
             except (LinkError, AuthorityError, StorageError) as error:  # all of them can pass
                 visit, trouble = Visit(), str(error)
             if trouble != told:
-                _say(as_json, trouble or "it goes on", error=bool(trouble))
+                _say(as_json, trouble or _BETTER, error=bool(trouble))
                 told = trouble
             _tell_visit(visit, as_json)
             _rest(stop, pause, at_desk)

@@ -248,7 +248,8 @@ def run(
     )):
         raise Failure(
             ExitCode.INPUT,
-            "--yes, --name, --task, --ledger and the options of the data go with --code or --desk; else see host.toml.",
+            "--yes, --name, --task, --ledger and the options of the data are for joining, with --code or --desk. Add "
+            "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says.",
         )
     _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=service)
 

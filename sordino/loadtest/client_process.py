@@ -5,9 +5,10 @@
 HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
 identity: its TLS channel, its study document, roster and models, fetched and verified by itself. They share journal,
 threads and, as the participants of one `sordino join` do, which of the others' signatures are valid; with
-``each_verifies`` not even that. What differs from deployment is the vector, which the parent can compute too, and that a participant leaves, is late, cheats or is away
-where the schedule says. Whose link is a bad one connects through a proxy in this process. SIGUSR1 brings the next
-storm. At its end the process leaves `CONNECTIONS_FILE` in its folder: what it was told when it could not connect.
+``each_verifies`` not even that. What differs from deployment is the vector, which the parent can compute too, and that
+a participant leaves, is late, cheats or is away where the schedule says. Whose link is a bad one connects through a
+proxy in this process. SIGUSR1 brings the next storm. At its end the process leaves `CONNECTIONS_FILE` in its folder:
+what it was told when it could not connect.
 """
 
 from __future__ import annotations

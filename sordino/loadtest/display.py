@@ -233,7 +233,7 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
         if one["seconds"] is not None:
             lines.append(f"{when}, all back after {one['seconds']:.1f} s, {one['server_cpu_s']:.1f} s CPU")
         elif not one["lost"]:
-            lines.append(when)
+            lines.append(f"{when}: no connection broke over it")
         else:
             lines.append(f"{when}, {one['back']} of them came back")
     if cheats["participants"]:

@@ -22,6 +22,8 @@ class Recovery:
         at: seconds since the epoch.
         struck: whose connections it took, of those connected then.
         cpu_before_s: what the coordinator had used.
+        seconds, cpu_s: until everybody was back, and the coordinator's in them; None where they aren't all back, or no
+            connection broke (``lost`` is empty), as over a black hole that is shorter than the keepalive's patience.
     """
 
     what: str

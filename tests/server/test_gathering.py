@@ -97,3 +97,37 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     _, ready = asyncio.run(gathering.gather(2, 1)) or (None, frozenset())
     assert len(ready) == 5
     assert resume_s <= clock[0] - 1000.0 < resume_s + 1
+
+
+def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line lies in the journal for good: only what is new is said at once."""
+    clock, said = [1000.0], list[tuple[float, int]]()
+    monkeypatch.setattr(server.gathering, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def changed(longest_s: float) -> None:
+        clock[0] += longest_s
+
+    async def use_offered() -> bool:
+        return False
+
+    gathering = Gathering(
+        plan=SimpleNamespace(quorum=5, sampling="none"),  # type: ignore[arg-type]
+        membership=SimpleNamespace(  # type: ignore[arg-type]
+            members=lambda: frozenset(range(5 if clock[0] < 4600 else 6)),
+            missing=lambda: 3 if clock[0] < 4600 else 2 if clock[0] < 4700 else 0,
+            roster=SimpleNamespace(version=1),
+        ),
+        sessions=None,  # type: ignore[arg-type]
+        loop_lag=None,  # type: ignore[arg-type]
+        connect_s=60.0,
+        pause_s=0.0,
+        resume_s=0.0,
+        enrolment_open=True,
+        emit=lambda *_, received, **__: said.append((clock[0], received)),
+        configure=None,  # type: ignore[arg-type]
+        use_offered=use_offered,
+    )
+    monkeypatch.setattr(gathering, "_changed", changed)
+    asyncio.run(gathering.enrolment(1, 1))
+    assert [received for _, received in said] == [5] * 60 + [6] * 2
+    assert said[60][0] == 4600.0

@@ -202,7 +202,7 @@ def test_every_option_of_the_command_has_a_name_in_a_scenario(run: Run) -> None:
     fields = {field.name for field in dataclasses.fields(LoadOptions)} - {"out", "began_at"}
     values: dict[str, Any] = {"crash": [1], "link": ["share=0.1"], "storm": ["round=1"], "cheats": "share=0.1"}
     values |= {"stragglers": "share=0.1", "availability": "online_s=1,offline_s=1"}
-    values |= {"noise": True, "at": "any", "drop_style": "silent"}
+    values |= {"noise": True, "each_verifies": True, "at": "any", "drop_style": "silent"}
     assert set(fields_of({name: values.get(name, 1) for name in NAMES}, "here")) == fields
 
 
@@ -227,6 +227,7 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
     with pytest.raises(Failure, match=words) as failure:
         read_scenario(tmp_path / "s.toml")
     assert failure.value.code is ExitCode.INPUT
+    assert str(tmp_path / "s.toml") in failure.value.message
 
 
 @pytest.mark.parametrize(
@@ -397,7 +398,8 @@ def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, An
 def test_the_last_lines_tell_of_every_fault() -> None:
     result = result_of(attempt_events(1))
     recovery = Recovery("crash", 1, 1.0, frozenset({1}), 0.0).to_json() | {"seconds": 2.0, "server_cpu_s": 1.0}
-    result["disturbances"] = [recovery, recovery | {"what": "storm", "seconds": None, "lost": 1}]
+    storm = recovery | {"what": "storm", "seconds": None}
+    result["disturbances"] = [recovery, storm | {"lost": 1}, storm | {"round": 2}]
     result["noise"] = {"ratio": 1.0, "ratio_stderr": 0.01, "least_above_plan": 1.2}
     result["late_answers"], result["resumed"] = 7, 5
     result["drops"] = result["drops"] | {"by_cause": {"link": 2}}
@@ -408,6 +410,7 @@ def test_the_last_lines_tell_of_every_fault() -> None:
         "5 broke and went on",
         "crash round 1: 1 connected, 0 lost, all back after 2.0 s",
         "storm round 1: 1 connected, 1 lost, 0 of them came back",
+        "storm round 2: 1 connected, 0 lost: no connection broke over it",
         "2 have a bad link",
         "cheats 2, of them 0 excluded",
         "noise 1.0000 times",

@@ -1,0 +1,96 @@
+"""Whoever was away when a study ended hears of it on coming back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from server.study import ROUNDS_DONE
+from tests.server.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("farewell") / "study", rounds=1)
+
+
+async def played(folder: Path, state: Path, away: int) -> None:
+    """The whole study, with all but the last ``away`` participants."""
+    async with coordinator(folder, state, deadlines={"connect_s": 1.0}) as where:
+        peers = [Peer(where, identity) for identity in identities(folder)[: PARTICIPANTS - away]]
+        await asyncio.gather(*(peer.connect() for peer in peers))
+        playing = asyncio.gather(*(peer.play() for peer in peers))
+        where.start()
+        assert (await where.finish()).reason == ROUNDS_DONE
+        assert await playing == [ROUNDS_DONE] * len(peers)
+        await where.study.farewell.wait()  # nobody's connection broke: nobody is waited for
+        await asyncio.gather(*(peer.close() for peer in peers))
+
+
+async def heard(peer: Peer) -> str | None:
+    async with asyncio.timeout(PATIENCE_S):
+        await peer.connect()
+        reason = await peer.play()
+    await peer.close()
+    return reason
+
+
+def test_a_study_that_is_over_and_served_again_tells_who_was_away(folder: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        state = tmp_path / "state.sqlite"
+        await played(folder, state, away=1)
+        async with coordinator(folder, state) as where:
+            where.start()
+            assert (await where.finish()).reason == ROUNDS_DONE
+            waiting = asyncio.create_task(where.study.farewell.wait())
+            *others, away = [Peer(where, identity) for identity in identities(folder)]
+            assert await heard(away) == ROUNDS_DONE
+            assert not waiting.done()  # the others may come as well: this process can't know whom the last one told
+            assert await heard(away) == ROUNDS_DONE  # and so may she, again
+            assert await asyncio.gather(*map(heard, others)) == [ROUNDS_DONE] * len(others)
+            async with asyncio.timeout(PATIENCE_S):
+                await waiting
+            assert not where.of("participant_connected")  # the study's events have ended
+
+    asyncio.run(scenario())
+
+
+def test_who_never_comes_is_waited_for_only_so_long(folder: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        state = tmp_path / "state.sqlite"
+        await played(folder, state, away=0)
+        async with coordinator(folder, state, deadlines={"connect_s": 0.5}) as where:
+            where.start()
+            await where.finish()
+            began = asyncio.get_running_loop().time()
+            await where.study.farewell.wait()
+            assert asyncio.get_running_loop().time() - began >= 0.5
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(
+            folder, tmp_path / "state.sqlite", deadlines={"connect_s": 1.0, "resume_s": PATIENCE_S}
+        ) as where:
+            *peers, late = [Peer(where, identity) for identity in identities(folder)]
+            await asyncio.gather(*(peer.connect() for peer in (*peers, late)))
+            await late.close()
+            await where.wait_for("participant_lost")
+            late.session = late.channel = None
+            playing = asyncio.gather(*(peer.play() for peer in peers))
+            where.start()
+            assert (await where.finish()).reason == ROUNDS_DONE
+            waiting = asyncio.create_task(where.study.farewell.wait())
+            assert await playing == [ROUNDS_DONE] * len(peers)
+            await asyncio.gather(*(peer.close() for peer in peers))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            assert await heard(late) == ROUNDS_DONE
+            async with asyncio.timeout(PATIENCE_S):
+                await waiting
+
+    asyncio.run(scenario())
