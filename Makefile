@@ -101,7 +101,7 @@ load-short: .venv-demo/.stamp ## every scenario of bench/scenarios with 24 parti
 			--dim 10000 $(LOAD_ARGS) || exit 1; \
 	done
 
-load-tables: .venv-demo/.stamp ## completed rounds and times for 5 to 30 % leaving at each phase, both ways (twenty minutes)
+load-tables: .venv-demo/.stamp ## completed rounds and times for 5 to 30 % leaving at each phase, both ways (nine minutes)
 	@.venv-demo/bin/python -m sordino loadtest --sweep --drop-style both --clients 50 --rounds 3 --deadline 5 $(LOAD_ARGS)
 
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out

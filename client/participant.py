@@ -460,7 +460,7 @@ class Participant:
 
     async def _upload(self, session: Line, attempt: _Attempt) -> None:
         packed = attempt.packed
-        if packed is None or attempt.offset >= len(packed):
+        if packed is None or attempt.offset > len(packed):  # all of it can have arrived but its end
             raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
         if await session.upload(packed, attempt.offset):
             attempt.packed = None

@@ -27,7 +27,8 @@ from wire.chunks import frame
 
 SAID = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 TOLD = ("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request")
-MOMENTS = (*SAID, "upload", *TOLD)  # one in each round
+ARRIVED = "all of an upload but its end"
+MOMENTS = (*SAID, "upload", ARRIVED, *TOLD)  # one in each round
 PIECE = 64  # of a vector, so that it has many
 
 
@@ -83,10 +84,16 @@ class Breaks:
             await finish(round_, number, attempt, completed, began)
 
         async def on_upload(session: Any, chunks: Any) -> bytes:
+            round_, uploads = study._attempt.config.round, study._attempt._uploads
+            doomed = self.at.get(round_) == ARRIVED and round_ not in self.done
+
             async def watched() -> AsyncIterator[bytes]:
                 async for one in chunks:
                     yield one
-                    self.reach(study._attempt.config.round, "upload")
+                    self.reach(round_, "upload")
+                    if doomed and len(uploads._offers[session.participant].staged) == uploads.size:
+                        self.reach(round_, ARRIVED)
+                        await asyncio.Event().wait()  # its end is lost, and gRPC cancels the call
 
             return await upload(session, watched())
 
