@@ -322,7 +322,10 @@ class _Connection(H11Protocol):
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:  # a name that can't be asked for, such as a..b, is none of this machine's
+        raise OSError(f"{host} is no host's name") from error
     [family, _, _, _, address] = next((one for one in found if one[0] == family), found[0])
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:

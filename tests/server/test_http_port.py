@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import signal
 import socket
 import time
@@ -60,8 +61,8 @@ def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder
                 assert body == {
                     "ready": True,
                     "study": "seven",
-                    "round": 0,
-                    "attempt": 0,
+                    "round": 1,
+                    "attempt": 1,
                     "phase": "Connecting",
                     "connected": 0,
                     "needed": 5,
@@ -261,13 +262,22 @@ def test_many_who_ask_at_once_share_one_rendering(study_folder: Path, monkeypatc
 def test_a_port_in_use_ends_the_start_with_a_sentence(study_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        configuration = quietly(study_folder)
-        table = configuration.coordinator.model_copy(update={"http_listen": taken})
-        configuration = configuration.model_copy(update={"coordinator": table})
-        says = f"can't listen on {taken}.*change coordinator.http_listen"
-        with pytest.raises(process.StartError, match=says) as told:
-            asyncio.run(process._serve(configuration, None, None, HttpPort(configuration)))  # type: ignore[arg-type]
-        assert told.value.exit_code == process.NETWORK
+        says_where_it_cant_listen(study_folder, taken)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "."], ids=len)
+def test_a_name_that_no_host_can_have_ends_the_start_with_the_same_sentence(study_folder: Path, host: str) -> None:
+    says_where_it_cant_listen(study_folder, f"{host}:9464")
+
+
+def says_where_it_cant_listen(study_folder: Path, address: str) -> None:
+    configuration = quietly(study_folder)
+    table = configuration.coordinator.model_copy(update={"http_listen": address})
+    configuration = configuration.model_copy(update={"coordinator": table})
+    says = f"can't listen on {re.escape(address)}: .*change coordinator.http_listen"
+    with pytest.raises(process.StartError, match=says) as told:
+        asyncio.run(process._serve(configuration, None, None, HttpPort(configuration)))  # type: ignore[arg-type]
+    assert told.value.exit_code == process.NETWORK
 
 
 def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
