@@ -37,7 +37,7 @@ VALID_S: Final = 600.0
 """How long a code of the desk is good: until the authority has seen the request, which takes a second."""
 BETWEEN_CODES_S: Final = 0.2
 """After each question for a code, answered with one or not: each takes the lock under which requests are judged."""
-STATES_A_SECOND, MOST_STATES_AT_ONCE = 20.0, 40
+STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE = 20.0, 40
 """Questions that are answered, of all visitors together: each one takes that lock too."""
 BETWEEN_VISITORS_S: Final = 0.005
 BUSY_S: Final = 20.0
@@ -80,7 +80,8 @@ class Desk:
             )
         self._folder, self._path, self._tell = folder, path, tell
         self._places, self._clock, self._random_bytes = places, clock, random_bytes
-        self._asking, self._states, self._states_at = threading.Lock(), float(MOST_STATES_AT_ONCE), time.monotonic()
+        self._asking, self._answers_left = threading.Lock(), float(MOST_STANDINGS_AT_ONCE)
+        self._counted_at = time.monotonic()
         self._handing_out, self._last = threading.Lock(), -BUSY_S
         self._visitors = threading.BoundedSemaphore(MOST_VISITORS)
         self._closed, self._refused = threading.Event(), ""
@@ -129,7 +130,7 @@ class Desk:
                 visitor.settimeout(ASKS_S)
                 asked = _read_line(visitor)
                 if asked.get("want") == "state":
-                    _write_line(visitor, self._state(asked))
+                    _write_line(visitor, self._standing(asked))
                 elif asked == {"want": "code"}:
                     self._give_code(visitor)
                 else:
@@ -139,7 +140,7 @@ class Desk:
         finally:
             self._visitors.release()
 
-    def _state(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _standing(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Whether an identity is a member, was revoked, or is unknown here, signed.
 
         Raises:
@@ -155,18 +156,18 @@ class Desk:
                 member = store.member(identity)
         except (AuthorityError, StorageError) as error:
             return {"refused": str(error)}
-        state = "unknown" if member is None else "member" if member.revoked is None else "revoked"
-        signature = keys.signing.sign(standing_statement(study, identity, state, nonce))
-        return {"state": state, "signature": signature.hex()}
+        standing = "unknown" if member is None else "member" if member.revoked is None else "revoked"
+        signature = keys.signing.sign(standing_statement(study, identity, standing, nonce))
+        return {"state": standing, "signature": signature.hex()}
 
     def _may_ask(self) -> bool:
         with self._asking:
             now = time.monotonic()
-            rested = (now - self._states_at) * STATES_A_SECOND
-            self._states, self._states_at = min(MOST_STATES_AT_ONCE, self._states + rested), now
-            if self._states < 1:
+            rested = (now - self._counted_at) * STANDINGS_A_SECOND
+            self._answers_left, self._counted_at = min(MOST_STANDINGS_AT_ONCE, self._answers_left + rested), now
+            if self._answers_left < 1:
                 return False
-            self._states -= 1
+            self._answers_left -= 1
             return True
 
     def _give_code(self, visitor: socket.socket) -> None:

@@ -230,7 +230,7 @@ def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
 
 
 def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "STATES_A_SECOND", 0.001)
+    monkeypatch.setattr(desk_module, "STANDINGS_A_SECOND", 0.001)
     alice, opened, real = participant(1), [0], desk_module.locked
 
     def counted(*args: Any) -> Any:
@@ -238,9 +238,9 @@ def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, mo
         return real(*args)
 
     monkeypatch.setattr(desk_module, "locked", counted)
-    answers = [front.state(alice) for _ in range(desk_module.MOST_STATES_AT_ONCE + 10)]
-    assert answers == ["unknown"] * desk_module.MOST_STATES_AT_ONCE + [None] * 10
-    assert opened[0] == desk_module.MOST_STATES_AT_ONCE
+    answers = [front.state(alice) for _ in range(desk_module.MOST_STANDINGS_AT_ONCE + 10)]
+    assert answers == ["unknown"] * desk_module.MOST_STANDINGS_AT_ONCE + [None] * 10
+    assert opened[0] == desk_module.MOST_STANDINGS_AT_ONCE
     monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.1)  # who asks for a code that isn't there waits, as for one
     front.code()
     front.code()
