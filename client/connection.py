@@ -115,6 +115,7 @@ class Session:
         except grpc.aio.AioRpcError as error:
             end = error
         self._ended.set()
+        self._read_so_far.set()
         await self._incoming.put(end)
 
     async def breaks(self, within_s: float) -> bool:
@@ -132,6 +133,8 @@ class Session:
         """
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            if self._ended.is_set():  # what it ended with is for whoever reads, perhaps only after a long training
+                await asyncio.Event().wait()
             self._read_so_far.clear()
             await self.send(pb.ParticipantMessage(heartbeat=pb.Heartbeat()))
             async with asyncio.timeout(HEARTBEAT_ANSWER_S):

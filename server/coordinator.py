@@ -263,9 +263,10 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
     try:
         outcome = await run
-        run = asyncio.create_task(study.farewell.wait())  # which a signal ends as well
-        with contextlib.suppress(asyncio.CancelledError):
-            await run
+        if not stopped:
+            run = asyncio.create_task(study.farewell.wait())  # which a signal ends as well
+            with contextlib.suppress(asyncio.CancelledError):
+                await run
         # Whoever still writes when the connection closes loses what it hasn't read, and with it that this is the end.
         await asyncio.sleep(LINGER_S)
         return EXIT_CODES.get(outcome.reason, FAILED)

@@ -64,6 +64,7 @@ class Gathering:
         """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
         told_at, told, first = -UNCHANGED_S, (0, 0), True
         while self.enrolment_open and (missing := self.membership.missing()):
+            self.sessions.changed.clear()  # what changes from here on ends the next wait
             here = len(self.membership.members())
             if time.monotonic() - told_at >= (UNCHANGED_S if (here, missing) == told else ENROLMENT_INTERVAL_S):
                 told_at, told = time.monotonic(), (here, missing)
@@ -101,6 +102,7 @@ class Gathering:
         told_at = -PROGRESS_INTERVAL_S
         self.loop_lag.restart()
         while True:
+            self.sessions.changed.clear()  # as above
             invited = self.membership.members() & config.invited
             ready = self.sessions.ready() & invited
             now = time.monotonic()
@@ -124,6 +126,8 @@ class Gathering:
                 told_at = now
                 self.emit(
                     "waiting_for_participants",
+                    round=round_,
+                    attempt=attempt,
                     received=len(ready),
                     needed=quorum,
                     expected=len(invited),
@@ -133,7 +137,6 @@ class Gathering:
 
     async def _changed(self, longest_s: float) -> None:
         """Until a session or the roster changes."""
-        self.sessions.changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 await self.sessions.changed.wait()

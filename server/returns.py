@@ -44,6 +44,6 @@ class Returns:
         elif attempt is not None:
             attempt.returned(session, None)
         completed = number == self._completed
-        reason = "" if completed else "left out: the attempt went on without it"
+        reason = "" if completed else "the attempt is over, or went on without it"
         end = pb.RoundEnd(round=resume.round, attempt=resume.attempt, completed=completed, reason=reason)
         session.send(assembled.message(round_end=end))

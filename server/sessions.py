@@ -106,7 +106,7 @@ class Sessions:
     """All open sessions, by participant and by token."""
 
     def __init__(self, study: str, roster: Roster, on_lost: Callable[[Session, str], None]) -> None:
-        """Args: on_lost is told of a session that ended, with the reason, unless a newer one replaced it."""
+        """Args: on_lost is told of a session that ended, with the reason, `REPLACED` if a newer one took its place."""
         self._study, self._roster, self._on_lost = study, roster, on_lost
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}

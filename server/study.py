@@ -330,6 +330,7 @@ class Study:
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
             if self._account.would_exceed():
                 return False
+            self.farewell.rounds_were_left = True
             if self._between_attempts is not None:
                 self._between_attempts()
             # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one.
@@ -404,7 +405,7 @@ class Study:
 
     async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
         round_, number = config.round, config.attempt
-        began, self.farewell.seen_running = time.monotonic(), True
+        began = time.monotonic()
         self._loop_lag.restart()
         model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)
@@ -428,6 +429,7 @@ class Study:
             self._configuration.deadlines.resume_s,
         )
         self._attempt = attempt  # from here on it is told of sessions that end
+        aborted = ""
         try:
             await self._journal.begin_attempt(round_, number)
             absent = sorted(map(self._membership.number, config.invited - cohort))
@@ -445,12 +447,14 @@ class Study:
                 needed=error.needed,
                 loop_lag_ms=self._loop_lag.figures(),
             )
-            await self._exclusions.after(attempt)
-            await self._round_end(cohort, round_, number, False, f"aborted: {error.phase}")
-            return False
+            aborted = f"aborted: {error.phase}"
         finally:
-            self._attempt = None
+            self._attempt = None  # whoever comes back from here on is told at once that it is over
             self._returns.after(attempt, completed=False)
+        if aborted:
+            await self._exclusions.after(attempt)
+            await self._round_end(cohort, round_, number, False, aborted)
+            return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
         await self._finish(round_, number, attempt, completed, began)

@@ -17,6 +17,8 @@ from wire.chunks import InvalidChunk, unframe
 
 MOST_STREAMS: Final = 16
 """In which one vector may arrive, where connections break."""
+_LEFT: Final = "the participant left the attempt during its upload"
+_ELSEWHERE: Final = "the upload goes on in another stream"
 
 
 class UploadRefused(Exception):
@@ -189,7 +191,7 @@ class Uploads:
             raise
         finally:
             if offer.stream is me:
-                offer.stream = offer.patience = None
+                offer.stream = None
         if not offer.granted:
             raise UploadRefused(_LEFT)
         offer.complete, offer.staged = True, bytearray()
@@ -199,17 +201,24 @@ class Uploads:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         try:
-            async with asyncio.timeout_at(min(arrived + self.stall_s, self._latest(offer))) as offer.patience:
-                async for message in chunks:
+            async with asyncio.timeout_at(min(arrived + self.stall_s, self._latest(offer))) as patience:
+                offer.patience = patience
+                try:
+                    async for message in chunks:  # one that was here already comes before any hurry
+                        if offer.stream is not me:
+                            raise UnexpectedUpload(_ELSEWHERE)
+                        if not offer.granted:
+                            raise UploadRefused(_LEFT)
+                        arrived = loop.time()
+                        staged += unframe(message)
+                        patience.reschedule(min(arrived + self.stall_s, self._latest(offer)))
+                        if len(staged) > self.size:
+                            raise MalformedUpload(f"the vector is longer than {self.size} bytes")
                     if offer.stream is not me:
                         raise UnexpectedUpload(_ELSEWHERE)
-                    arrived = loop.time()
-                    staged += unframe(message)
-                    offer.patience.reschedule(min(arrived + self.stall_s, self._latest(offer)))
-                    if len(staged) > self.size:
-                        raise MalformedUpload(f"the vector is longer than {self.size} bytes")
-                if offer.stream is not me:
-                    raise UnexpectedUpload(_ELSEWHERE)
+                finally:
+                    if offer.patience is patience:  # it can't be rescheduled once it has ended
+                        offer.patience = None
         except TimeoutError as error:
             if offer.stream is not me:
                 raise UnexpectedUpload(_ELSEWHERE) from error
@@ -219,11 +228,8 @@ class Uploads:
             raise MalformedUpload(str(error)) from error
 
 
-_LEFT: Final = "the participant left the attempt during its upload"
-_ELSEWHERE: Final = "the upload goes on in another stream"
-
-
 def _hurry(offer: Offer) -> None:
     """Whoever reads its stream stops waiting for more."""
-    if offer.patience is not None and not offer.patience.expired():
-        offer.patience.reschedule(asyncio.get_running_loop().time())
+    patience, offer.patience = offer.patience, None
+    if patience is not None and not patience.expired():
+        patience.reschedule(asyncio.get_running_loop().time())

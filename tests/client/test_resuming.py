@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from host_in_process import Story, host, play, record, settings_of
@@ -342,6 +343,38 @@ def test_what_there_was_no_room_for_has_not_been_heard() -> None:
         assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
 
     asyncio.run(scenario())
+
+
+def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator has ended by then, and answers no heartbeat: that is not what the session ended with."""
+    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
+    told: list[Any] = [
+        pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=1)),
+        pb.CoordinatorMessage(study_end=pb.StudyEnd(reason="rounds done")),
+        grpc.aio.EOF,
+    ]
+
+    async def read() -> Any:
+        await asyncio.sleep(0)
+        return told.pop(0)
+
+    async def write(_: pb.ParticipantMessage) -> None: ...
+
+    async def training(*_: Any) -> Any:
+        await asyncio.sleep(0.5)
+
+    async def scenario() -> None:
+        participant: Any = object.__new__(client.participant.Participant)
+        participant._inbox, participant._line, participant._attempt = asyncio.Queue(2), Line(), None
+        participant._worker = participant._terms = participant._lines = None
+        participant.may_begin, participant._guarded = lambda: True, training
+        call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
+        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+        assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"
+        await participant.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

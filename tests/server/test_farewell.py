@@ -6,9 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
 
-from server.study import ROUNDS_DONE
-from tests.server.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
+from client.connection import open_session
+from server.study import ABORTED, ROUNDS_DONE
+from wire import coordinator_pb2 as pb
 
 
 @pytest.fixture(scope="module")
@@ -92,5 +94,65 @@ def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, tmp_pat
             assert await heard(late) == ROUNDS_DONE
             async with asyncio.timeout(PATIENCE_S):
                 await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path, tmp_path: Path) -> None:
+    """Served again it tries its rounds again: nobody is waited for to be told otherwise."""
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"connect_s": 0.1}) as where:
+            where.start()
+            assert (await where.finish()).reason == ABORTED
+            where.study.farewell._deadlines = where.study.farewell._deadlines.model_copy(update={"connect_s": 3600.0})
+            async with asyncio.timeout(PATIENCE_S):
+                await where.study.farewell.wait()
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, tmp_path: Path) -> None:
+    """Its place in the telling may be over already, and nobody answers for the attempt any more."""
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"resume_s": 3600.0}) as where:
+            peers = [Peer(where, identity) for identity in identities(folder)[:5]]
+            telling, told = asyncio.Event(), asyncio.Event()
+
+            async def held(_: object) -> None:
+                telling.set()
+                await told.wait()
+
+            where.study._exclusions.after = held  # type: ignore[method-assign]
+            for peer in peers[:3]:
+                peer.twists["share_keys"] = lambda peer, _: [
+                    pb.ParticipantMessage(
+                        refusal=pb.Refusal(
+                            round=peer.number[0], attempt=peer.number[1], code=pb.REFUSAL_CODE_LOCAL_FAILURE
+                        )
+                    )
+                ]
+            await asyncio.gather(*(peer.connect() for peer in peers))
+            playing = [asyncio.create_task(peer.play()) for peer in peers]
+            where.start()
+            async with asyncio.timeout(PATIENCE_S):
+                await telling.wait()
+            late = peers[4]
+            playing.pop().cancel()
+            assert late.channel is not None
+            late.session = await open_session(late.channel, late.identity, "seven")
+            resume = pb.Resume(round=late.number[0], attempt=late.number[1], received=2)
+            await late.session.send(pb.ParticipantMessage(ready=pb.Ready(resume=resume)))
+            async with asyncio.timeout(PATIENCE_S):
+                async for message in late.session.messages():
+                    if message.WhichOneof("message") == "round_end":
+                        break
+            assert (message.round_end.round, message.round_end.completed) == (1, False)
+            told.set()
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+            await asyncio.gather(*(peer.close() for peer in peers))
 
     asyncio.run(scenario())

@@ -117,7 +117,7 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
             missing=lambda: 3 if clock[0] < 4600 else 2 if clock[0] < 4700 else 0,
             roster=SimpleNamespace(version=1),
         ),
-        sessions=None,  # type: ignore[arg-type]
+        sessions=SimpleNamespace(changed=asyncio.Event()),  # type: ignore[arg-type]
         loop_lag=None,  # type: ignore[arg-type]
         connect_s=60.0,
         pause_s=0.0,

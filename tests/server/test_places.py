@@ -438,6 +438,53 @@ def test_an_upload_goes_on_where_it_broke_off() -> None:
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
+async def waiting(chunks: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        yield frame(await chunks.get())
+
+
+@pytest.mark.parametrize("end", ["a chunk that was here already", "a call that gRPC cancels"])
+def test_a_stream_that_ends_before_it_is_hurried_leaves_nothing_behind(end: str) -> None:
+    """Else whoever comes back a second time, or leaves, would end the coordinator: its clock has stopped by then."""
+
+    async def scenario() -> None:
+        made, _ = uploads()
+        arriving = asyncio.Queue[bytes]()
+        old = asyncio.create_task(made.stage(0, waiting(arriving)))
+        arriving.put_nowait(bytes(100))
+        await asyncio.sleep(0.01)
+        if end == "a call that gRPC cancels":
+            old.cancel()
+        else:
+            arriving.put_nowait(bytes(100))
+        assert made.again(0) == 100
+        await asyncio.gather(old, return_exceptions=True)
+        assert made.again(0) == 100
+        made.forget(0)
+        made.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_who_left_is_read_no_further() -> None:
+    """Its credit is another's by now, and credits are what bounds the memory for vectors."""
+
+    async def scenario() -> None:
+        made, granted = uploads()
+        made.offer(1, bytes(32), bytes(64))
+        arriving = asyncio.Queue[bytes]()
+        reading = asyncio.create_task(made.stage(0, waiting(arriving)))
+        arriving.put_nowait(bytes(100))
+        await asyncio.sleep(0.01)
+        arriving.put_nowait(bytes(100))  # it is here before the hurry
+        made.forget(0)
+        assert granted == [0, 1]
+        with pytest.raises(UploadRefused, match="left the attempt"):
+            await reading
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
 def test_an_upload_is_not_begun_for_ever() -> None:
     async def scenario() -> None:
         made, _ = uploads()
