@@ -137,8 +137,12 @@ class Session:
                 await asyncio.Event().wait()
             self._read_so_far.clear()
             await self.send(pb.ParticipantMessage(heartbeat=pb.Heartbeat()))
-            async with asyncio.timeout(HEARTBEAT_ANSWER_S):
-                await self._read_so_far.wait()
+            try:
+                async with asyncio.timeout(HEARTBEAT_ANSWER_S):
+                    await self._read_so_far.wait()
+            except TimeoutError:
+                if not self._incoming.full():  # else its answer waits behind what isn't handled yet
+                    raise
 
     async def leave(self) -> None:
         """Tell the coordinator that this participant is stopped, so that nobody waits for it."""

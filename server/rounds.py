@@ -285,8 +285,8 @@ class Attempt:
         masked, shares = await self._compute(share.close)
 
         await self._outgoing.each(shares, lambda one: assembled.neighbour_shares(round_, attempt, one))
-        # The ciphertexts hold both kinds of share: they go once everybody has answered, for until then somebody may come
-        # back who lacks hers (decision 0012), and so do the paths.
+        # The ciphertexts hold both kinds of share: they go once everybody has answered, for until then somebody may
+        # come back who lacks hers (decision 0012), and so do the paths.
         del shares
         await self._collect(
             Step(

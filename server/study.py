@@ -214,7 +214,10 @@ class Study:
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """A participant takes part from here on, or again."""
-        if session.ready or self.farewell.answer(session):
+        if session.ready:
+            return
+        self._returns.prove(session, self._attempt)
+        if self.farewell.answer(session):
             return
         self.sessions.set_ready(session)
         self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)

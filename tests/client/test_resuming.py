@@ -377,6 +377,28 @@ def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.M
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
+def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a long training more is said than there is room for; the coordinator lives."""
+    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
+
+    async def read() -> Any:
+        await asyncio.sleep(0)
+        return pb.CoordinatorMessage(round_end=pb.RoundEnd(round=1, attempt=1))
+
+    async def write(_: pb.ParticipantMessage) -> None: ...
+
+    async def scenario() -> None:
+        call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
+        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+        beating = asyncio.create_task(session.beat())
+        assert not (await asyncio.wait({beating}, timeout=0.5))[0]
+        beating.cancel()
+        session.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.2)

@@ -20,6 +20,7 @@ from server import service
 from server.coordinator import SERVER_OPTIONS
 from server.outgoing import Outgoing
 from server.places import MOST_RETURNS, MOST_UNREAD, Places
+from server.returns import MOST_PROOFS, Returns
 from server.rounds import Attempt
 from server.sessions import Session, Sessions
 from server.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
@@ -218,6 +219,54 @@ def test_a_proof_is_told_to_who_comes_back_for_it(tmp_path: Path) -> None:
 
     Slow.go = asyncio.Event()
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+class Gone(Peer):
+    """Cuts its connection when it may upload, and stays away."""
+
+    async def on_upload_credit(self, _: pb.UploadCredit) -> None:
+        assert self.session is not None
+        self.session.close()
+        raise EOFError
+
+    async def play(self) -> str | None:
+        with contextlib.suppress(EOFError):
+            await super().play()
+        return None
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_proof_is_told_after_another_round_and_at_the_end(tmp_path: Path, rounds: int) -> None:
+    """Else whoever is cut off long enough, or at the end, has paid for a sum that she isn't in."""
+    folder = make_folder(tmp_path / "study", name="places", rounds=rounds)
+
+    async def scenario() -> None:
+        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
+            keys = identities(folder)
+            async with playing([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])]):
+                where.start()
+                await where.finish()
+            assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS - 1] * rounds
+            late = Peer(where, keys[0])
+            await late.connect()
+            assert await late.play() == "rounds done"
+            await late.close()
+            assert [proof.round for proof in late.heard("survivor_proof")] == [1]
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_few_proofs_are_held() -> None:
+    returns, told = Returns(), list[bytes]()
+    for number in range(1, MOST_PROOFS + 2):
+        proof = frozenset({bytes([number])}), bytes([number])
+        attempt: Any = SimpleNamespace(proof=proof, config=SimpleNamespace(round=number, attempt=1))
+        returns.after(attempt, completed=False)
+        returns.after(attempt, completed=True)
+    for identity in (1, 2, MOST_PROOFS + 1, MOST_PROOFS + 2):
+        session: Any = SimpleNamespace(identity=bytes([identity]), send=told.append)
+        returns.prove(session, None)
+    assert told == [bytes([2]), bytes([MOST_PROOFS + 1])]
 
 
 class Slow(Peer):
