@@ -42,6 +42,7 @@ from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
 from wire.durable import StorageError
+from wire.health_file import EVERY_S, show_life
 from wire.keepalive import COORDINATOR_OPTIONS
 from wire.key_files import KeyFileError, read_key_file
 from wire.lottery import read_draws
@@ -211,6 +212,23 @@ def _http_port(configuration: StudyConfiguration) -> HttpPort | None:
 
 async def _serve(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
     """With the port for metrics open from before the study is restored until after the session port is closed."""
+    living = asyncio.create_task(_live())
+    try:
+        return await _serve_with(configuration, study, journal, http)
+    finally:
+        living.cancel()
+
+
+async def _live() -> None:
+    """Show that the event loop turns, whoever holds the port that health is asked at."""
+    while True:
+        show_life()
+        await asyncio.sleep(EVERY_S)
+
+
+async def _serve_with(
+    configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None
+) -> int:
     if http is None:
         return await _serve_study(configuration, study, journal, None)
     wanted = configuration.coordinator.http_listen

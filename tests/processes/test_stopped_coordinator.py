@@ -42,7 +42,10 @@ def epsilon_of(study: RunningStudy) -> float:
 def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
     with running_study(tmp_path / "study", rounds=ROUNDS) as study:
         gate = tmp_path / "go"
-        first = study.start_coordinator(SORDINO_COORDINATOR__HTTP_LISTEN="127.0.0.1:0")
+        alive = tmp_path / "alive"
+        first = study.start_coordinator(
+            SORDINO_COORDINATOR__HTTP_LISTEN="127.0.0.1:0", SORDINO_HEALTH_FILE=str(alive)
+        )
         hosts = study.start_host(list(EVERYBODY), [line(2, "before consistency", "hold", gate)])
         study.wait_for("phase_started", round=2, phase="ConsistencyCheck")
         first.send_signal(signal.SIGTERM)
@@ -50,6 +53,7 @@ def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
         [end] = study.events("study_finished")
         assert (end["reason"], end["rounds_completed"]) == ("stopped", 1)
         assert hosts.poll() is None
+        assert alive.exists()
         gate.touch()  # their answers find no coordinator
         second = study.start_coordinator()
         assert study.code_of(second) == 0, study.story()
