@@ -3,12 +3,13 @@
     python -m sordino.loadtest.client_process HOME BEHAVIOUR --end-with PID
 
 HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
-identity: its TLS channel, its study document, roster and models, fetched and verified by itself. They share journal,
-threads and, as the participants of one `sordino join` do, which of the others' signatures are valid; with
-``each_verifies`` not even that. What differs from deployment is the vector, which the parent can compute too, and that
-a participant leaves, is late, cheats or is away where the schedule says. Whose link is a bad one connects through a
-proxy in this process. SIGUSR1 brings the next storm. At its end the process leaves `CONNECTIONS_FILE` in its folder:
-what it was told when it could not connect.
+identity, a TLS channel and models of its own; study document and roster it fetches and verifies by itself. The roster
+is held once for all, with the others' signatures that were found valid, as it is for the participants of one `sordino
+join`; with ``each_verifies`` everybody keeps its own and verifies all of them. Journal and threads are always shared.
+What differs from deployment is the vector, which the parent can compute too, and that a participant leaves, is late,
+cheats or is away where the schedule says. Whose link is a bad one connects through a proxy in this process. SIGUSR1
+brings the storms that have come by then and weren't brought yet (`storms_come`). At its end the process leaves
+`CONNECTIONS_FILE` in its folder: what it was told when it could not connect.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from secagg.client_phases import Masking
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
 from sordino.loadtest.cheats import messages_of, upload_of
+from sordino.loadtest.disturbances import storms_come
 from sordino.loadtest.faults import Delay, Storm
 from sordino.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.loadtest.proxy import CALM, TcpProxy
@@ -279,7 +281,9 @@ class Company:
         self._settings, self._journal, self._executor, self._load = settings, journal, executor, load
         self._proxies: dict[int, TcpProxy] = {}
         self._ports: dict[int, int] = {}
-        self._storms: list[Storm] = list(load.storms)
+        self._study = _study_folder(settings)
+        self._brought = 0
+        """Storms that have come here."""
         self._hosts: list[LoadHost] = []
         self._rosters: dict[bytes, SharedRoster] = {}
 
@@ -288,8 +292,9 @@ class Company:
         positions = _positions(self._settings)
         me = [positions[load_identity(entry.key).public] for entry in self._settings.participants]
         await self._open_proxies(frozenset(me))
-        # A signal that comes earlier is let go by `main`: nobody is connected then.
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
+        # What has come earlier is over: nobody is connected, and `main` lets the signal go.
+        self._brought = storms_come(self._study)
         self._hosts = [
             LoadHost(self._settings_of(entry, who), self._journal, self._executor, self._load, who, self._rosters)
             for who, entry in zip(me, self._settings.participants, strict=True)
@@ -322,9 +327,12 @@ class Company:
         return replace(settings, coordinator=replace(settings.coordinator, address=address))
 
     def _strike(self) -> None:
-        if not self._storms:
-            return
-        storm, loop = self._storms.pop(0), asyncio.get_running_loop()
+        before, self._brought = self._brought, storms_come(self._study)
+        for storm in self._load.storms[before : self._brought]:
+            self._bring(storm)
+
+    def _bring(self, storm: Storm) -> None:
+        loop = asyncio.get_running_loop()
         for who in self._load.struck(storm) & self._proxies.keys():
             proxy = self._proxies[who]
             if storm.for_s:
@@ -336,8 +344,12 @@ class Company:
 
 def _positions(settings: HostSettings) -> dict[bytes, int]:
     """Identity -> place on the roster, which the load test's own study has beside its hosts."""
-    roster = json.loads((settings.host.journal.parents[2] / "roster.json").read_text())
+    roster = json.loads((_study_folder(settings) / "roster.json").read_text())
     return {bytes.fromhex(entry["identity"]): place for place, entry in enumerate(roster["participants"])}
+
+
+def _study_folder(settings: HostSettings) -> Path:
+    return settings.host.journal.parents[2]
 
 
 def run(home: Path, load_options: LoadOptions) -> int:

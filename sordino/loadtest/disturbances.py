@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from sordino.child_process import Child
 from sordino.loadtest.faults import BETWEEN_ROUNDS, Storm
 from sordino.loadtest.schedule import PHASE_NAMES
+
+BACK: Final = ("participant_connected", "participant_resumed")
+_STORMS_FILE: Final = "storms"  # in the study's folder, a byte for each that has come
 
 
 @dataclass
@@ -41,7 +46,7 @@ class Recovery:
         kind, who = event.get("kind"), event.get("participant")
         if self.seconds is not None or who not in self.struck or float(event["at"]) <= self.at:
             return False
-        if kind in LOST:
+        if kind == "participant_lost":
             self.lost.add(int(who))
             self.back.discard(int(who))
         elif kind in BACK:
@@ -65,10 +70,6 @@ class Recovery:
         }
 
 
-LOST = ("participant_lost", "participant_broken")
-BACK = ("participant_connected", "participant_resumed")
-
-
 def due(storm: Storm, event: Mapping[str, Any], ended: int) -> bool:
     """Whether a storm comes now.
 
@@ -82,7 +83,16 @@ def due(storm: Storm, event: Mapping[str, Any], ended: int) -> bool:
     return ended == storm.round - 1 and event.get("kind") == "phase_started" and is_phase
 
 
-def strike(clients: Sequence[Child]) -> None:
-    """Bring the next storm to all client processes."""
+def strike(study: Path, clients: Sequence[Child]) -> None:
+    """Bring the next storm to all client processes; two signals that come together are one, so they don't count."""
+    with (study / _STORMS_FILE).open("ab") as come:
+        come.write(b".")
     for child in clients:
         child.signal(signal.SIGUSR1)
+
+
+def storms_come(study: Path) -> int:
+    """How many storms have come by now, in the order of `LoadOptions.in_order`."""
+    with contextlib.suppress(FileNotFoundError):
+        return (study / _STORMS_FILE).stat().st_size
+    return 0

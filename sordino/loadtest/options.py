@@ -125,6 +125,14 @@ class LoadOptions:
                     f"{name}: there is no round {round_}, only 1 to {self.rounds}. Use --rounds {round_} or more, or "
                     "change it where it stands, on the command line or in the scenario's file.",
                 )
+        moments = [(one.round, one.at) for one in self.storms]
+        for round_, at in moments:
+            if moments.count((round_, at)) > 1:
+                raise Failure(
+                    ExitCode.INPUT,
+                    f"--storm: two come at the same moment, round={round_},at={at}. Leave one out, or change its round "
+                    "or at.",
+                )
         if self.rounds in self.crashes:
             raise Failure(
                 ExitCode.INPUT,

@@ -141,6 +141,7 @@ class LoadTest:
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
     _seen: int = 0
     _storms: list[Storm] = field(default_factory=list)
+    _due: list[Storm] = field(default_factory=list)
     _crashes: list[int] = field(default_factory=list)
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
@@ -202,9 +203,11 @@ class LoadTest:
         while True:
             running = self.coordinator.running  # asked before reading, so that no last event is missed
             self._read(outcomes)
+            if self._due:  # one at a time: two at once would be one storm
+                self._strike(self._due.pop(0), outcomes)
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
-            if running and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
+            if running and not self._due and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
                 self._crash(outcomes)
                 continue
             if self.asked.to_end:
@@ -234,8 +237,8 @@ class LoadTest:
                 ended = outcomes.apply(event)
                 self._note_recoveries(event)
                 self.display.show_round(event, ended)
-                if self._storms and due(self._storms[0], event, len(outcomes.rounds)):
-                    self._strike(self._storms.pop(0), outcomes)
+                while self._storms and due(self._storms[0], event, len(outcomes.rounds)):
+                    self._due.append(self._storms.pop(0))
 
     # ---- disturbances --------------------------------------------------------------------------
 
@@ -265,7 +268,7 @@ class LoadTest:
         struck = self.options.struck(storm) & outcomes.connected
         self._disturb("storm", storm.round, struck)
         outcomes.storms.append(struck)
-        strike(self.clients)
+        strike(self.study.directory, self.clients)
 
     def _disturb(self, what: str, round_: int, struck: frozenset[int]) -> None:
         self.recoveries.append(Recovery(what, round_, time.time(), struck, self._cpu_s))

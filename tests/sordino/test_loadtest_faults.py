@@ -237,6 +237,7 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
         (("--storm", "share=0.5"), "storm needs round"),
         (("--crash", "5", "--rounds", "5"), "after the last round"),
         (("--storm", "round=9"), "there is no round 9"),
+        (("--storm", "round=2", "--storm", "round=2,share=0.5"), "two come at the same moment, round=2,at=between"),
         (("--noise-within", "0.1"), "add --noise"),
         (("--drop-style", "both"), "for --sweep"),
         (("--cheats", "share=0.45", "--drop", "0.3"), "Lower --drop or another share"),

@@ -1,0 +1,131 @@
+"""The load test's storms: each one comes by itself, and client processes keep step however signals arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import server.journal
+from sordino.exit_codes import ExitCode, Failure
+from sordino.loadtest import run
+from sordino.loadtest.client_process import Company
+from sordino.loadtest.display import LoadDisplay
+from sordino.loadtest.disturbances import storms_come, strike
+from sordino.loadtest.faults import Storm
+from sordino.loadtest.options import LoadOptions
+from sordino.loadtest.summary import Outcomes
+from tests.sordino.test_loadtest import OPTIONS, all_right, attempt_events
+
+THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))
+
+
+@pytest.mark.parametrize("at", ["between", "unmasking"])
+def test_two_storms_at_the_same_moment_are_refused(at: str) -> None:
+    twice = (Storm(round=2, at=at), Storm(round=1, at=at), Storm(round=2, at=at, share=0.5))
+    with pytest.raises(Failure, match=f"two come at the same moment, round=2,at={at}") as failure:
+        replace(OPTIONS, storms=twice).check()
+    assert failure.value.code is ExitCode.INPUT
+    replace(OPTIONS, storms=THREE).check()
+
+
+def test_storms_that_fall_due_together_come_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A round may begin and end between two looks at the journal; the coordinator isn't killed before all have come."""
+    options = replace(OPTIONS, rounds=2, storms=(Storm(round=1, at="unmasking"), Storm(round=1)), crashes=(1,))
+    batches: list[list[dict[str, Any]]] = [attempt_events(1), [], [], attempt_events(2)]
+    came: list[str] = []
+
+    def read(path: Path, after: int = 0) -> list[dict[str, Any]]:
+        came.append("look")
+        return [event | {"seq": 1} for event in batches.pop(0)]
+
+    monkeypatch.setattr(server.journal, "read_events", read)
+    monkeypatch.setattr(run, "strike", lambda *_: came.append("storm"))
+    monkeypatch.setattr(run.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
+    study: Any = SimpleNamespace(directory=tmp_path)
+    coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, peak_mb=0.0)
+    test = run.LoadTest(options, LoadDisplay(quiet=True), study, coordinator)
+    test._storms, test._crashes = list(options.storms), list(options.crashes)
+    test._follow(Outcomes(options, all_right))
+    assert came == ["look", "storm", "look", "storm", "crash 1", "look", "look"]
+    assert [one.what for one in test.recoveries] == ["storm", "storm"]
+
+
+class Noted:
+    """A proxy that only says what was done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def reset_all(self) -> None:
+        self.done.append("reset")
+
+    def cut(self) -> None:
+        self.done.append("cut")
+
+    def restore(self) -> None:
+        self.done.append("restored")
+
+
+def company(study: Path, load: LoadOptions) -> tuple[Company, Noted]:
+    (study / "roster.json").write_text(json.dumps({"participants": []}))
+    settings: Any = SimpleNamespace(
+        host=SimpleNamespace(journal=study / "hosts" / "host-01" / "journal.sqlite"),
+        participants=(),
+        coordinator=SimpleNamespace(address="localhost:1"),
+    )
+    nothing: Any = None
+    made, proxy = Company(settings, nothing, nothing, load), Noted()
+    proxies: Any = {0: proxy}
+    made._proxies = proxies
+    return made, proxy
+
+
+def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None:
+    async def check() -> None:
+        here, proxy = company(tmp_path, LoadOptions(clients=1, storms=THREE))
+        here._strike()  # of nobody's making
+        assert proxy.done == []
+        strike(tmp_path, [])
+        here._strike()
+        assert proxy.done == ["reset"]
+        strike(tmp_path, [])
+        strike(tmp_path, [])
+        here._strike()
+        assert proxy.done == ["reset", "reset", "cut"]
+        here._strike()
+        await asyncio.sleep(0.1)
+        assert proxy.done == ["reset", "reset", "cut", "restored"]
+        assert storms_come(tmp_path) == 3
+
+    asyncio.run(check())
+
+
+def test_a_storm_before_anybody_is_there_is_over_when_they_come(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def close() -> None:
+        pass
+
+    async def check() -> None:
+        here, proxy = company(tmp_path, LoadOptions(clients=1, storms=THREE))
+        monkeypatch.setattr(proxy, "close", close, raising=False)
+        strike(tmp_path, [])  # its signal was let go
+        await here.stay()
+        strike(tmp_path, [])
+        strike(tmp_path, [])
+        signal.raise_signal(signal.SIGUSR1)
+        async with asyncio.timeout(10):
+            while "restored" not in proxy.done:
+                await asyncio.sleep(0.01)
+        assert proxy.done == ["reset", "cut", "restored"]
+
+    asyncio.run(check())
