@@ -11,13 +11,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.loadtest.summary import BETWEEN, CAUSES, UNSEEN, EndedRound, Outcomes, percentile
+from sordino.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, Outcomes, percentile
 from sordino.panel import Display, StudyPanel, size_text
 from sordino.plurals import counted
 from sordino.progress import PHASES
 
 _DIM: Final = "bright_black"
 _MOST_ROWS: Final = 30
+_MOST_REASONS: Final = 3
 _SHORT: Final = ("Keys", "Shares", "Input", "Check", "Unmask", "between")
 WIDTH: Final = 80
 _INDENT: Final = 20
@@ -177,7 +178,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"rounds              {done} completed, {aborted} aborted; {sums}",
         *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
         f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
-        f"at {options['at']}), {drops['unplanned']} unplanned",
+        f"at {options['at']}), {drops['unplanned']} unplanned{_told(drops, UNPLANNED)}",
         *_unseen_lines(drops),
         *_cause_lines(drops),
         f"                    {drops['absent']} not back when the next round began",
@@ -213,8 +214,21 @@ def _cause_lines(drops: Mapping[str, Any]) -> list[str]:
     """Dropouts that other faults explain."""
     if not drops["by_cause"]:
         return []
-    causes = "; ".join(f"{number} {CAUSES[name]}" for name, number in drops["by_cause"].items())
+    causes = "; ".join(
+        f"{number} {CAUSES[name][number > 1]}{_told(drops, name)}" for name, number in drops["by_cause"].items()
+    )
     return [" " * _INDENT + f"dropped besides: {causes}"]
+
+
+def _told(drops: Mapping[str, Any], cause: str) -> str:
+    """Why the coordinator dropped them, in parentheses: the most frequent reasons, and where they differ how often."""
+    reasons = [*drops["reasons_by_cause"].get(cause, {}).items()]
+    if not reasons:
+        return ""
+    words = [f"{many} x {why}" if len(reasons) > 1 else why for why, many in reasons[:_MOST_REASONS]]
+    if others := sum(many for _, many in reasons[_MOST_REASONS:]):
+        words.append(f"{others} for other reasons")
+    return f" ({', '.join(words)})"
 
 
 def _fault_lines(result: Mapping[str, Any]) -> list[str]:

@@ -22,13 +22,15 @@ UNSEEN: Final = {
 }
 """Why the coordinator didn't note a planned dropout in its phase: JSON name -> words."""
 CAUSES: Final = {
-    "straggler": "answered later than a deadline",
-    "cheat": "cheated",
-    "away": "were away",
-    "storm": "were struck by a storm",
-    "link": "have a bad link",
+    "straggler": ("answered later than a deadline",) * 2,
+    "cheat": ("cheated",) * 2,
+    "away": ("was away", "were away"),
+    "storm": ("was struck by a storm", "were struck by a storm"),
+    "link": ("has a bad link", "have a bad link"),
 }
-"""Why participants were dropped who weren't to leave: JSON name -> words."""
+"""Why participants were dropped who weren't to leave: JSON name -> words for one, and for more."""
+UNPLANNED: Final = "unplanned"
+"""In the place of a cause where no planned fault explains a dropout."""
 _NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
 _MOST_POINTS: Final = 600  # that are kept of a curve
 BETWEEN: Final = "between phases"
@@ -59,10 +61,8 @@ class EndedRound:
     """Phase -> of these, how many the coordinator noted as dropouts in it."""
     late: int
     """Whose cut at the end of the attempt before was noticed only in this one, before its first message."""
-    unplanned: int
-    """Other dropouts that nobody planned."""
-    causes: Mapping[str, int] = field(default_factory=dict)
-    """Name in ``CAUSES`` -> dropouts that another planned fault explains."""
+    besides: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Other dropouts: (name in ``CAUSES`` or ``UNPLANNED``, why the coordinator dropped them) -> how many."""
     late_answers: int = 0
     """Participants that were to answer late in a phase that was reached."""
     resumed: int = 0
@@ -73,6 +73,16 @@ class EndedRound:
     """Of the coordinator's event loop."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
+
+    @property
+    def causes(self) -> dict[str, int]:
+        """Name in ``CAUSES`` -> dropouts that this planned fault explains."""
+        return {name: sum(told.values()) for name, told in _by_cause(self.besides).items() if name in CAUSES}
+
+    @property
+    def unplanned(self) -> int:
+        """Dropouts that nobody planned."""
+        return sum(_by_cause(self.besides).get(UNPLANNED, {}).values())
 
     @property
     def between_s(self) -> float:
@@ -94,7 +104,8 @@ class EndedRound:
             "drops_observed": dict(self.observed),
             "drops_late": self.late,
             "drops_unplanned": self.unplanned,
-            "drops_by_cause": dict(self.causes),
+            "drops_by_cause": self.causes,
+            "drop_reasons_by_cause": _by_cause(self.besides),
             "late_answers": self.late_answers,
             "resumed": self.resumed,
             "server_rss_mb": self.rss_mb,
@@ -133,6 +144,7 @@ class Outcomes:
     _open: tuple[int, int] | None = None
     _delays: dict[int, Delay] = field(default_factory=dict)
     _dropped_at: dict[int, float] = field(default_factory=dict)
+    _dropped_why: dict[int, str] = field(default_factory=dict)
     _resumed: int = 0
     _present: frozenset[int] = frozenset()
     _began_at: float = 0.0
@@ -185,7 +197,8 @@ class Outcomes:
             case "participant_dropped":
                 who = int(event["participant"])
                 self._dropped[who], self._dropped_at[who] = str(event["phase"]), self._last_at
-                self.drop_reasons[f"{event['phase']}: {event['reason']}"] += 1
+                self._dropped_why[who] = f"{event['phase']}: {event['reason']}"
+                self.drop_reasons[self._dropped_why[who]] += 1
             case "round_completed":
                 ended = self._completed(event)
             case "attempt_aborted":
@@ -214,7 +227,8 @@ class Outcomes:
         self._forget()
 
     def _forget(self) -> None:
-        self._phases, self._reached, self._dropped, self._dropped_at, self._resumed = {}, set(), {}, {}, 0
+        self._phases, self._reached, self._resumed = {}, set(), 0
+        self._dropped, self._dropped_at, self._dropped_why = {}, {}, {}
 
     def _cut_off(self) -> EndedRound | None:
         """An attempt that a crash ended without a word."""
@@ -265,8 +279,7 @@ class Outcomes:
         others = [(who, phase) for who, phase in self._dropped.items() if planned.get(who) != phase]
         self._explain_unseen(planned, completed=bool(values["completed"]))
         late = [who for who, phase in others if phase == PHASES[0] and who in self._planned_before]
-        causes = Counter(self._cause(who, phase) for who, phase in others if who not in late)
-        unplanned = causes.pop("", 0)
+        besides = Counter((self._cause(who, phase), self._dropped_why[who]) for who, phase in others if who not in late)
         lag = event.get("loop_lag_ms") or {}
         ended = EndedRound(
             round=int(event["round"]),
@@ -276,8 +289,7 @@ class Outcomes:
             expected={phase: expected[phase] for phase in PHASES if expected[phase]},
             observed={phase: observed[phase] for phase in PHASES if observed[phase]},
             late=len(late),
-            unplanned=unplanned,
-            causes={name: causes[name] for name in CAUSES if causes[name]},
+            besides=besides,
             late_answers=sum(
                 delay.phase in self._reached and who in self._present for who, delay in self._delays.items()
             ),
@@ -294,7 +306,7 @@ class Outcomes:
         return ended
 
     def _cause(self, who: int, phase: str) -> str:
-        """The planned fault that explains a dropout nobody had planned as such; empty where none does."""
+        """The planned fault that explains a dropout nobody had planned as such; ``UNPLANNED`` where none does."""
         if who in self._cheaters:
             return "cheat"
         if who in self._delays and self._delays[who].phase == phase:
@@ -304,7 +316,7 @@ class Outcomes:
             return "away"
         if any(who in struck for struck in self.storms):
             return "storm"
-        return "link" if who in self._linked else ""
+        return "link" if who in self._linked else UNPLANNED
 
     def _explain_unseen(self, planned: Mapping[int, str], *, completed: bool) -> None:
         """Count this round's planned dropouts that weren't noted in their phase, each under one name."""
@@ -394,6 +406,7 @@ class Outcomes:
                 # Not back from the last round's drop when this one began.
                 "absent": sum(self.options.clients - one.cohort for one in self.rounds),
                 "by_cause": _added([one.causes for one in self.rounds], CAUSES),
+                "reasons_by_cause": _by_cause(sum((Counter(one.besides) for one in self.rounds), Counter())),
             },
             "late_answers": sum(one.late_answers for one in self.rounds),
             "resumed": sum(one.resumed for one in self.rounds),
@@ -439,3 +452,11 @@ def _added(counts: Sequence[Mapping[str, int]], names: Iterable[str] = PHASES) -
     for one in counts:
         total.update(one)
     return {name: total[name] for name in names if total[name]}
+
+
+def _by_cause(dropouts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """(cause, why the coordinator dropped them) -> how many, as a table for each cause; frequent reasons first."""
+    found: dict[str, dict[str, int]] = {}
+    for (cause, why), many in sorted(dropouts.items(), key=lambda one: -one[1]):
+        found.setdefault(cause, {})[why] = many
+    return {cause: found[cause] for cause in (*CAUSES, UNPLANNED) if cause in found}

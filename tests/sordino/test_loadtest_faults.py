@@ -286,8 +286,9 @@ def test_every_dropout_has_one_cause() -> None:
     outcomes.apply(first)
     outcomes.apply({"kind": "phase_started", "phase": "ShareKeys"})
     outcomes.storms.append(frozenset(others[:1]))
-    for who in {cheat, linked[0], late[0], *others[:2]}:
+    for who in {cheat, linked[0], late[0], *others[:3]}:
         outcomes.apply(dropped(who, "ShareKeys", 1012.0))
+    outcomes.apply(dropped(others[3], "ShareKeys", 1012.0) | {"reason": "too late"})
     outcomes.apply({"kind": "participant_resumed", "participant": linked[1], "at": 1012.5})
     outcomes.apply({"kind": "participant_excluded", "participant": cheat, "reason": "unsigned", "at": 1013.0})
     for event in (one for one in rest if one["kind"] != "participant_dropped"):
@@ -296,11 +297,33 @@ def test_every_dropout_has_one_cause() -> None:
     wanted = {"straggler": 1, "cheat": 1, "storm": 1, "link": 1}
     assert len({cheat, *linked, *late}) == 5  # the seed keeps them apart
     assert figures["drops"]["by_cause"] == wanted
-    assert figures["drops"]["unplanned"] == 1
+    assert figures["drops"]["unplanned"] == 3
+    told = {cause: {"ShareKeys: closed": 1} for cause in wanted}
+    told["unplanned"] = {"ShareKeys: closed": 2, "ShareKeys: too late": 1}
+    assert figures["drops"]["reasons_by_cause"] == figures["rounds"][0]["drop_reasons_by_cause"] == told
     assert (figures["resumed"], figures["late_answers"]) == (1, 2)
     assert figures["cheats"]["excluded"] == 1
     assert figures["cheats"]["honest_excluded"] == []
     assert figures["online"][-1]["participants"] == 20
+
+
+def test_why_the_coordinator_dropped_whoever_was_not_to_leave_is_told() -> None:
+    result, reasons = result_of(attempt_events(1)), [f"Unmasking: reason {number}" for number in range(1, 6)]
+    closed = {"MaskedInputCollection: connection closed": 1}
+    result["drops"] |= {"by_cause": {"storm": 1, "link": 1}, "unplanned": 9}
+    result["drops"]["reasons_by_cause"] = {
+        "storm": closed,
+        "link": closed,
+        "unplanned": {reasons[0]: 4, reasons[1]: 2} | dict.fromkeys(reasons[2:], 1),
+    }
+    text = " ".join(" ".join(final_lines(json.loads(json.dumps(result)))).split())
+    assert "dropped besides: 1 was struck by a storm (MaskedInputCollection: connection closed); 1 has a bad li" in text
+    assert (
+        "9 unplanned (4 x Unmasking: reason 1, 2 x Unmasking: reason 2, 1 x Unmasking: reason 3, 2 for other reasons)"
+    ) in text
+    result["drops"] |= {"by_cause": {"storm": 2, "away": 1, "cheat": 1}, "reasons_by_cause": {}}
+    text = " ".join(" ".join(final_lines(result)).split())
+    assert "dropped besides: 2 were struck by a storm; 1 was away; 1 cheated" in text
 
 
 def test_an_honest_participant_that_is_excluded_breaks_a_bound() -> None:
