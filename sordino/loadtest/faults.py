@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
@@ -73,7 +74,7 @@ class Fault:
             raise Failure(ExitCode.INPUT, f"{self.option}: share is from 0 to 1; for 10 % write 0.1.")
         at = getattr(self, "at", ANY)
         if at not in (ANY, *PHASE_NAMES) and not (isinstance(self, Storm) and at == BETWEEN_ROUNDS):
-            more = f"{BETWEEN_ROUNDS}" if isinstance(self, Storm) else ANY
+            more = BETWEEN_ROUNDS if isinstance(self, Storm) else ANY
             raise Failure(ExitCode.INPUT, f"{self.option}: at = {at}: choose one of {', '.join(PHASE_NAMES)}, {more}.")
 
 
@@ -277,8 +278,11 @@ def _typed(where: str, value: Any, wanted: str) -> Any:
             if isinstance(value, str):
                 return value
         elif not isinstance(value, bool) and isinstance(value, int | float | str):
-            return int(value) if wanted == "int" and float(value) == int(value) else float(value)
+            if wanted == "float" and math.isfinite(float(value)):
+                return float(value)
+            if wanted == "int" and float(value) == int(value):
+                return int(value)
     except (ValueError, OverflowError):
         pass
-    kind = {"int": "a whole number", "float": "a number"}.get(wanted, "a text")
+    kind = {"int": "a whole number", "float": "a finite number"}.get(wanted, "a text")
     raise Failure(ExitCode.INPUT, f"{where} is {kind}, not {value!r}.")

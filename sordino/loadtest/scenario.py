@@ -6,6 +6,8 @@ are tables (`[stragglers]`). `description` says what the scenario is for. docs/l
 
 from __future__ import annotations
 
+import contextlib
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,7 +92,9 @@ def fields_of(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             field, kinds = _PLAIN[name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise Failure(ExitCode.INPUT, f"{where}: {name} = {value!r} is not {_words(kinds)}.")
-            found[field] = float(value) if kinds is _NUMBER else value
+            if kinds is _NUMBER:
+                value = _finite(value, name, where)
+            found[field] = value
         elif name in _TABLES:
             field, kind = _TABLES[name]
             found[field] = kind.read(value)
@@ -104,6 +108,13 @@ def fields_of(values: Mapping[str, Any], where: str) -> dict[str, Any]:
                 raise Failure(ExitCode.INPUT, f"{where}: {name} is a list of rounds, such as [2, 4].")
             found["crashes"] = tuple(sorted(value))
     return found
+
+
+def _finite(value: Any, name: str, where: str) -> float:
+    with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
+        if math.isfinite(value):
+            return float(value)
+    raise Failure(ExitCode.INPUT, f"{where}: {name} = {value} is not a finite number.")
 
 
 def _words(kinds: tuple[type, ...]) -> str:
