@@ -13,15 +13,15 @@ import typer
 from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "loadtest"
-STYLES: Final = ("disconnect", "silent")
 HELP = (
     "Load a real coordinator process with many real participants, some of whom leave, and check every sum.\n\nEach "
-    "participant has its own identity, TLS channel, study document, roster and model; they share a process and its "
-    "journal, nothing else. Instead of an update it sends uniform integers that follow from the seed, so the sum of "
-    "whoever survives is known exactly and compared with the coordinator's. Which participants leave, in which round "
-    "and at which phase, follows from the seed too. A round that aborts is counted with its reason and is no failure "
-    "of the command; a wrong sum or a broken bound is. Ctrl-C, or a process that dies, ends the load test with what "
-    "the rounds so far have shown. All parts run on this machine, in a temporary folder unless --out names one.\n\n"
+    "participant has its own identity, TLS channel, study document, roster and model; they share a process, its "
+    "journal and, unless --each-verifies is given, which of the others' signatures are valid. Instead of an update it "
+    "sends uniform integers that follow from the seed, so the sum of whoever survives is known exactly and compared "
+    "with the coordinator's. Which participants leave, in which round and at which phase, follows from the seed too. A "
+    "round that aborts is counted with its reason and is no failure of the command; a wrong sum or a broken bound is. "
+    "Ctrl-C, or a process that dies, ends the load test with what the rounds so far have shown. All parts run on this "
+    "machine, in a temporary folder unless --out names one.\n\n"
     "With --drop-style disconnect a participant closes its connection before it "
     "answers, or in the middle of its upload, and comes back for the next round; with silent it stays connected and "
     "never answers, so the coordinator waits for the phase's deadline.\n\n"
@@ -223,6 +223,7 @@ def run(
     from sordino.loadtest.options import LoadOptions
     from sordino.loadtest.run import run_load_test
     from sordino.loadtest.scenario import fields_of, read_scenario
+    from sordino.loadtest.schedule import STYLES
 
     if sweep and (drop is not None or at is not None):
         given = " and ".join(name for name, value in (("--drop", drop), ("--at", at)) if value is not None)

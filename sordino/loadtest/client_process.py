@@ -248,7 +248,10 @@ class LoadHost(ParticipantHost):
     def _kept(self, roster: Roster) -> Roster:
         if self.load.each_verifies:
             return roster
-        return self._rosters.setdefault(roster.digest(), SharedRoster.of(roster))
+        digest = roster.digest()
+        if digest not in self._rosters:
+            self._rosters[digest] = SharedRoster.of(roster)
+        return self._rosters[digest]
 
     def _trouble(self, details: str, connected: bool) -> Trouble:
         trouble = super()._trouble(details, connected)

@@ -100,6 +100,7 @@ class TcpProxy:
 
     @property
     def open_connections(self) -> int:
+        """How many pass through at the moment, with those that wait for the target."""
         return len(self.links)
 
     def reset_all(self) -> int:
