@@ -15,8 +15,8 @@ from sordino.exit_codes import ExitCode, Failure, listing
 NAME = "loadtest"
 HELP = (
     "Load a real coordinator process with many real participants, some of whom leave, and check every sum.\n\nEach "
-    "participant has its own identity, TLS channel, study document, roster and model; they share a process, its "
-    "journal and, unless --each-verifies is given, which of the others' signatures are valid. Instead of an update it "
+    "participant has its own identity, TLS channel, study document, roster and model, and verifies all signatures "
+    "itself; they share a process and its journal (with --verify-once also what they verified). Instead of an update it "
     "sends uniform integers that follow from the seed, so the sum of whoever survives is known exactly and compared "
     "with the coordinator's. Which participants leave, in which round and at which phase, follows from the seed too. A "
     "round that aborts is counted with its reason and is no failure of the command; a wrong sum or a broken bound is. "
@@ -166,12 +166,12 @@ def run(
             show_default=False,
         ),
     ] = None,
-    each_verifies: Annotated[
+    verify_once: Annotated[
         bool | None,
         typer.Option(
-            "--each-verifies",
-            help="Each participant verifies all signatures itself, as if it had a process of its own. By default those "
-            "of a process verify each one once, as with join.",
+            "--verify-once",
+            help="Participants of one process verify each signature once, as those of one join do, and not as if each "
+            "had a process of its own.",
             show_default=False,
         ),
     ] = None,
@@ -235,7 +235,7 @@ def run(
     signal.signal(signal.SIGTERM, _terminate)
     plain = {"clients": clients, "processes": processes, "dim": dim, "bits": bits, "rounds": rounds, "seed": seed}
     plain |= {"drop": drop, "at": at, "deadline": deadline, "resume": resume, "pause": pause, "noise": noise}
-    plain["each_verifies"] = each_verifies
+    plain["verify_once"] = verify_once
     bounds = {"max_p95": max_p95, "min_completed": min_completed, "min_share": min_share, "max_rss": max_rss}
     bounds |= {"max_unplanned": max_unplanned, "noise_within": noise_within}
     faults = {"stragglers": stragglers, "link": link or None, "storm": storm or None, "crash": crash or None}

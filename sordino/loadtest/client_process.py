@@ -3,9 +3,9 @@
     python -m sordino.loadtest.client_process HOME BEHAVIOUR --end-with PID
 
 HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
-identity, a TLS channel and models of its own; study document and roster it fetches and verifies by itself. The roster
-is held once for all, with the others' signatures that were found valid, as it is for the participants of one `sordino
-join`; with ``each_verifies`` everybody keeps its own and verifies all of them. Journal and threads are always shared.
+identity, a TLS channel and models of its own; study document and roster it fetches and verifies by itself, and so it
+does the others' signatures. With ``verify_once`` the roster is held once for all, with the signatures that were found
+valid, as it is for the participants of one `sordino join`. Journal and threads are always shared.
 What differs from deployment is the vector, which the parent can compute too, and that a participant leaves, is late,
 cheats or is away where the schedule says. Whose link is a bad one connects through a proxy in this process. SIGUSR1
 brings the storms that have come by then and weren't brought yet (`storms_come`). At its end the process leaves
@@ -246,7 +246,7 @@ class LoadHost(ParticipantHost):
                 raise
 
     def _kept(self, roster: Roster) -> Roster:
-        if self.load.each_verifies:
+        if not self.load.verify_once:
             return roster
         digest = roster.digest()
         if digest not in self._rosters:

@@ -58,7 +58,8 @@ class LoadOptions:
         crashes: after which rounds the coordinator is killed and started again, counting those that abort.
         noise: participants send real noise, as of a study whose updates are zero. No sum is known beforehand then; each
             is held against the deviation that it should have instead (`sordino.loadtest.noise`).
-        each_verifies: each participant verifies all signatures itself, as if it had a process of its own.
+        verify_once: participants of one process verify each signature once, as those of one `sordino join` do, and not
+            as if each had a process of its own.
         began_at: when the seconds of the availability begin, seconds since the epoch; set when processes are started.
         out: folder for result, figures, study and logs; None keeps nothing.
         max_p95_s, min_completed, min_share, max_rss_mb, max_unplanned, noise_within: bounds
@@ -84,7 +85,7 @@ class LoadOptions:
     cheats: Cheats | None = None
     availability: Availability | None = None
     noise: bool = False
-    each_verifies: bool = False
+    verify_once: bool = False
     began_at: float = 0.0
     out: Path | None = None
     max_p95_s: float | None = None
@@ -218,7 +219,7 @@ class LoadOptions:
 
     def behaviour(self) -> str:
         """What a client process must know, as JSON for its command line."""
-        wanted = ("clients", "drop", "at", "drop_style", "seed", "noise", "each_verifies", "began_at")
+        wanted = ("clients", "drop", "at", "drop_style", "seed", "noise", "verify_once", "began_at")
         values = {name: getattr(self, name) for name in wanted}
         for name in ("stragglers", "cheats", "availability"):
             values[name] = None if getattr(self, name) is None else dataclasses.asdict(getattr(self, name))

@@ -32,7 +32,7 @@ _PLAIN: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
     "resume": ("resume_s", _NUMBER),
     "pause": ("pause_s", _NUMBER),
     "noise": ("noise", (bool,)),
-    "each_verifies": ("each_verifies", (bool,)),
+    "verify_once": ("verify_once", (bool,)),
     "max_p95": ("max_p95_s", _NUMBER),
     "min_completed": ("min_completed", (int,)),
     "min_share": ("min_share", _NUMBER),

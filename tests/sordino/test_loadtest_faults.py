@@ -202,7 +202,7 @@ def test_every_option_of_the_command_has_a_name_in_a_scenario(run: Run) -> None:
     fields = {field.name for field in dataclasses.fields(LoadOptions)} - {"out", "began_at"}
     values: dict[str, Any] = {"crash": [1], "link": ["share=0.1"], "storm": ["round=1"], "cheats": "share=0.1"}
     values |= {"stragglers": "share=0.1", "availability": "online_s=1,offline_s=1"}
-    values |= {"noise": True, "each_verifies": True, "at": "any", "drop_style": "silent"}
+    values |= {"noise": True, "verify_once": True, "at": "any", "drop_style": "silent"}
     assert set(fields_of({name: values.get(name, 1) for name in NAMES}, "here")) == fields
 
 

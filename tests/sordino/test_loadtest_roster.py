@@ -1,4 +1,4 @@
-"""The load test's participants of one process hold one roster, with one memory of valid signatures."""
+"""The load test's participants of one process hold one roster where they verify once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class OneRoster:
         return bytes(32)
 
 
-@pytest.mark.parametrize("each_verifies", [False, True])
-def test_a_process_holds_one_roster_unless_each_verifies(monkeypatch: pytest.MonkeyPatch, each_verifies: bool) -> None:
+@pytest.mark.parametrize("verify_once", [False, True])
+def test_a_process_holds_one_roster_if_it_verifies_once(monkeypatch: pytest.MonkeyPatch, verify_once: bool) -> None:
     made: list[Any] = []
     monkeypatch.setattr(SharedRoster, "of", lambda roster: made.append(roster) or roster)
     rosters: dict[bytes, SharedRoster] = {}
     fetched, kept = list[Any](), list[Any]()
     for _ in range(3):
         host = LoadHost.__new__(LoadHost)  # what it fetches isn't asked about here
-        host.load, host._rosters = LoadOptions(each_verifies=each_verifies), rosters
+        host.load, host._rosters = LoadOptions(verify_once=verify_once), rosters
         fetched.append(OneRoster())
         kept.append(host._kept(fetched[-1]))
-    assert made == ([] if each_verifies else fetched[:1])
-    assert all(one is other for one, other in zip(kept, fetched if each_verifies else fetched[:1] * 3, strict=True))
+    assert made == (fetched[:1] if verify_once else [])
+    assert all(one is other for one, other in zip(kept, fetched[:1] * 3 if verify_once else fetched, strict=True))
