@@ -18,13 +18,15 @@ if [ ! -d "$home" ]; then
     for name in ${NAMES:-}; do
         set -- "$@" --host "$name"
     done
+    rm -rf "${home%/*}/.$STUDY-"???????? # what one that was killed has left: the folder gets its name when it is whole
     first sordino authority init "$home" "$@"
 fi
-# Moved, not copied: two of these files are the coordinator's secrets, and have no place among the authority's.
-if [ -d "$home/coordinator" ]; then
+# Moved, not copied: two of these files are the coordinator's secrets, and have no place among the authority's. What has
+# its last name is whole, so whoever was killed on the way goes on from there.
+if [ -d "$home/coordinator" ] && [ ! -e "$handed" ]; then
     rm -rf "$handed.coming"
     cp -r "$home/coordinator" "$handed.coming"
     mv -T "$handed.coming" "$handed"
-    rm -rf "$home/coordinator"
 fi
+rm -rf "$handed.coming" "$home/coordinator"
 supervised sordino authority run "$home" --every 1s --desk "$desk" ${DESK_PLACES:+--desk-places "$DESK_PLACES"} --json

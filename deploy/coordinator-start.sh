@@ -14,14 +14,19 @@ if [ ! -f "$study/study.toml" ]; then
             "spent, and participants would refuse the rounds that they have seen" >&2
         ended 2
     fi
+    # What one that was killed has left: the folder gets its name when it is whole.
+    rm -rf "${study%/*}/.$STUDY-"????????
+    echo "$asked" > "$study.asked"
     # shellcheck disable=SC2086  # options, to be split
     first sordino init "$study" --authority "$handed" --enrol "$PLACES" --rounds "$ROUNDS" \
         --sampling lottery --cohort "$COHORT" --population "$COHORT" --epsilon "$EPSILON" \
         --http 0.0.0.0:9464 ${STUDY_OPTIONS:-}
-    echo "$asked" > "$study/made-with"
-    # The study has its own copies now. Where the files are mounted read-only they stay.
-    { touch "$handed/taken" && rm -rf "$handed/tls" "$handed/transcript.key"; } 2> /dev/null || true
-elif [ -f "$study/made-with" ] && [ "$(cat "$study/made-with")" != "$asked" ]; then
+fi
+# Of a study that was just made, or at whose making this was killed here. It has its own copies of what was handed over;
+# where those files are mounted read-only they stay.
+[ ! -f "$study.asked" ] || mv "$study.asked" "$study/made-with"
+{ touch "$handed/taken" && rm -rf "$handed/tls" "$handed/transcript.key"; } 2> /dev/null || true
+if [ -f "$study/made-with" ] && [ "$(cat "$study/made-with")" != "$asked" ]; then
     echo "the study stays as it was made ($(cat "$study/made-with")), whatever the variables say now ($asked): what" \
         "participants agreed to can't be changed. For another one choose another name (SORDINO_STUDY)" >&2
 fi
