@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -109,21 +110,26 @@ def test_scripts_can_be_read_by_a_plain_shell(script: Path) -> None:
 @pytest.mark.parametrize(("code", "told"), [(0, 0), (2, 0), (3, 0), (40, 0), (5, 5), (4, 4), (70, 70)])
 def test_only_endings_that_may_pass_are_started_again(code: int, told: int) -> None:
     script = f". {ROOT}/deploy/supervised.sh; supervised sh -c 'exit {code}'"
-    assert subprocess.run(["sh", "-euc", script], capture_output=True, check=False).returncode == told
+    assert subprocess.run([SHELL, "-euc", script], capture_output=True, check=False).returncode == told
 
 
-def started(script: str, tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+MAKES = '[ "$1" != init ] || { mkdir -p "$2"; touch "$2/study.toml"; }'
+
+
+def started(
+    script: str, tmp_path: Path, *, does: str = MAKES, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """A start script with the container's folders elsewhere, and a `sordino` that says what it is told."""
     (tmp_path / "bin").mkdir(exist_ok=True)
     told = tmp_path / "bin" / "sordino"
-    made = '[ "$1" != init ] || { mkdir -p "$2"; touch "$2/study.toml"; }'
-    told.write_text(f'#!/bin/sh\necho "sordino $*"\n{made}\nexit 0\n')
+    told.write_text(f'#!/bin/sh\necho "sordino $*"\n{does}\nexit 0\n')
     told.chmod(0o755)
+    (tmp_path / "study").mkdir(exist_ok=True)  # where a volume is mounted
     text = (ROOT / "deploy" / script).read_text()
     text = text.replace("/opt/", f"{ROOT}/deploy/").replace("/var/lib/sordino", str(tmp_path))
     environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "STUDY": "s", "ROUNDS": "3", "PLACES": "12"}
     environment |= {"COHORT": "10", "EPSILON": "8"} | variables
-    return subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([SHELL, "-c", text], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_study_stays_as_it_was_made(tmp_path: Path) -> None:
@@ -141,6 +147,60 @@ def test_a_study_stays_as_it_was_made(tmp_path: Path) -> None:
     assert "stays as it was made (rounds 3," in changed.stderr
 
 
+def test_an_authority_that_was_killed_while_it_handed_over_goes_on(tmp_path: Path) -> None:
+    """Between any two steps; and no copy of the coordinator's secrets is left with the authority, or beside."""
+    kept, handed = tmp_path / "authority" / "s" / "coordinator", tmp_path / "handover" / "s"
+    (tmp_path / "handover").mkdir()
+    for there in ([kept], [kept, Path(f"{handed}.coming")], [kept, handed], [kept, handed, Path(f"{handed}.coming")]):
+        for folder in there:
+            folder.mkdir(parents=True)
+            (folder / "transcript.key").write_text("half" if folder.name.endswith(".coming") else "whole")
+        for _ in range(2):
+            done = started("authority-start.sh", tmp_path)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "sordino authority run" in done.stdout
+            assert not kept.exists()
+            assert [path.name for path in handed.parent.iterdir()] == ["s"]
+            assert [path.name for path in handed.iterdir()] == ["transcript.key"]
+            assert (handed / "transcript.key").read_text() == "whole"
+        shutil.rmtree(handed)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_coordinator_that_was_killed_once_its_study_was_made_goes_on(tmp_path: Path, writable: bool) -> None:
+    handed = tmp_path / "handover" / "s"
+    (handed / "tls").mkdir(parents=True)
+    (handed / "transcript.key").touch()
+    if not writable:  # for root, too
+        (handed / "taken").mkdir()
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "touch").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin" / "touch").chmod(0o755)
+    (tmp_path / "study" / "s").mkdir(parents=True)
+    (tmp_path / "study" / "s" / "study.toml").touch()
+    done = started("coordinator-start.sh", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sordino serve" in done.stdout
+    assert (handed / "taken").is_file() == writable
+    assert (handed / "tls").exists() == (handed / "transcript.key").exists() == (not writable)
+
+
+def test_what_a_study_was_made_with_is_known_however_its_making_ended(tmp_path: Path) -> None:
+    """Killed in `sordino init`, which leaves a folder without its name, or right after it."""
+    (tmp_path / "handover" / "s").mkdir(parents=True)
+    half, others = tmp_path / "study" / ".s-a1b2c3d4", tmp_path / "study" / ".s-2-a1b2c3d4"
+    killed = 'case "$1" in init) mkdir -p "$2"; touch "$2/study.toml";; esac; kill -KILL $PPID'
+    assert started("coordinator-start.sh", tmp_path, does="kill -KILL $PPID").returncode < 0
+    half.mkdir()
+    others.mkdir()
+    assert started("coordinator-start.sh", tmp_path, does=killed, ROUNDS="4").returncode < 0
+    assert [half.exists(), others.exists()] == [False, True]
+    again = started("coordinator-start.sh", tmp_path, ROUNDS="5")
+    assert (again.returncode, "sordino init" in again.stdout) == (0, False)
+    assert "stays as it was made (rounds 4," in again.stderr
+    assert sorted(path.name for path in (tmp_path / "study").iterdir()) == [".s-2-a1b2c3d4", "s"]
+
+
 def test_a_lost_volume_is_said_and_nothing_is_begun_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "handover" / "s").mkdir(parents=True)
     started("coordinator-start.sh", tmp_path)
@@ -155,11 +215,13 @@ def test_a_lost_volume_is_said_and_nothing_is_begun_in_its_place(tmp_path: Path)
 
 def test_a_setting_that_cant_be_is_not_tried_for_ever(tmp_path: Path) -> None:
     script = f". {ROOT}/deploy/supervised.sh; first sh -c 'exit 2'; echo went on"
-    done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([SHELL, "-euc", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-SUPERVISED = ["sh", "-euc", f'. {ROOT}/deploy/supervised.sh; supervised sh -c "$1"', "sh"]
+# The images' shell. Bash 5.2 forgets the code of a process that ends at once, when a signal interrupts `wait`.
+SHELL = shutil.which("dash") or "sh"
+SUPERVISED = [SHELL, "-euc", f'. {ROOT}/deploy/supervised.sh; supervised sh -c "$1"', "sh"]
 
 
 def test_a_signal_reaches_what_is_supervised_and_its_code_is_kept() -> None:
@@ -175,6 +237,38 @@ def test_a_signal_that_comes_as_soon_as_the_process_runs_is_not_lost() -> None:
     child = "trap 'exit 7' TERM; kill -TERM $PPID; for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; done"
     codes = [subprocess.run([*SUPERVISED, child], timeout=10, check=False).returncode for _ in range(20)]
     assert codes == [7] * 20
+
+
+@pytest.mark.parametrize("moment", [r"(?=    (\(|\"\$@\" &)$)", r"(?=    child=\$!$)"], ids=["before", "after"])
+def test_a_signal_around_the_fork_is_not_lost(moment: str) -> None:
+    """A fork of dash has its parent's traps at first, and forgets a signal that they caught."""
+    text, count = re.subn(
+        moment, "    kill -TERM $$\n", (ROOT / "deploy" / "supervised.sh").read_text(), count=1, flags=re.M
+    )
+    assert count == 1
+    command = [SHELL, "-euc", text + "\nsupervised sh -c \"trap 'exit 7' TERM; sleep 0.1; sleep 0.1; sleep 0.1\""]
+    codes = {subprocess.run(command, timeout=10, check=False).returncode for _ in range(30)}
+    assert codes <= {7, 143}  # 143: it wasn't up yet
+
+
+def test_a_second_signal_is_passed_on_and_the_end_waited_for() -> None:
+    count = "n=0; trap 'n=$((n + 1)); echo $n' TERM; echo up"
+    child = f"{count}; while [ $n -lt 2 ]; do sleep 0.02; done; sleep 0.2; exit 7"
+    with subprocess.Popen([*SUPERVISED, child], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for told in (b"up\n", b"1\n"):
+            assert process.stdout.readline() == told
+            process.terminate()
+        assert process.stdout.readline() == b"2\n"
+        assert process.wait(10) == 7
+
+
+def test_a_signal_while_a_study_is_made_ends_that(tmp_path: Path) -> None:
+    script = f". {ROOT}/deploy/supervised.sh; first sh -c 'kill -TERM $PPID; exec sleep 5'; supervised echo went on"
+    began = time.monotonic()
+    done = subprocess.run([SHELL, "-euc", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (143, "")
+    assert time.monotonic() - began < 4
 
 
 def healthcheck(kind: str, **environment: str) -> int:
