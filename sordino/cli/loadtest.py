@@ -16,7 +16,7 @@ NAME = "loadtest"
 HELP = (
     "Load a real coordinator process with many real participants, some of whom leave, and check every sum.\n\nEach "
     "participant has its own identity, TLS channel, study document, roster and model, and verifies all signatures "
-    "itself; they share a process and its journal (with --verify-once also what they verified). Instead of an update it "
+    "itself; they share a process and its journal (and with --verify-once what they verified). Instead of an update it "
     "sends uniform integers that follow from the seed, so the sum of whoever survives is known exactly and compared "
     "with the coordinator's. Which participants leave, in which round and at which phase, follows from the seed too. A "
     "round that aborts is counted with its reason and is no failure of the command; a wrong sum or a broken bound is. "
