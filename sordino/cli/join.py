@@ -198,12 +198,13 @@ def run(
                 ExitCode.INPUT, "--service needs --home DIR, or --homes: the host's folder, which outlives a restart."
             )
         joined = (home / "host.toml").is_file()
-        code, address = (None, None) if joined else (_code_of_service(code), address)
-        if code is None and not joined and address is not None:
+        code, desk, address = (None, None, None) if joined else (_code_of_service(code), desk, address)
+        if code is None and desk is None and not joined and address is not None:
             raise Failure(
                 ExitCode.INPUT,
                 f"{home} has no place in a study yet, and there is no join code: hand it over as systemd's credential "
-                "join-code (LoadCredential=join-code:FILE), or copy a host's folder there.",
+                "join-code (LoadCredential=join-code:FILE), name the authority's --desk where it is on this machine, "
+                "or copy a host's folder there.",
             )
 
     if code is not None and desk is not None:

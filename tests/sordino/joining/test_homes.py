@@ -15,15 +15,18 @@ from typing import Any
 
 import pytest
 
+import sordino.client_process
 import sordino.joined_home
 import sordino.joining_homes as homes_module
 from client.configuration import load
 from client.enrolment import EnrolmentRefused
+from client.settings import HostSettings
 from sordino.authority.desk import Desk
 from sordino.authority.folder import AuthorityKeys, AuthorityTable, write_folder
 from sordino.authority.invitations import revoke
 from sordino.authority.roster import begin
 from sordino.authority.store import admitted, locked
+from sordino.cli import main
 from sordino.exit_codes import Failure
 from sordino.joined_home import BY_PLACE, JoinedHome, open_home
 from sordino.joining import finish_joining
@@ -181,6 +184,28 @@ def test_without_homes_the_folder_goes_on_too(containers: Containers) -> None:
     assert join(joining.home) == join(joining.home) == joining.home
     assert join(None) == join(None) == Path(STUDY)
     assert containers.codes() == 2
+
+
+def test_a_service_takes_its_place_at_the_desk_and_goes_on(
+    containers: Containers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One command line for every start. Later ones need neither the desk nor the coordinator's port for enrolment."""
+    became = list[HostSettings]()
+
+    def become(settings: HostSettings, *, as_json: bool, service: bool) -> None:
+        assert service
+        became.append(settings)
+
+    monkeypatch.setattr(sordino.client_process, "become", become)
+    joining = containers.joining
+    asks = [joining.where.address, "--service", "--yes", "--home", str(joining.home), "--desk", str(containers.desk)]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(["join", *asks])
+        assert not ended.value.code, capsys.readouterr().err
+        containers.open.close()
+    assert [one.host.journal.parent for one in became] == [joining.home] * 2
+    assert containers.codes() == 1
 
 
 def test_nobody_shares_a_home(tmp_path: Path, held: list[int]) -> None:
