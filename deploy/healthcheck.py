@@ -2,6 +2,8 @@
 
     python3 -IS healthcheck.py http    the coordinator's /readyz answers 200
     python3 -IS healthcheck.py file    the file of SORDINO_HEALTH_FILE was touched within the last minute
+
+SORDINO_HTTP_PORT is the port where the study has another one than 9464, as http_listen in its study.toml says.
 """
 
 import os

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from client.settings import HostSettings
+from wire.health_file import VARIABLE
 
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from sordino.client_process import main; main({fd})"
 
@@ -58,6 +59,10 @@ def main(settings_fd: int) -> NoReturn:
 
         service = Notifier()
         use_service_lines(service)
+    elif os.environ.get(VARIABLE):  # no service of systemd's, but of a container whose health is asked for
+        from client.service_notify import Notifier
+
+        service = Notifier({})
     use_few_arenas()
     from client.participant_host import JoinError, join
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,3 +22,29 @@ def show_life() -> None:
     if path := os.environ.get(VARIABLE):
         with contextlib.suppress(OSError):
             Path(path).touch()
+
+
+@contextlib.contextmanager
+def showing_life() -> Iterator[None]:
+    """Show it from a thread for as long as this lasts, whatever is waited for meanwhile.
+
+    For waits whose every step has a deadline of its own, or that are for a person: who hangs shows life, too.
+    `client.service_notify.Notifier` shows that an event loop runs.
+    """
+    if not os.environ.get(VARIABLE):
+        yield
+        return
+    over, every_s = threading.Event(), EVERY_S
+
+    def show() -> None:
+        show_life()
+        while not over.wait(every_s):
+            show_life()
+
+    thread = threading.Thread(target=show, name="signs of life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

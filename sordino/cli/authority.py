@@ -467,10 +467,13 @@ def run(
 
 
 def _rest(stop: threading.Event, pause_s: float, desk: Desk | None) -> None:
-    """Until the next visit: soon while somebody who was given a code is about to ask."""
+    """Until the next visit, with signs of life; soon while somebody who was given a code is about to ask."""
+    from wire.health_file import EVERY_S, show_life
+
     ends = time.monotonic() + pause_s
     while (left := ends - time.monotonic()) > 0:
-        if stop.wait(left if desk is None else min(left, _SOON_S)) or (desk is not None and desk.busy()):
+        show_life()
+        if stop.wait(min(left, EVERY_S if desk is None else _SOON_S)) or (desk is not None and desk.busy()):
             return
 
 

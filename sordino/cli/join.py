@@ -214,35 +214,33 @@ def run(
     if code is not None or desk is not None or homes is not None:
         from sordino.joining import JoinOptions
         from sordino.joining_places import get_place
+        from wire.health_file import showing_life
 
         if address is not None:
             _check_address(address)
         elif code is not None or desk is not None:
             given = "--code" if code is not None else "--desk"
             raise Failure(ExitCode.INPUT, f"HOST:PORT is missing: {given} needs the coordinator's port for enrolment.")
-        home = get_place(
-            JoinOptions(
-                address=address or "",
-                code=code or "",
-                home=home,
-                policy_file=policy,
-                agreed=yes,
-                name=name,
-                task=task,
-                dataset=dataset,
-                partition=partition,
-                alpha=alpha,
-                shards=shards,
-                data=data,
-                seed=seed,
-                part=_part(part),
-                parts=parts,
-                ledger=ledger,
-            ),
-            say,
-            desk=desk,
-            homes=homes,
+        options = JoinOptions(
+            address=address or "",
+            code=code or "",
+            home=home,
+            policy_file=policy,
+            agreed=yes,
+            name=name,
+            task=task,
+            dataset=dataset,
+            partition=partition,
+            alpha=alpha,
+            shards=shards,
+            data=data,
+            seed=seed,
+            part=_part(part),
+            parts=parts,
+            ledger=ledger,
         )
+        with showing_life():  # days may pass until she is admitted
+            home = get_place(options, say, desk=desk, homes=homes)
         address, policy = None, None  # both are in the folder now
     elif not joined and (yes or any(
         one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
@@ -290,8 +288,10 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
         )
     if home.is_dir():
         from sordino.joining import finish_joining
+        from wire.health_file import showing_life
 
-        finish_joining(home, lambda line: typer.echo(line, err=as_json))
+        with showing_life():
+            finish_joining(home, lambda line: typer.echo(line, err=as_json))
     configuration = load(home, None if policy is None else load_policy(policy))
     if address is not None:
         _check_address(address)

@@ -1,0 +1,126 @@
+"""A container's health check, and the file that the processes behind it touch: in every wait, however long that is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sordino.child_process import child_environment
+from sordino.processes import free_port
+from tests.server.enrolment_port import Authority, port_in_thread
+from tests.server.study_in_process import make_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of processes that have a health file, and show life often, through an exec, too."""
+    (tmp_path / "often").mkdir()
+    (tmp_path / "often" / "sitecustomize.py").write_text("import wire.health_file\nwire.health_file.EVERY_S = 0.05\n")
+    path = os.pathsep.join([str(tmp_path / "often"), str(ROOT)])
+    return child_environment() | {"PYTHONPATH": path, "SORDINO_HEALTH_FILE": str(tmp_path / "health")}
+
+
+@contextlib.contextmanager
+def started(tmp_path: Path, environment: dict[str, str], *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process; ended with what it does."""
+    command = [sys.executable, "-m", "sordino", *map(str, arguments)]
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, cwd=tmp_path)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def until_said(tmp_path: Path, words: str) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while words not in (tmp_path / "said").read_text():
+        assert time.monotonic() < ends, (tmp_path / "said").read_text()
+        time.sleep(0.02)
+
+
+def lives(tmp_path: Path) -> bool:
+    """Whether it touches the file again and again, as long as it waits for what it says it waits for."""
+    for _ in range(3):
+        (tmp_path / "health").unlink(missing_ok=True)
+        ends = time.monotonic() + 5
+        while not (tmp_path / "health").exists():
+            if time.monotonic() > ends:
+                return False
+            time.sleep(0.01)
+    return True
+
+
+def test_who_waits_to_be_admitted(tmp_path: Path, environment: dict[str, str]) -> None:
+    authority = Authority()
+    (tmp_path / "port").mkdir()
+    with port_in_thread(tmp_path / "port", authority, signs=False) as (where, _):
+        code = authority.code().to_text()
+        asks = ("join", where.address, "--code", code, "--yes", "--service", "--home", tmp_path / "home")
+        with started(tmp_path, environment, *asks):
+            until_said(tmp_path, "waiting for the study's authority to sign")
+            assert lives(tmp_path)
+        with started(tmp_path, environment, "join", "--home", tmp_path / "home"):  # the same, begun before
+            until_said(tmp_path, "waiting for the study's authority to sign")
+            assert lives(tmp_path)
+
+
+def test_who_waits_for_the_coordinator_or_the_desk(tmp_path: Path, environment: dict[str, str]) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    asks = ("join", nobody, "--yes", "--service", "--desk", tmp_path / "desk", "--home", tmp_path / "home")
+    with started(tmp_path, environment, *asks):
+        until_said(tmp_path, "Trying again for")
+        assert lives(tmp_path)
+    (tmp_path / "port").mkdir()
+    with (
+        port_in_thread(tmp_path / "port", Authority()) as (where, _),
+        started(tmp_path, environment, "join", where.address, *asks[2:]),
+    ):
+        until_said(tmp_path, "Waiting for the authority's desk")
+        assert lives(tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--service",)])
+def test_who_takes_part_with_a_coordinator_that_is_away(
+    tmp_path: Path, environment: dict[str, str], options: tuple[str, ...]
+) -> None:
+    home = make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}") / "hosts" / "host-01"
+    with started(tmp_path, environment, "join", "--home", home, *options):
+        until_said(tmp_path, "coordinator away")
+        assert lives(tmp_path)
+
+
+def test_an_authority_that_asks_every_hour(tmp_path: Path, environment: dict[str, str]) -> None:
+    home = tmp_path / "authority"
+    founds = ("authority", "init", home, "--study", "s", "--coordinator", f"localhost:{free_port()}")
+    with started(tmp_path, environment, *founds) as made:
+        assert made.wait(PATIENCE_S) == 0
+    with started(tmp_path, environment, "authority", "run", home, "--every", "1h"):
+        until_said(tmp_path, "can't be reached")
+        assert lives(tmp_path)
+
+
+def test_nothing_is_touched_where_nobody_asks(tmp_path: Path, environment: dict[str, str]) -> None:
+    del environment["SORDINO_HEALTH_FILE"]
+    home = make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}") / "hosts" / "host-01"
+    with started(tmp_path, environment, "join", "--home", home):
+        until_said(tmp_path, "coordinator away")
+    assert not (tmp_path / "health").exists()
+
+
+def test_the_check_tells_which_variables_it_reads() -> None:
+    text = (ROOT / "deploy" / "healthcheck.py").read_text()
+    told = re.findall(r"SORDINO_\w+", text.split('"""')[1])
+    assert set(told) == set(re.findall(r'"(SORDINO_\w+)"', text))
