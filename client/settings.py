@@ -1,8 +1,8 @@
 """A host's settings as the running client holds them: plain frozen dataclasses.
 
 `client.configuration` checks host.toml with pydantic, whose models cost 15 MB of resident memory for as long as the
-process lives. The checked values are therefore handed to a fresh process as JSON (`client.process`), and these classes
-are all it needs.
+process lives. The checked values are therefore handed to a fresh process as JSON (`sordino.client_process`), and these
+classes are all it needs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +20,7 @@ import pytest
 import structlog
 from study_in_process import make_folder
 
+import client.settings
 from client.service_notify import LONGEST_STATUS, Notifier
 from sordino.child_process import child_environment
 from sordino.cli import main
@@ -161,3 +164,9 @@ def test_what_is_missing(
         main(["join", *(one.format(tmp_path) for one in arguments)])
     assert ended.value.code == 2  # which systemd doesn't start again
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_settings_say_who_takes_them_over() -> None:
+    named = re.findall(r"`(\w+\.\w+)`", client.settings.__doc__ or "")
+    assert named
+    assert [name for name in named if importlib.util.find_spec(name) is None] == []
