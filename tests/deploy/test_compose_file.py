@@ -271,6 +271,12 @@ def test_a_signal_while_a_study_is_made_ends_that(tmp_path: Path) -> None:
     assert time.monotonic() - began < 4
 
 
+def test_up_without_a_number_keeps_the_clients() -> None:
+    """Compose brings each service to its number at every `up`, which is 1 where nothing says otherwise."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert compose["services"]["client"]["scale"] == "${SORDINO_CLIENTS:-10}"
+
+
 def healthcheck(kind: str, **environment: str) -> int:
     command = [sys.executable, "-IS", str(ROOT / "deploy" / "healthcheck.py"), kind]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False).returncode

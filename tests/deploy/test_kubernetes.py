@@ -83,3 +83,16 @@ def test_the_study_is_told_every_variable_that_its_scripts_need() -> None:
     for name in ("coordinator-start.sh", "handover.sh"):
         needed = set(re.findall(r"\$\{?([A-Z_]+)\b", (ROOT / "deploy" / name).read_text()))
         assert needed <= told, name
+
+
+def test_nothing_is_started_again_by_who_reaches_the_port_for_metrics() -> None:
+    """Whoever holds its connections keeps answers out (docs/monitoring.md): only readiness may be asked there."""
+    for pod in pods():
+        for container in pod["containers"]:
+            for probe in ("startupProbe", "livenessProbe"):
+                assert "httpGet" not in container.get(probe, {}), (container["name"], probe)
+            assert container["livenessProbe"]["exec"]["command"][-1] == "file"
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    for target in ("client", "authority", "coordinator"):
+        stage = dockerfile.split(f" AS {target}\n")[1].split("\nFROM ")[0]
+        assert "SORDINO_HEALTH_FILE=" in stage
