@@ -32,7 +32,8 @@ from client.round_lines import RoundLines
 from client.service_notify import Notifier
 from client.settings import Conditions, HostSettings
 from client.shared_roster import SharedRoster
-from client.unreachable import Trouble, is_connected, trouble_of, trouble_told
+from client.unreachable import Trouble, is_connected, trouble_of, trouble_of_silence, trouble_told
+from client.web_proxy import WebProxy, web_proxy_of
 from learning.datasets import DatasetError
 from learning.options import OptionError
 from learning.task import TaskUnavailable, make_task
@@ -324,7 +325,7 @@ class ParticipantHost:
             except DocumentUnavailable as error:
                 trouble = Trouble(0, str(error))
             except TimeoutError:
-                trouble = Trouble(1, "it doesn't answer")
+                trouble = trouble_of_silence(None if connected else self._web_proxy())
             except DocumentMismatch as error:
                 raise JoinError(f"{address}: {error}", NETWORK) from error
             # Said once for all participants of the process, and again when more is known.
@@ -350,7 +351,11 @@ class ParticipantHost:
         if connected:
             return trouble_told(details)
         coordinator = self._configuration.coordinator
-        return trouble_of(details, ca=str(coordinator.ca), certificate=str(self._certificate.path))
+        files = {"ca": str(coordinator.ca), "certificate": str(self._certificate.path)}
+        return trouble_of(details, proxy=self._web_proxy(), **files)
+
+    def _web_proxy(self) -> WebProxy | None:
+        return web_proxy_of(self._configuration.coordinator.address, os.environ)
 
     async def _accept(self, session: Session) -> StudyTerms:
         """Fetch, verify and accept the study document and the roster; once for the process."""

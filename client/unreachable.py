@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
 from client.connection import HANDSHAKE_S
+from client.web_proxy import WebProxy
 from wire.peer_text import peer_text
 
 
@@ -50,6 +52,7 @@ _KNOWN: Final[tuple[tuple[int, tuple[str, ...], str], ...]] = (
     (1, ("No route to host", "Network is unreachable", "network unreachable"), "there is no way to that machine"),
     (1, ("timed out", "Timeout", "DEADLINE_EXCEEDED"), "it doesn't answer"),
 )
+_PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]{3})")
 
 
 async def is_connected(channel: grpc.aio.Channel) -> bool:
@@ -74,14 +77,52 @@ def trouble_told(details: str) -> Trouble:
     return Trouble(0, f'it ended the session ("{peer_text(details)}")')
 
 
-def trouble_of(details: str, *, ca: str, certificate: str) -> Trouble:
+def trouble_of(details: str, *, ca: str, certificate: str, proxy: WebProxy | None = None) -> Trouble:
     """What gRPC's words mean.
 
     Args:
         details: of an `grpc.aio.AioRpcError`, from where no connection could be made: gRPC's own words.
         ca, certificate: names of the files that decide whom this host trusts, and who it is.
+        proxy: that the connection takes.
     """
+    refused = _PROXY_REFUSED.search(details)
+    if proxy is not None and refused is not None:
+        return _refused_by(proxy, int(refused[1]))
     for tells, parts, words in _KNOWN:
         if any(part in details for part in parts):
-            return Trouble(tells, words.format(ca=ca, certificate=certificate))
+            known = Trouble(tells, words.format(ca=ca, certificate=certificate))
+            return known if proxy is None else _over(proxy, known)
     return Trouble(0, peer_text(details))
+
+
+def trouble_of_silence(proxy: WebProxy | None = None) -> Trouble:
+    """No answer within the time of a handshake; ``proxy`` as in `trouble_of`."""
+    silent = Trouble(1, "it doesn't answer")
+    return silent if proxy is None else _over(proxy, silent)
+
+
+def _over(proxy: WebProxy, known: Trouble) -> Trouble:
+    """What went wrong on the way over a proxy: no machine but the proxy was looked up or connected to."""
+    if known.tells > 1:  # who answered may be the proxy as well
+        return Trouble(
+            known.tells,
+            f"{known.words}; or {proxy}, by the variable {proxy.variable}, is in between: it must pass TLS on unread",
+        )
+    return Trouble(
+        2,
+        f"{proxy}, which the variable {proxy.variable} names, can't be reached: put it right, or name the "
+        f"coordinator's host in {proxy.exceptions}",
+    )
+
+
+def _refused_by(proxy: WebProxy, code: int) -> Trouble:
+    if code == 407:
+        says = "asks for a name and a password, which belong in its URL"
+    elif code >= 500:
+        says = "doesn't get through to it: check the address, and that the coordinator runs"
+    else:
+        says = (
+            "doesn't let this host connect to it: ask for that (CONNECT, with this port), or name the coordinator's "
+            f"host in {proxy.exceptions}"
+        )
+    return Trouble(2, f"{proxy}, which the variable {proxy.variable} names, answers with HTTP {code}; it {says}")
