@@ -388,8 +388,14 @@ def _clips(view: StudyView, plan: Plan | None) -> str:
 def _epsilon_caption(view: StudyView) -> str:
     if view.plan.get("mechanism") == TRUSTED_COORDINATOR:
         return "Of everybody but the coordinator, which is trusted."
-    if abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3:
+    the_same = abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3
+    if the_same and view.plan.get("sampling", "none") == "none":
         return "Nobody is sampled, so coordinator and released are the same."
+    if the_same and view.rounds:  # the bound that counts the draws is larger: many are drawn, or few rounds were run
+        return (
+            f"Participants are drawn for each round. For whoever sees the {view.finding} only this gives no smaller "
+            "bound here: coordinator and released are the same."
+        )
     return f"Coordinator: who sees every sum. Released: who sees the {view.finding} only."
 
 

@@ -189,6 +189,20 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
         assert false not in text[: text.index("The plan")] + promised, false
 
 
+def test_whether_anybody_is_drawn_is_said_where_two_epsilons_are_the_same() -> None:
+    """The naive page takes equal figures for everybody in each round."""
+    drawn = {"sampling": "lottery", "population": 12}
+    nobody = "Nobody is sampled, so coordinator and released are the same."
+    no_smaller = "For whoever sees the models only this gives no smaller bound here: coordinator and released are the"
+    assert nobody in page_of("ddgauss")
+    same, smaller = page_of("ddgauss", **drawn), page_of("ddgauss", ROUND | {"epsilon_released": 1.0}, **drawn)
+    assert nobody not in same + smaller
+    assert f"Participants are drawn for each round. {no_smaller} same." in same
+    assert no_smaller not in smaller
+    assert "Released: who sees the models only." in smaller
+    assert no_smaller not in page_of("ddgauss", {"kind": "attempt_started", "round": 1, "attempt": 1}, **drawn)
+
+
 def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     """The naive page says that honest participants stop before a lie opens anything."""
     text = page_of("ddgauss", adversary="curious")
