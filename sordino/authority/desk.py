@@ -207,7 +207,7 @@ class Desk:
             )
 
     def _take_back(self, code: JoinCode) -> None:
-        """Nothing can have been asked for with it: the place is free for the next one."""
+        """Nothing can have been asked for with it: the place is free for the next one, whose making forgets it."""
         withdrawn = (
             "UPDATE invitations SET withdrawn = ? WHERE code_id = ? AND identity IS NULL",
             (self._clock(), code.code_id),

@@ -7,12 +7,14 @@ from typing import Final
 
 from secagg.keys import RandomBytes
 from sordino.authority.folder import AuthorityError, AuthorityFolder
-from sordino.authority.store import AuthorityStore, Invitation, Member
+from sordino.authority.store import AuthorityStore, Invitation, Member, desk_codes_forgotten
 from wire.foreign_json import HOST_NAME
 from wire.join_code import LONGEST_VALID_S, JoinCode
 
 SHORTEST_VALID_S: Final = 60
 CLOCK_SLACK_S: Final = 600.0
+EXPIRED_KEPT_S: Final = 3600.0
+"""So long an unused code of the desk is kept after its end, so that who comes late is told that she does."""
 _SHORTEST_BEGINNING: Final = 4
 
 
@@ -42,6 +44,9 @@ def invite(
 ) -> JoinCode:
     """A fresh join code, stored before it is returned.
 
+    With one of the desk the store forgets those that the desk gave for nothing: else whoever takes codes and goes away
+    would fill it. The new one is as young as any of them, so that the time of the last decision is known still.
+
     Args:
         name: of the participant's host; empty leaves it to her.
         valid_s: until the authority must have seen her request.
@@ -64,7 +69,8 @@ def invite(
         (
             "INSERT INTO invitations (code_id, secret, name, made, expires, from_desk) VALUES (?, ?, ?, ?, ?, ?)",
             (code.code_id, code.secret, name, now, code.expires, from_desk),
-        )
+        ),
+        *([desk_codes_forgotten(now, now - EXPIRED_KEPT_S)] if from_desk else []),
     )
     return code
 
@@ -73,21 +79,20 @@ def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) ->
     """How many of the open codes would find no place if all were used; 0 where any number may take part."""
     if not folder.settings.places:
         return 0
-    invited = sum(one.is_open(now) for one in store.invitations())
+    invited, _ = store.open_codes(now)
     return min(invited, max(0, -open_places(folder, store, now)))
 
 
 def open_places(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
     """Of a limited number of places, those that no member has and no open code promises; below 0: too many codes."""
-    invited = sum(one.is_open(now) for one in store.invitations())
-    return folder.settings.places - sum(member.revoked is None for member in store.members()) - invited
+    invited, _ = store.open_codes(now)
+    return folder.settings.places - store.present() - invited
 
 
 def places_of_desk(store: AuthorityStore, now: float) -> int:
     """How many places went through the desk: members that joined with its codes, and its open codes."""
-    codes = [one for one in store.invitations() if one.from_desk]
-    members = {member.identity for member in store.members() if member.revoked is None}
-    return len(members & {one.identity for one in codes}) + sum(one.is_open(now) for one in codes)
+    _, of_desk = store.open_codes(now)
+    return store.present_by_desk() + of_desk
 
 
 def taken_names(store: AuthorityStore, now: float) -> set[str]:
@@ -95,8 +100,8 @@ def taken_names(store: AuthorityStore, now: float) -> set[str]:
 
     A revoked host's too: a certificate that names it may still be valid.
     """
-    promised = {one.name.casefold() for one in store.invitations() if one.name and one.is_open(now)}
-    return {member.host.casefold() for member in store.members()} | promised
+    promised = {one.name.casefold() for one in store.open_invitations(now) if one.name}
+    return {host.casefold() for host in store.hosts()} | promised
 
 
 def name_for(store: AuthorityStore, invitation: Invitation, wish: str, identity: bytes, now: float) -> str:
@@ -161,9 +166,8 @@ def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
     wanted = who.lower()
     found = [
         one
-        for one in store.invitations()
-        if one.is_open(now)
-        and (one.name == who or (len(wanted) >= _SHORTEST_BEGINNING and one.code_id.hex().startswith(wanted)))
+        for one in store.open_invitations(now)
+        if one.name == who or (len(wanted) >= _SHORTEST_BEGINNING and one.code_id.hex().startswith(wanted))
     ]
     if len(found) > 1:
         raise AuthorityError(f"{who} means {len(found)} invitations: name one by more of its id")

@@ -119,7 +119,7 @@ def look(
     if member is not None:
         return Judgement(signed, "accept", host=member.host, proven=True)
     places = folder.settings.places
-    if places and sum(other.revoked is None for other in store.members()) >= places:
+    if places and store.present() >= places:
         return Judgement(signed, "refuse", f"all {places} places of the study are taken", proven=True)
     assert invitation is not None  # noqa: S101  # else it was refused
     host = name_for(store, invitation, request.host, request.identity, now)

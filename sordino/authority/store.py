@@ -160,6 +160,24 @@ class AuthorityStore:
         )
         return Invitation(*rows[0][:7], from_desk=bool(rows[0][7])) if rows else None
 
+    def open_invitations(self, now: float) -> list[Invitation]:
+        """Those with which somebody can still join, the newest last."""
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ? ORDER BY made, code_id",
+            (now,),
+        )
+        return [Invitation(*row[:7], from_desk=bool(row[7])) for row in rows]
+
+    def open_codes(self, now: float) -> tuple[int, int]:
+        """How many invitations are open, and how many of these the desk gave."""
+        rows = self._read(
+            "SELECT count(*), coalesce(sum(from_desk), 0) FROM invitations "
+            "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?",
+            (now,),
+        )
+        return int(rows[0][0]), int(rows[0][1])
+
     def members(self) -> list[Member]:
         """Everybody who ever was one, in ascending order of identity."""
         rows = self._read("SELECT identity, host, by_code, joined, revoked, place FROM members ORDER BY identity")
@@ -170,6 +188,22 @@ class AuthorityStore:
             "SELECT identity, host, by_code, joined, revoked, place FROM members WHERE identity = ?", (identity,)
         )
         return Member(rows[0][0], rows[0][1], bool(rows[0][2]), *rows[0][3:]) if rows else None
+
+    def present(self) -> int:
+        """How many members there are now."""
+        return int(self._read("SELECT count(*) FROM members WHERE revoked IS NULL")[0][0])
+
+    def present_by_desk(self) -> int:
+        """How many of them joined with a code of the desk."""
+        rows = self._read(
+            "SELECT count(*) FROM members WHERE revoked IS NULL AND identity IN "
+            "(SELECT identity FROM invitations WHERE from_desk AND identity IS NOT NULL)"
+        )
+        return int(rows[0][0])
+
+    def hosts(self) -> list[str]:
+        """The name of everybody's host who ever was a member."""
+        return [row[0] for row in self._read("SELECT host FROM members")]
 
     def judged(self, request_id: bytes) -> Judged | None:
         rows = self._read("SELECT id, kind, identity, csr, judged, answer FROM requests WHERE id = ?", (request_id,))
@@ -227,6 +261,18 @@ def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statem
         "INSERT INTO members (identity, host, by_code, joined, place) "
         "VALUES (?, ?, ?, ?, (SELECT coalesce(max(place), 0) + 1 FROM members)) ON CONFLICT (identity) DO NOTHING",
         (identity, host, by_code, joined),
+    )
+
+
+def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
+    """Drop the desk's codes that nobody used: those that were taken back, and those that expired before a time.
+
+    One that was made later than now stays: it may be what tells that the clock has gone back (`last_written`).
+    """
+    return (
+        "DELETE FROM invitations WHERE from_desk AND identity IS NULL AND made <= ? "
+        "AND (withdrawn IS NOT NULL OR expires < ?)",
+        (now, expired_before),
     )
 
 

@@ -19,8 +19,8 @@ import sordino.authority.desk as desk_module
 import sordino.joining_desk as visits
 from sordino.authority.desk import Desk
 from sordino.authority.folder import AuthorityError, AuthorityFolder
-from sordino.authority.invitations import revoke
-from sordino.authority.store import locked
+from sordino.authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
+from sordino.authority.store import AuthorityStore, Invitation, locked
 from sordino.cli.authority import _rest
 from sordino.exit_codes import ExitCode, Failure
 from sordino.joining_desk import code_from_desk, state_at_desk
@@ -50,9 +50,13 @@ class Front:
         wanted = {"study": "clinics", "authority": self.office.public, "say": self.told.append} | changes
         return state_at_desk(path or self.path, who.identity.public, **wanted)
 
-    def wait_for(self, what: str) -> None:
+    def rows(self) -> dict[bytes, Invitation]:
+        with locked(self.office.folder.state) as store:
+            return {one.code_id: one for one in store.invitations()}
+
+    def wait_for(self, what: str, times: int = 1) -> None:
         ends = time.monotonic() + 20
-        while not any(what in one for one in self.told):
+        while sum(what in one for one in self.told) < times:
             assert time.monotonic() < ends
             time.sleep(0.01)
 
@@ -105,6 +109,97 @@ def test_never_more_codes_than_places(front: Front) -> None:
     assert sum("refused" in one for one in front.told) == 1  # who asks again and again fills no log
     front.office.now += desk_module.VALID_S + 61  # the open one has expired
     front.code()
+
+
+def test_codes_that_nobody_kept_leave_the_store(front: Front) -> None:
+    """A container that fails at its beginning again and again takes one each time; they'd all be there for ever."""
+    alice, bob = participant(1), participant(2)
+    used = front.code()
+    front.office.attend(alice.join(used))
+    by_hand = front.office.invite("clinic-7")
+    with locked(front.office.folder.state) as store:
+        assert withdraw(store, "clinic-7", NOW) is not None
+    dropped = []
+    for _ in range(10):
+        dropped.append(front.code(keep=False))
+        front.wait_for("taken_back", len(dropped))
+        assert set(front.rows()) == {used.code_id, by_hand.code_id, dropped[-1].code_id}
+    kept = front.code()
+    assert set(front.rows()) == {used.code_id, by_hand.code_id, kept.code_id}
+    assert front.rows()[used.code_id].identity == alice.identity.public
+    late = bob.join(dropped[0])
+    front.office.attend(late)
+    answer = front.office.answer(late)
+    assert answer is not None
+    assert not answer.accepted
+    assert answer.reason == "no invitation of this study has this join code: ask for a new one"
+    asked = bob.join(kept)
+    front.office.attend(asked)
+    answer = front.office.answer(asked)
+    assert answer is not None
+    assert (answer.accepted, answer.place) == (True, 2)
+
+
+def test_a_code_of_the_desk_costs_the_same_whatever_was_before(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of an earlier release, with all that was taken for nothing: it goes with the first code."""
+    with locked(front.office.folder.state) as store:
+        store.write(
+            *(
+                (
+                    "INSERT INTO invitations (code_id, secret, name, made, expires, withdrawn, from_desk) "
+                    "VALUES (?, ?, '', ?, ?, ?, 1)",
+                    (number.to_bytes(16, "big"), bytes(16), NOW - 1, int(NOW) + 600, NOW),
+                )
+                for number in range(20_000)
+            )
+        )
+
+    def every(_: AuthorityStore) -> list[Invitation]:
+        raise AssertionError("all invitations, or all members, are read for one code")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AuthorityStore, "invitations", every)
+        patched.setattr(AuthorityStore, "members", every)
+        code = front.code()
+    assert set(front.rows()) == {code.code_id}
+
+
+def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Front) -> None:
+    """Her authority was away for longer than ten minutes: she is told that she comes late, not that she has no code."""
+    folder, drawn = front.office.folder, front.office.rng.randbytes
+    never_used, by_hand = front.code(), front.office.invite(valid_s=desk_module.VALID_S)
+    for after_s in (-60.0, 60.0, EXPIRED_KEPT_S):
+        front.office.now = never_used.expires + after_s
+        with locked(folder.state) as store:
+            invite(folder, store, name="", valid_s=600, now=front.office.now, random_bytes=drawn, from_desk=True)
+        assert never_used.code_id in front.rows()
+    late = participant(1).join(never_used)
+    front.office.attend(late)
+    answer = front.office.answer(late)
+    assert answer is not None
+    assert "had expired 60 minutes before" in answer.reason
+    front.office.now += 1
+    code = front.code()
+    assert never_used.code_id not in front.rows()
+    assert {code.code_id, by_hand.code_id} <= set(front.rows())
+
+
+def test_a_code_that_is_forgotten_still_tells_that_the_clock_went_back(front: Front) -> None:
+    """Codes that had expired would be good again: the time of the last decision never grows less."""
+    folder, drawn = front.office.folder, front.office.rng.randbytes
+    front.office.now = NOW + 86_400
+    last = front.code(keep=False)
+    front.wait_for("taken_back")
+    with locked(folder.state) as store:
+        for now in (NOW + 86_400 - 300, NOW + 86_400 - 200):  # as far as a clock may go back
+            invite(folder, store, name="", valid_s=600, now=now, random_bytes=drawn, from_desk=True)
+            assert store.last_written() == NOW + 86_400
+        assert store.invitation(last.code_id) is not None
+        with pytest.raises(AuthorityError, match="clock is behind"):
+            check_clock(store, NOW)
+        invite(folder, store, name="", valid_s=600, now=NOW + 86_401, random_bytes=drawn, from_desk=True)
+        assert store.invitation(last.code_id) is None
+        assert store.last_written() == NOW + 86_401
 
 
 def test_many_at_once_share_the_places(front: Front) -> None:
