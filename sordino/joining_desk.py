@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +25,17 @@ OPENS_S, OPENS_POLL_S = 60.0, 0.25
 """How long a desk that isn't open yet is waited for: containers start in any order."""
 ANSWERS_S: Final = 60.0  # when many ask at the same time they get their codes one after the other
 TELLS_S: Final = 20.0  # who was revoked, that is; it may have to wait for a version that is being signed
+BUSY_S: Final = 20.0
+"""How long a desk that has too many visitors is asked again: a flood takes most of its answers, not all."""
+BUSY_POLL_S: Final = (0.05, 0.35)
+"""From one such question to the next, at random: visitors that were sent away together don't come back together."""
 _LONGEST_LINE: Final = 4096
 
 Say = Callable[[str], None]
+
+
+class _Busy(Failure):
+    """The desk is there, and may answer later."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ def code_from_desk(path: Path, say: Say) -> Iterator[DeskCode]:
 def state_at_desk(path: Path, identity: bytes, *, study: str, authority: bytes, say: Say) -> str | None:
     """What the authority says of an identity: ``member``, ``revoked`` or ``unknown``.
 
+    A desk that is busy is asked again: else a flood of questions would have a home used that was revoked.
+
     Args:
         authority: public key (32 bytes) that the answer must be signed with.
 
@@ -66,16 +77,33 @@ def state_at_desk(path: Path, identity: bytes, *, study: str, authority: bytes, 
         None where nobody answers, or answers with that signature: an authority may be switched off, and anybody who can
         write to the socket's folder may have put another one in its place.
     """
+    ends, told = time.monotonic() + BUSY_S, False
+    while True:
+        try:
+            return _state(path, identity, study, authority, say)
+        except _Busy:
+            if time.monotonic() >= ends:
+                say(f"The authority's desk {path} is busy still: this goes on without its word.")
+                return None
+        except (Failure, OSError):
+            return None
+        if not told:
+            say(f"The authority's desk {path} is busy: it is asked again, for {BUSY_S:g} s.")
+            told = True
+        time.sleep(random.uniform(*BUSY_POLL_S))
+
+
+def _state(path: Path, identity: bytes, study: str, authority: bytes, say: Say) -> str | None:
     nonce = os.urandom(STANDING_NONCE_BYTES)
     question = {"want": "state", "identity": identity.hex(), "nonce": nonce.hex()}
-    with contextlib.suppress(Failure, OSError), _visit(path, lambda _: None, 0, TELLS_S) as desk:
+    with _visit(path, lambda _: None, 0, TELLS_S) as desk:
         answer = _ask(desk, path, question)
-        state = str(answer.get("state"))
-        with contextlib.suppress(ValueError):
-            statement = standing_statement(study, identity, state, nonce)
-            if verify_signature(authority, bytes.fromhex(str(answer.get("signature"))), statement):
-                return state
-        say(f"What listens at {path} isn't the authority of this participant: it isn't believed.")
+    state = str(answer.get("state"))
+    with contextlib.suppress(ValueError):
+        statement = standing_statement(study, identity, state, nonce)
+        if verify_signature(authority, bytes.fromhex(str(answer.get("signature"))), statement):
+            return state
+    say(f"What listens at {path} isn't the authority of this participant: it isn't believed.")
     return None
 
 
@@ -87,7 +115,12 @@ def _visit(path: Path, say: Say, patience_s: float, answers_s: float = ANSWERS_S
             desk.settimeout(answers_s)
             try:
                 desk.connect(str(path))
-            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError) as error:
+            except BlockingIOError as error:
+                if time.monotonic() >= ends:
+                    raise _Busy(
+                        ExitCode.NETWORK, f"the desk {path} has too many visitors: run the same command again."
+                    ) from error
+            except (FileNotFoundError, ConnectionRefusedError) as error:
                 if time.monotonic() >= ends:
                     raise Failure(
                         ExitCode.NETWORK,
@@ -118,9 +151,12 @@ def _ask(desk: socket.socket, path: Path, question: dict[str, Any]) -> dict[str,
             data += part
         answer = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise Failure(ExitCode.NETWORK, f"the desk {path} gave no answer: run the same command again.") from error
+        kind = Failure if data else _Busy  # a desk that has too many visitors sends some away without a word
+        raise kind(ExitCode.NETWORK, f"the desk {path} gave no answer: run the same command again.") from error
     if type(answer) is not dict:
         raise Failure(ExitCode.INPUT, f"--desk {path}: what listens there is no authority's desk.")
+    if answer.get("refused") == "busy":
+        raise _Busy(ExitCode.NETWORK, f"the desk {path} is busy: run the same command again.")
     if "refused" in answer:
         raise Failure(ExitCode.INPUT, f"the authority's desk gives no code: {peer_text(str(answer['refused']))}.")
     return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import stat
 import tempfile
@@ -333,6 +334,7 @@ def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, mo
         return real(*args)
 
     monkeypatch.setattr(desk_module, "locked", counted)
+    monkeypatch.setattr(visits, "BUSY_S", 0.0)
     answers = [front.state(alice) for _ in range(desk_module.MOST_STANDINGS_AT_ONCE + 10)]
     assert answers == ["unknown"] * desk_module.MOST_STANDINGS_AT_ONCE + [None] * 10
     assert opened[0] == desk_module.MOST_STANDINGS_AT_ONCE
@@ -344,6 +346,60 @@ def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, mo
         with pytest.raises(Failure, match="places are taken"):
             front.code()
     assert time.monotonic() - begun >= 0.2
+
+
+def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood takes the desk's answers: who then took a home of somebody revoked would be refused, and stay away."""
+    alice = participant(1)
+    front.office.attend(alice.join(front.code()))
+    with locked(front.office.folder.state) as store:
+        revoke(store, "laptop", NOW)
+    left, real = [4], Desk._may_ask
+
+    def flooded(desk: Desk) -> bool:
+        left[0] -= 1
+        return left[0] < 0 and real(desk)
+
+    monkeypatch.setattr(Desk, "_may_ask", flooded)
+    assert front.state(alice) == "revoked"
+    assert left == [-1]
+    assert [str(one) for one in front.told[1:]] == [
+        f"The authority's desk {front.path} is busy: it is asked again, for 20 s."
+    ]
+    left[0] = 10**6  # for longer than anybody waits
+    monkeypatch.setattr(visits, "BUSY_S", 0.6)
+    begun = time.monotonic()
+    assert front.state(alice) is None
+    assert 0.6 <= time.monotonic() - begun < 20
+    assert 3 <= 10**6 - left[0] <= 14
+    assert "is busy still" in str(front.told[-1])
+
+
+def test_a_desk_with_too_many_visitors_is_asked_again(front: Front) -> None:
+    """It closes some unheard, and the system refuses others; one that isn't there is not waited for."""
+    path, alice = front.path.with_name("full"), participant(1)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(0)
+
+    def crowd() -> None:
+        waiting = socket.socket(socket.AF_UNIX)
+        waiting.connect(str(path))
+        time.sleep(0.5)  # she finds no room
+        for _ in range(2):
+            listener.accept()[0].close()  # the crowd's, then hers unheard
+        waiting.close()
+        os.replace(front.path, path)
+        listener.close()
+
+    thread = threading.Thread(target=crowd)
+    thread.start()
+    time.sleep(0.1)
+    assert front.state(alice, path) == "unknown"
+    thread.join()
+    begun = time.monotonic()
+    assert front.state(alice, path.with_name("nobody")) is None
+    assert time.monotonic() - begun < visits.BUSY_S / 2
 
 
 def test_a_visitor_who_gets_no_thread_ends_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
