@@ -400,6 +400,7 @@ async def upload_two_streams(places: Places) -> Seen:
 # Of `Uploads.stage`: its first words, so that no other place has them.
 UNASKED = (("offer is None or offer.begin is None or not offer.granted or offer.complete or", "offer is None and"),)
 STILL_HOLDS_IT = ("        if not offer.granted:\n            raise", "        if False:\n            raise")
+STILL_READ = (f"{' ' * 24}if not offer.granted:\n", f"{' ' * 24}if False:\n")
 SECOND_TIME = (("sender in self.u2 and sender not in self._u3", "sender in self.u2"),)
 ONCE = "the vector counts once: the round ends in the exact sum, and the second stream is refused unread"
 register(
@@ -413,7 +414,7 @@ register(
             Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
             Off(
                 UPLOADS,
-                changed=(*UNASKED, STILL_HOLDS_IT),
+                changed=(*UNASKED, STILL_HOLDS_IT, STILL_READ),
                 also=(Off(CORE, changed=SECOND_TIME),),
                 shows="opens a wrong sum",
             ),
