@@ -420,6 +420,7 @@ def test_a_second_interrupt_does_not_cost_the_checkpoint(tmp_path: Path, monkeyp
     """Pressed once more while the first one is dealt with; and while the checkpoint is written, when nobody listens."""
     file, pressed = tmp_path / "run.jsonl", []
     write = Record.save
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is begun with it ignored
 
     def interrupted(kept: Record, saved: Any) -> None:
         pressed.append(signal.getsignal(signal.SIGINT))
@@ -432,7 +433,7 @@ def test_a_second_interrupt_does_not_cost_the_checkpoint(tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         simulate_study(QUIET, output=file, on_row=stop_after(2))
     assert pressed == [signal.SIG_IGN] * 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
     monkeypatch.setattr(Record, "save", write)
     assert same(simulate_study(QUIET, output=file).parameters, simulate_study(QUIET).parameters)
     assert [row["round"] for row in lines_of(file) if row["kind"] == "resumed"] == [2]
