@@ -420,7 +420,7 @@ def test_a_second_interrupt_does_not_cost_the_checkpoint(tmp_path: Path, monkeyp
     """Pressed once more while the first one is dealt with; and while the checkpoint is written, when nobody listens."""
     file, pressed = tmp_path / "run.jsonl", []
     write = Record.save
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is begun with it ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
 
     def interrupted(kept: Record, saved: Any) -> None:
         pressed.append(signal.getsignal(signal.SIGINT))
