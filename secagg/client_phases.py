@@ -74,6 +74,7 @@ from secagg.messages import (
     UnmaskingRequest,
 )
 from secagg.packing import pack
+from secagg.spot_checks import checked
 
 
 class _Phase:
@@ -502,8 +503,16 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
     return frozenset(u3)
 
 
-def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: Subset, statement: bytes) -> None:
-    """Whether enough members of u3 have signed a statement over u2 and u3."""
+def _check_signatures(
+    cohort: Cohort, request: UnmaskingRequest, u3: Subset, statement: bytes, certain: frozenset[int] = frozenset()
+) -> None:
+    """Whether enough members of u3 have signed a statement over u2 and u3.
+
+    Deviation: of many signatures a random few are checked (`secagg.spot_checks`, decision 0013).
+
+    Args:
+        certain: whose signature is checked in any case, if it is shown.
+    """
     signers = tuple(signer for signer, _ in request.signatures)
     if any(a >= b for a, b in pairwise(signers)) or not frozenset(u3).issuperset(signers):
         raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
@@ -512,7 +521,9 @@ def _check_signatures(cohort: Cohort, request: UnmaskingRequest, u3: Subset, sta
     needed = cohort.config.parameters.signatures_needed(len(cohort.u1))
     if len(signers) < needed:
         raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
-    for signer, signature in request.signatures:
+    theirs = [pair for pair in request.signatures if pair[0] in certain]
+    others = [pair for pair in request.signatures if pair[0] not in certain]
+    for signer, signature in sorted(checked(others, theirs, needed)):
         if not cohort.config.roster.verify(signer, signature, statement):
             raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
 
@@ -545,7 +556,8 @@ class Unmasking(_Phase):
         """
         self._leave(message, UnmaskingRequest)
         cohort = self._cohort
-        _check_signatures(cohort, message, self._u3, self.statement)
+        near = frozenset() if cohort.graph.complete else frozenset(cohort.graph.neighbours(cohort.me))
+        _check_signatures(cohort, message, self._u3, self.statement, near)
         # Who has signed the sets masked in this u2. Of everybody else whose seed is asked for here, its upload must say
         # so: one that was told another u2 would not sign, but its mask may open with the seed alone (docs/graph.md).
         # On the complete graph nobody can be told so: u2 must have the quorum, and all of it are neighbours.

@@ -7,14 +7,16 @@ whose content is hidden in repr.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from secagg.context import digest
 from secagg.shamir import SYMBOLS
+
+Message = TypeVar("Message")
 
 SALT_BYTES: Final = 16
 SHARE_BYTES: Final = 2 * SYMBOLS
@@ -201,3 +203,22 @@ def from_bitmap(data: bytes, u1: tuple[int, ...]) -> frozenset[int]:
         ValueError: wrong length, or unused bits set.
     """
     return frozenset(Subset(data, u1))
+
+
+class Messages(Mapping[int, Message], Generic[Message]):
+    """What each participant is to be sent, made when it is asked for: all of them at once could fill the memory."""
+
+    def __init__(self, receivers: tuple[int, ...], make: Callable[[int], Message]) -> None:
+        """Args: ascending; the message for one of them."""
+        self._receivers, self._make = dict.fromkeys(receivers), make
+
+    def __getitem__(self, receiver: int) -> Message:
+        if receiver not in self._receivers:
+            raise KeyError(receiver)
+        return self._make(receiver)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._receivers)
+
+    def __len__(self) -> int:
+        return len(self._receivers)

@@ -4,7 +4,8 @@
 
 A phase takes messages with `receive`; a message that fails a check, or that is none of this phase's, raises and leaves
 the phase as it was. `close` fixes the phase's set, once, and returns the next phase with the messages to send; the
-caller owns the clock and chooses the moment. A message that comes later is refused.
+caller owns the clock and chooses the moment. A message that comes later is refused, but for one: who signs the
+survivor sets when others are asked for their shares already is let in by `Unmasking.admit`.
 A phase that would end with too few participants raises `TooFewClients`, and nothing of it was revealed.
 
 The sets are u1 (keys advertised), u2 (shares dealt), u3 (inputs received), u4 (sets signed), u5 (shares revealed).
@@ -16,15 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.cohort import set_of, survivor_statement
+from secagg.cohort import set_of
 from secagg.commitments import MerkleForest, MerkleTree, pair_nodes
 from secagg.context import RoundConfig, cohort_context
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
@@ -48,6 +49,7 @@ from secagg.messages import (
     ConsistencySignature,
     DealtShare,
     MaskedInput,
+    Messages,
     NeighbourShares,
     SealedShares,
     SurvivorSets,
@@ -55,30 +57,9 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
-from secagg.unmasking import Dealing, ServerPhase, Unmasking
-
-Message = TypeVar("Message")
+from secagg.unmasking import Dealing, ServerPhase, SignedSets, Unmasking, Uploaded
 
 _STANDS_FOR: Final = "32s32s64s"  # what a dealer is bound to: root, seed commitment, signature
-
-
-class Messages(Mapping[int, Message], Generic[Message]):
-    """What each participant is to be sent, made when it is asked for: all of them at once could fill the memory."""
-
-    def __init__(self, receivers: tuple[int, ...], make: Callable[[int], Message]) -> None:
-        """Args: ascending; the message for one of them."""
-        self._receivers, self._make = dict.fromkeys(receivers), make
-
-    def __getitem__(self, receiver: int) -> Message:
-        if receiver not in self._receivers:
-            raise KeyError(receiver)
-        return self._make(receiver)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._receivers)
-
-    def __len__(self) -> int:
-        return len(self._receivers)
 
 
 class AdvertiseKeys(ServerPhase):
@@ -353,14 +334,12 @@ class ConsistencyCheck(ServerPhase):
         dealings: dict[int, Dealing],
         u3: frozenset[int],
         accumulator: NDArray[Any],
-        uploads: Mapping[int, tuple[bytes, bytes]],
+        uploads: Uploaded,
     ) -> None:
         """Args: uploads: (SHA-256, signature) of each member of u3."""
         self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
-        self._uploads = uploads
         self.u2 = frozenset(dealings)
-        self._statement = survivor_statement(cohort.config, cohort.context, self.u2, u3)
-        self._signatures: dict[int, bytes] = {}
+        self._signed = SignedSets(cohort, self.u2, u3, uploads)
 
     @property
     def frozen(self) -> tuple[frozenset[int], frozenset[int], NDArray[Any]]:
@@ -368,53 +347,46 @@ class ConsistencyCheck(ServerPhase):
         return self.u2, self.u3, self._accumulator
 
     @property
+    def statement(self) -> bytes:
+        """What participants sign."""
+        return self._signed.statement
+
+    @property
     def received(self) -> frozenset[int]:
         """Who has signed."""
-        return frozenset(self._signatures)
+        return self._signed.signers
 
     @property
     def needed(self) -> int:
         """Signatures each participant wants to see."""
-        return self.cohort.config.parameters.signatures_needed(len(self.cohort.u1))
+        return self._signed.needed
+
+    @property
+    def proven(self) -> bool:
+        """Whether enough have signed: shares can be asked for, and who signs later is let in then."""
+        return self._signed.proven
 
     @property
     def proof(self) -> tuple[tuple[int, bytes], ...]:
-        """As many signatures as prove the sets to anybody, those of the first participants, ascending.
-
-        No more than the rule asks for: a participant verifies every one that it is shown.
-        """
-        return tuple(sorted(self._signatures.items())[: self.needed])
+        """Signatures that prove the sets to anybody; once enough have signed."""
+        return self._signed.proof
 
     def receive(self, sender: int, message: ConsistencySignature) -> None:
         """Check one signature."""
+        signed = self._signed
         known = isinstance(message, ConsistencySignature) and sender in self.u3
-        self._take(sender, known and sender not in self._signatures)
-        if not self.cohort.config.roster.verify(sender, message.signature, self._statement):
-            raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
-        self._signatures[sender] = message.signature
+        self._take(sender, known and sender not in signed.signatures)
+        signed.take(sender, message)
 
     def close(self) -> tuple[Unmasking, Messages[UnmaskingRequest]]:
-        """Fix u4. Durable before a request is sent: the charge for u3, and `proof`."""
-        self._close(len(self._signatures), self.needed)
-        u4 = frozenset(self._signatures)
-        graph, needed = self.cohort.graph, self.needed
-        u3, uploads = self.u3, self._uploads
-        to_everybody, signatures = UnmaskingRequest(self.proof), sorted(self._signatures.items())
+        """Go on with those who have signed. Durable before a request is sent: the charge for u3, and `proof`.
 
-        def request_for(receiver: int) -> UnmaskingRequest:
-            if graph.complete:
-                return to_everybody
-            # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
-            neighbours = [one for one in graph.neighbours(receiver) if one in u3]
-            nearest = frozenset([one for one in neighbours if one in u4][:needed])
-            others = [pair for pair in signatures if pair[0] not in nearest][: needed - len(nearest)]
-            furthest = others[-1][0] if others else -1
-            shown = [pair for pair in signatures if pair[0] <= furthest or pair[0] in nearest]
-            signers = {signer for signer, _ in shown}
-            return UnmaskingRequest(tuple(shown), tuple(uploads[one] for one in neighbours if one not in signers))
-
-        following = Unmasking(self.cohort, self._dealings, self.u3, u4, self._accumulator)
-        return following, Messages(tuple(sorted(u4)), request_for)
+        Deviation: [BIK+17] fixes u4 here; others may sign here until the sum is opened (`Unmasking.admit`). What a
+        participant is shown proves u3 to it, whoever else signs; and nobody who has signed waits for who is slow to.
+        """
+        self._close(len(self._signed.signers), self.needed)
+        following = Unmasking(self.cohort, self._dealings, self.u3, self._accumulator, self._signed)
+        return following, self._signed.requests(self._signed.signers)
 
     def without_signatures(self) -> Unmasking:
         """Leave this phase out; the survivor sets are then the request. Durable before they are sent: the charge.
@@ -425,4 +397,4 @@ class ConsistencyCheck(ServerPhase):
         if self.cohort.config.parameters.signed:
             raise ProtocolError("participants of this plan reveal nothing without signatures")
         self._close(len(self.u3), 0)
-        return Unmasking(self.cohort, self._dealings, self.u3, self.u3, self._accumulator)
+        return Unmasking(self.cohort, self._dealings, self.u3, self._accumulator)

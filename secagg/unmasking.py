@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secagg import shamir
+from secagg.cohort import survivor_statement
 from secagg.commitments import LeavesOfHolder
 from secagg.errors import (
     InvalidKey,
@@ -36,21 +38,28 @@ from secagg.keys import (
 )
 from secagg.masking import apply_masks
 from secagg.messages import (
+    CONSISTENCY_CHECK,
     KIND_LABELS,
     MASK_KEY,
     SALT_BYTES,
     SELF_MASK_SEED,
     SHARE_BYTES,
     UNMASKING,
+    ConsistencySignature,
     MaskKeyShare,
+    Messages,
     SelfMaskSeedShare,
     UnmaskingReply,
+    UnmaskingRequest,
 )
 from secagg.parallel import Parallel
 from secagg.rotten_shares import rotten
+from secagg.spot_checks import CHECK_ALL
 
 if TYPE_CHECKING:
     from secagg.server_phases import ServerCohort
+
+Uploaded = Mapping[int, tuple[bytes, bytes]]  # (SHA-256, signature) of each member of u3
 
 _DEALERS_AT_ONCE: Final = 64
 _HASH_BYTES: Final = 32
@@ -103,6 +112,79 @@ class ServerPhase:
         self._closed = True
 
 
+class SignedSets:
+    """Signatures over u2 and u3, by who gave them, and what each signer is asked with."""
+
+    def __init__(self, cohort: ServerCohort, u2: frozenset[int], u3: frozenset[int], uploads: Uploaded) -> None:
+        """Args: uploads: (SHA-256, signature) of each member of u3."""
+        self._cohort, self._u3, self._uploads = cohort, u3, uploads
+        self.statement = survivor_statement(cohort.config, cohort.context, u2, u3)
+        self.signatures: dict[int, bytes] = {}
+
+    @property
+    def signers(self) -> frozenset[int]:
+        """u4: it may grow until the sum is opened."""
+        return frozenset(self.signatures)
+
+    @property
+    def needed(self) -> int:
+        """Signatures each participant wants to see."""
+        return self._cohort.config.parameters.signatures_needed(len(self._cohort.u1))
+
+    @property
+    def proven(self) -> bool:
+        """Whether enough have signed."""
+        return len(self.signatures) >= self.needed
+
+    @cached_property
+    def proof(self) -> tuple[tuple[int, bytes], ...]:
+        """As many signatures as prove the sets to anybody, those of the first participants, ascending.
+
+        Fixed when it is asked for first, since what was said with it may have to be said again.
+        """
+        return tuple(sorted(self.signatures.items())[: self.needed])
+
+    def take(self, sender: int, message: ConsistencySignature) -> None:
+        """Check a signature that is expected."""
+        if not self._cohort.config.roster.verify(sender, message.signature, self.statement):
+            raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
+        self.signatures[sender] = message.signature
+
+    def requests(self, receivers: frozenset[int]) -> Messages[UnmaskingRequest]:
+        """What these are asked with: of the signatures that are here now, whenever a request is made again.
+
+        No more than the rule asks for where a participant checks every one that it is shown, else all: the more there
+        are, the fewer it checks.
+        """
+        members, complete = tuple(sorted(receivers)), self._cohort.graph.complete
+        if self.needed > CHECK_ALL:
+            signatures = tuple(sorted(self.signatures.items()))
+            if complete:
+                return Messages(members, lambda _: UnmaskingRequest(signatures))
+            signers = frozenset(self.signatures)
+            return Messages(members, lambda one: UnmaskingRequest(signatures, self._uploads_near(one, signers)))
+        if complete:
+            to_everybody = UnmaskingRequest(self.proof)
+            return Messages(members, lambda _: to_everybody)
+        candidates = sorted(self.signatures.items())
+        return Messages(members, lambda receiver: self._request_for(receiver, candidates))
+
+    def _request_for(self, receiver: int, signatures: list[tuple[int, bytes]]) -> UnmaskingRequest:
+        # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
+        signers, needed = {signer for signer, _ in signatures}, self.needed
+        neighbours = [one for one in self._cohort.graph.neighbours(receiver) if one in self._u3]
+        nearest = frozenset([one for one in neighbours if one in signers][:needed])
+        others = [pair for pair in signatures if pair[0] not in nearest][: needed - len(nearest)]
+        furthest = others[-1][0] if others else -1
+        shown = [pair for pair in signatures if pair[0] <= furthest or pair[0] in nearest]
+        return UnmaskingRequest(tuple(shown), self._uploads_near(receiver, frozenset(signer for signer, _ in shown)))
+
+    def _uploads_near(self, receiver: int, proven: frozenset[int]) -> tuple[tuple[bytes, bytes], ...]:
+        """Of its neighbours in u3 whose signature it isn't shown."""
+        near = self._cohort.graph.neighbours(receiver)
+        return tuple(self._uploads[one] for one in near if one in self._u3 and one not in proven)
+
+
 class Unmasking(ServerPhase):
     """Collect shares and open the sum ([BIK+17] Fig. 4, Round 4)."""
 
@@ -113,10 +195,12 @@ class Unmasking(ServerPhase):
         cohort: ServerCohort,
         dealings: dict[int, Dealing],
         u3: frozenset[int],
-        u4: frozenset[int],
         accumulator: NDArray[Any],
+        signed: SignedSets | None = None,
     ) -> None:
-        self.cohort, self._dealings, self.u3, self.u4, self._accumulator = cohort, dealings, u3, u4, accumulator
+        """Args: signed: None where the plan has no signatures: all of u3 are asked."""
+        self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
+        self._signed = signed
         self.u2 = frozenset(dealings)
         # A row for each dealer, ascending, and a column for each of its holders, ascending.
         self._rows = {dealer: row for row, dealer in enumerate(sorted(self.u2))}
@@ -126,6 +210,11 @@ class Unmasking(ServerPhase):
         self._numbers = np.zeros(len(self._rows), dtype=np.int64)  # of shares
         self._without: dict[int, set[int]] = {}  # dealer -> holders that say they have no share of it
         self._u5: set[int] = set()
+
+    @property
+    def u4(self) -> frozenset[int]:
+        """Who was asked for shares: with signatures, those who have signed so far."""
+        return self.u3 if self._signed is None else self._signed.signers
 
     @property
     def received(self) -> frozenset[int]:
@@ -160,6 +249,24 @@ class Unmasking(ServerPhase):
         """Dealers with fewer shares than the threshold, and how many."""
         numbers = zip(self._rows, self._numbers.tolist(), strict=True)
         return {dealer: number for dealer, number in numbers if number < self.needed}
+
+    def admit(self, sender: int, message: ConsistencySignature) -> Messages[UnmaskingRequest]:
+        """Let one in who signs the survivor sets after enough others have.
+
+        Returns:
+            What it is asked with.
+
+        Raises:
+            UnexpectedMessage: it isn't in u3, has signed before, or the sum is open; or the plan has no signatures.
+            InvalidMessage: the signature doesn't cover these sets.
+        """
+        signed = self._signed
+        if signed is None:
+            raise UnexpectedMessage(self._name, sender)
+        known = isinstance(message, ConsistencySignature) and sender in self.u3
+        self._take(sender, known and sender not in signed.signatures)
+        signed.take(sender, message)
+        return signed.requests(frozenset({sender}))
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""

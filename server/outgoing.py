@@ -24,8 +24,8 @@ class SessionOf(Protocol):
 class Outgoing:
     """Sends to those who are still in the attempt, and counts the bytes.
 
-    Nothing that was sent is kept. Participants are told one thing in each phase, and whoever answers has it: so what
-    somebody can lack is the last thing told, and until all have answered that is made again from what it was made of.
+    Nothing that was sent is kept. A participant is told one thing after the other, each once it has answered the one
+    before: so what it can lack is the last, and until it has answered that is made again from what it was made of.
 
     Attributes:
         number: how many things each participant has been told so far.
@@ -41,9 +41,8 @@ class Outgoing:
         """
         self._sessions, self._alive, self._compute = sessions, alive, compute
         self.bytes: Counter[int] = Counter()
-        self.number = 0
-        self._owed: set[int] = set()  # who was told last, and has not answered
-        self._make: Callable[[int], bytes] | None = None  # that message, in the worker; None once all have answered
+        self.number: Counter[int] = Counter()
+        self._owed: dict[int, Callable[[int], bytes]] = {}  # makes what one was told last, in the worker
 
     def tell(self, participant: int, message: bytes) -> None:
         """One serialised message to one participant, if it is still here."""
@@ -75,18 +74,18 @@ class Outgoing:
 
     async def again(self, participant: int) -> bool:
         """What was told last, to one that lacks it: the same bytes. False to one that has shown that it has it."""
-        if self._make is None or participant not in self._owed:
+        make = self._owed.get(participant)
+        if make is None:
             return False
-        self.tell(participant, await self._compute(self._make, participant))
+        self.tell(participant, await self._compute(make, participant))
         return True
 
     def answered(self, participant: int) -> None:
         """It has what was told last, or is out of the attempt."""
-        self._owed.discard(participant)
-        if not self._owed:
-            self._make = None
+        self._owed.pop(participant, None)
 
     def _next(self, participants: Iterable[int], make: Callable[[int], bytes]) -> Callable[[int], bytes]:
-        self.number += 1
-        self._owed, self._make = set(participants) & self._alive, make
+        members = self._alive.intersection(participants)
+        self.number.update(members)
+        self._owed.update(dict.fromkeys(members, make))
         return make

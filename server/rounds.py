@@ -39,7 +39,7 @@ from server.arrivals import Back, Left, Said, Staged
 from server.outgoing import Outgoing
 from server.places import Places
 from server.sessions import CLOSED, Session, Sessions
-from server.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Step, check_offer, most_control_bytes
+from server.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
 from server.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from wire import assembled, codec
 from wire import coordinator_pb2 as pb
@@ -121,6 +121,7 @@ class Attempt:
         self._phase_name = ADVERTISE_KEYS
         self._waiting: set[int] = set()  # of the phase under way: who may still answer
         self._answered: set[int] = set()  # and whose answer counts
+        self._deadline = 0.0  # of that phase, monotonic
         parameters = config.parameters
         size = packed_size(parameters.dim, parameters.bits)
         credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
@@ -303,43 +304,52 @@ class Attempt:
         await self._freeze(check)
         survivors = next(iter(sets.values()))
         survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
+        late = None
         if parameters.signed:
-            unmasking = await self._signed(check, sets, survivors)
+            unmasking, late = await self._signed(check, sets, survivors)
         else:
             unmasking = await self._compute(check.without_signatures)
             await self._charge(unmasking, b"")
             await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
-        completed = await self._open(unmasking)
+        completed = await self._open(unmasking, late)
         if self.figures.first_key_at is not None:
             self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
         return completed
 
     async def _signed(
         self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivors: SurvivorSets
-    ) -> Unmasking:
-        """The sets signed by enough, charged, and shares asked for."""
+    ) -> tuple[Unmasking, Late]:
+        """The sets signed by enough, charged, and shares asked for; and what becomes of those who sign later."""
         round_, attempt = self.config.round, self.config.attempt
+        ends = time.monotonic() + self._deadlines_s[CONSISTENCY_CHECK]
+
+        def sign(who: int, message: pb.PhaseMessage) -> bool:
+            check.receive(who, codec.read_consistency(message.consistency))
+            return check.proven
+
         survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
         await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
-        await self._collect(
-            Step(
-                CONSISTENCY_CHECK,
-                check,
-                check.u3,
-                check.needed,
-                lambda who, m: check.receive(who, codec.read_consistency(m.consistency)),
-            )
-        )
+        # The more have signed, the fewer signatures each participant checks.
+        await self._collect(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0))
         unmasking, requests = await self._compute(check.close)
 
-        # The signatures that are journaled with the charge; on the complete graph these are all that is asked with.
+        # The signatures that are journaled with the charge.
         shown = UnmaskingRequest(check.proof)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)
-        if unmasking.cohort.graph.complete:
-            await self._outgoing.broadcast(requests, assembled.enveloped("unmasking_request", request))
-        else:
-            await self._outgoing.each(requests, assembled.UnmaskingRequestWriter(round_, attempt).write)
+        writer = assembled.UnmaskingRequestWriter(round_, attempt)
+
+        async def ask(requests: Mapping[int, UnmaskingRequest]) -> None:
+            if unmasking.cohort.graph.complete:  # the same for all of them
+                one = next(iter(requests.values()))
+                await self._outgoing.broadcast(requests, await self._compute(writer.write, one))
+            else:
+                await self._outgoing.each(requests, writer.write)
+
+        async def admit(who: int, message: pb.PhaseMessage) -> None:
+            await ask(await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency)))
+
+        await ask(requests)
         # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
         proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
         outside = sorted(unmasking.u2 - unmasking.u3)
@@ -348,9 +358,9 @@ class Attempt:
             session = self._sessions.get(who)
             if session is not None:
                 session.send(proof)
-        return unmasking
+        return unmasking, Late(CONSISTENCY_CHECK, admit, ends)
 
-    async def _open(self, unmasking: Unmasking) -> Completed:
+    async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
         """As soon as there are enough shares; if some of them are rotten, once everybody has answered."""
 
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
@@ -358,22 +368,24 @@ class Attempt:
             return unmasking.enough
 
         try:
-            return await self._opened(unmasking, reveal)
+            return await self._opened(unmasking, reveal, late)
         finally:
             self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
 
-    async def _opened(self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool]) -> Completed:
-        await self._collect(Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal))
+    async def _opened(
+        self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool], late: Late | None
+    ) -> Completed:
+        await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
         try:
             completed: Completed = await self._compute(unmasking.close, self._parallel)
         except ReconstructionFailed:
-            if not (unmasking.u4 & self._alive) - unmasking.received:
+            if not (unmasking.u3 & self._alive) - unmasking.received:
                 raise
 
             def reveal_all(who: int, message: pb.PhaseMessage) -> None:
                 unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
 
-            await self._collect(Step(UNMASKING, unmasking, unmasking.u4, unmasking.needed, reveal_all))
+            await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal_all, late=late))
             completed = await self._compute(unmasking.close, self._parallel)
         self.cheats.update(completed.cheats)
         return completed
@@ -385,21 +397,29 @@ class Attempt:
         name, needed = step.name, step.needed
         self._phase_name = name
         began = time.monotonic()
-        deadline = began + self._deadlines_s[name]
+        self._deadline = began + self._deadlines_s[name]
+        if step.late is not None:
+            self._deadline = max(self._deadline, step.late.ends)
         self._answered = set(step.phase.received)  # nobody, unless the phase goes on
         self._waiting = set(step.expected & self._alive) - self._answered
         expected = len(step.expected)
         self._emit("phase_started", phase=name, expected=expected, needed=needed, deadline_s=self._deadlines_s[name])
         last_progress = 0.0
         too_few: TooFewClients | None = None
-        while self._waiting and not step.enough:
+        ends: float | None = None
+        while self._waiting:
+            now = time.monotonic()
+            if step.enough:
+                ends = ends or now + step.linger * (now - began)
+                self._deadline = min(self._deadline, ends)
+                if self._deadline <= now:
+                    break
             possible = len(self._answered) + len(self._waiting)
             if possible < needed:
                 # Waiting longer helps nobody, and those who could still answer are not to blame.
                 too_few = TooFewClients(name, possible, needed)
                 break
-            now = time.monotonic()
-            left_s = deadline - now
+            left_s = self._deadline - now
             if left_s <= 0:
                 for who in sorted(self._waiting):
                     await self._leave(step, who, "did not answer before the deadline")
@@ -441,13 +461,21 @@ class Attempt:
             if isinstance(item, Staged):
                 item.settle(False)
             return
+        name = None
         try:
             if isinstance(item, Staged):
                 await self._add_staged(step, who, item)
                 return
-            if PHASE_FIELDS.get(item.kind) != step.name:
-                if PHASE_FIELDS.get(item.kind) is None:
-                    raise MalformedMessage("an empty phase message")
+            name = PHASE_FIELDS.get(item.kind)
+            if name is None:
+                raise MalformedMessage("an empty phase message")
+            if step.late is not None and name == step.late.name:
+                self._outgoing.answered(who)
+                await step.late.handle(who, item.read())
+                in_time = min(time.monotonic(), step.late.ends)
+                self._deadline = max(self._deadline, in_time + self._deadlines_s[step.name])
+                return
+            if name != step.name:
                 return  # late: its phase is over, and it was dropped there or didn't count
             if item.kind == "advertise_keys" and self.figures.first_key_at is None:
                 self.figures.first_key_at = time.monotonic()
@@ -459,7 +487,7 @@ class Attempt:
         except (InvalidMessage, MalformedMessage) as error:
             # No honest participant sends such a message, whatever it was told, and nobody else speaks in its name.
             reason = getattr(error, "reason", None) or str(error)
-            self.cheats[who] = f"{step.name}: {reason}"
+            self.cheats[who] = f"{name or step.name}: {reason}"
             await self._leave(step, who, reason)
         except (ProtocolError, UploadRefused) as error:
             await self._leave(step, who, getattr(error, "reason", None) or str(error))
@@ -471,7 +499,7 @@ class Attempt:
             return
         if not self._places.back(back.session):
             return
-        told = self._outgoing.number
+        told = self._outgoing.number[who]
         if back.received:
             resumed = pb.Resumed(
                 round=self.config.round,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -50,6 +50,15 @@ class Phase(Protocol):
     def receive(self, sender: int, message: Any) -> None: ...
 
 
+@dataclass(frozen=True)
+class Late:
+    """Answers to the phase before that are taken until this one ends."""
+
+    name: str  # of the phase before
+    handle: Callable[[int, pb.PhaseMessage], Awaitable[None]]  # on the loop
+    ends: float  # the deadline of the phase before, monotonic: whoever meets it has this phase's time from then on
+
+
 @dataclass
 class Step:
     """How messages of one phase are handled."""
@@ -61,6 +70,8 @@ class Step:
     handle: Callable[[int, pb.PhaseMessage], bool | None]  # in the worker; True: no more messages are needed
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
     then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
+    late: Late | None = None
+    linger: float = 0.0  # once there are enough: for so many times as long as that took, others are waited for
     enough: bool = False
 
 

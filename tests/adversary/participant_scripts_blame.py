@@ -122,7 +122,7 @@ GIVES_UP = Off(
 )
 HURRIES = Off(
     ROUNDS,
-    changed=(("if not (unmasking.u4 & self._alive) - unmasking.received:", "if True:"),),
+    changed=(("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),),
     shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off(

@@ -37,7 +37,7 @@ from learning import datasets
 from mechanisms import plan
 from secagg import client_phases
 from server.uploads import Uploads
-from tests.adversary.cheating_participant import UNMASK, Cheat, Cheater
+from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
 from tests.server import study_in_process
 from tests.server.study_in_process import Coordinator, coordinator, identities
@@ -121,6 +121,8 @@ class Stage:
         for who, cheater in self.cheaters.items():
             if round_ not in cheater.cheat.rounds or kind not in cheater.cheat.kinds():
                 continue
+            if kind == UNMASK and who in self.silent and (round_, CHECK) in cheater.cheated:
+                continue  # who hasn't signed is not asked for shares
             if (round_, kind) not in cheater.cheated and who in self.present(round_):
                 return False
             if self.arrived[who] < cheater.owed and not self.lost(who) and not cheater.left_unsent:

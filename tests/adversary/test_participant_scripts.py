@@ -55,7 +55,7 @@ TAKEN = {
     "sender not in self._advertisements": "advertises-twice",
     "sender not in self._dealings": "deals-twice",
     "sender in self.u2 and sender not in self._u3": "uploads-again",
-    "sender not in self._signatures": "signs-twice",
+    "sender not in signed.signatures": "signs-twice",
     "sender not in self._u5": "answers-twice",
 }
 

@@ -49,7 +49,7 @@ from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 NUMBERS = st.integers(0, 2**16)
 PLANS = [(kind, phase) for kind in ("forge", "lie", "twice", "late", "never") for phase in PHASES]
-PLANS += [("lie", SHARE)] * 8 + [("forge", MASK), ("forge", UNMASK)] * 2
+PLANS += [("lie", SHARE)] * 8 + [("forge", MASK), ("forge", UNMASK)] * 2 + [("late", SIGN)] * 4
 WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind"})
 
 
@@ -218,6 +218,9 @@ class HonestCoordinator(RuleBasedStateMachine):
         current, before = self.coordinator, freeze(self.coordinator)
         if letter.attempt == self.attempt and letter.phase in self.closed:
             self.late(letter, self.closed[letter.phase])
+        if letter.phase == SIGN and name == UNMASK:
+            self.signs_late(letter)
+            return
         try:
             self.core(current.receive, letter.sender, letter.message)
         except (InvalidMessage, UnexpectedMessage) as error:
@@ -235,6 +238,27 @@ class HonestCoordinator(RuleBasedStateMachine):
             self.adverts[letter.sender] = letter.message
         elif name == MASK and letter.shift is not None:
             self.shifts[letter.sender] = letter.shift
+
+    def signs_late(self, letter: Letter) -> None:
+        """Others are asked for their shares already; who signs the same sets now is asked too."""
+        current, before, sender = self.coordinator, freeze(self.coordinator), letter.sender
+        try:
+            requests = self.core(current.admit, sender, letter.message)
+        except (InvalidMessage, UnexpectedMessage) as error:
+            self.claim(freeze(current) == before, "unchanged", f"{SIGN} late by {error}")
+            self.claim(error.sender == sender, "blame", f"not the sender: {error}")
+            if isinstance(error, InvalidMessage):
+                self.claim(sender in self.cheaters, "blame", str(error))
+                self.leaves(sender)
+            self.seen[f"{type(error).__name__} of a late signature"] += 1
+            return
+        self.claim(not letter.forged, "forged", f"{UNMASK} took a forged signature of {sender}")
+        self.claim(sender in self.sets[MASK] - self.taken[SIGN], "sets", f"{sender} was let in late")
+        self.taken[SIGN].add(sender)
+        self.sets[SIGN] |= {sender}
+        self.claim(set(requests) == {sender}, "sets", "others than the late signer are told")
+        self.down += [(who, UNMASK, message) for who, message in requests.items()]
+        self.seen["let in late"] += 1
 
     def late(self, letter: Letter, closed: Any) -> None:
         """For a phase that is over: it must not change what came out of it, and the next phase sees another kind."""

@@ -36,7 +36,7 @@ ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
 EXAMPLES = int(os.environ.get("SORDINO_MACHINE_EXAMPLES", "0"))
 REAL = settings(
-    max_examples=EXAMPLES or 80,
+    max_examples=EXAMPLES or 120,
     stateful_step_count=15,
     derandomize=not EXAMPLES,
     deadline=None,
@@ -45,7 +45,7 @@ REAL = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
 )
-LYING = settings(REAL, max_examples=EXAMPLES or 140, stateful_step_count=10)
+LYING = settings(REAL, max_examples=EXAMPLES or 280, stateful_step_count=10)
 BITES = settings(
     REAL,
     max_examples=400,
@@ -75,6 +75,7 @@ def test_real_code_with_an_honest_coordinator() -> None:
     assert Machine.seen["completed"] >= 40
     assert ends["aborted"] >= 10
     assert Machine.seen["late"] >= 20
+    assert Machine.seen["let in late"] >= 5
     assert sum(Machine.seen[f"InvalidMessage in {name}"] for name in PHASES) >= 30
     assert all(Machine.seen[f"UnexpectedMessage in {name}"] >= 5 for name in PHASES)
 

@@ -379,7 +379,7 @@ def test_rounds(case: Case) -> None:
             assert graph.complete is ("ring" not in case)
             assert graph.complete or graph.ring == tuple(case["ring"])
         if phase == "ConsistencyCheck":
-            assert coordinator.now._statement == case["survivor_statement"]
+            assert coordinator.now.statement == case["survivor_statement"]
         if phase == "Unmasking" and "ends" in case:
             with pytest.raises(Refused) as caught:
                 coordinator.close()

@@ -437,7 +437,7 @@ def test_nothing_that_was_sent_is_kept() -> None:
         assert not await outgoing.again(7)  # it has shown that it has it
         for who in contents:
             outgoing.answered(who)
-        assert outgoing._make is None
+        assert not outgoing._owed
 
     asyncio.run(scenario())
 

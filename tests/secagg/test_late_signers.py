@@ -1,0 +1,187 @@
+"""Whoever signs the survivor sets when others are asked for their shares already may reveal hers too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attempts_in_memory import Attempt, Script, freeze, make_config, sum_of
+from naive_variants import server_without
+from small_rings import safe_rings
+
+from secagg import server_phases
+from secagg.context import RoundConfig
+from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
+from secagg.messages import PHASES, ConsistencySignature
+from secagg.sharing import SEMI_MALICIOUS
+from secagg.unmasking import Unmasking
+
+ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+GONE, LATE = 2, (1, 4, 7)  # in no sum; in u3, and slow to sign
+COMPLETE = make_config(12, min_survivors=8)
+RING = make_config(16, min_survivors=12, rings=safe_rings(16, 12))
+CONFIGS = pytest.mark.parametrize("config", [COMPLETE, RING], ids=["complete", "ring"])
+
+
+class Slow(Attempt):
+    """An attempt up to the first requests for shares, with the signatures of those who are late in hand."""
+
+    def __init__(self, config: RoundConfig, server: Any = server_phases) -> None:
+        super().__init__(config, Script(up={(MASK, GONE): "lose"}), server=server)
+        self.signatures: dict[int, ConsistencySignature] = {}
+        self.requests: dict[int, Any] = {}
+        self.unmasking: Any = None
+
+    def begin(self) -> Slow:
+        with pytest.raises(_Stopped):
+            self.run()
+        return self
+
+    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
+        if name != SIGN:
+            return super()._collect(name, phase, messages)
+        assert not phase.proven
+        for who, signature in messages.items():
+            if who in LATE:
+                self.signatures[who] = signature
+            else:
+                phase.receive(who, signature)
+        assert phase.proven
+        self.check = phase
+        self.unmasking, requests = phase.close()
+        self.requests = dict(requests.items())
+        raise _Stopped
+
+    def admit(self, who: int) -> None:
+        requests = self.unmasking.admit(who, self.signatures[who])
+        assert list(requests) == [who]
+        self.requests[who] = requests[who]
+
+    def reveal(self, who: int) -> None:
+        _, reply = self.phases[who].receive(self.requests[who])
+        self.unmasking.receive(who, reply)
+
+
+class _Stopped(Exception):
+    pass
+
+
+@CONFIGS
+def test_late_signers_are_asked_and_count(config: RoundConfig) -> None:
+    attempt = Slow(config).begin()
+    early = attempt.unmasking.u3 - set(LATE)
+    assert attempt.unmasking.u4 == set(attempt.requests) == early
+    for who in sorted(early):
+        attempt.reveal(who)
+    for who in LATE:
+        attempt.admit(who)
+        attempt.reveal(who)
+    completed = attempt.unmasking.close()
+    assert completed.u4 == completed.u5 == completed.u3 == attempt.unmasking.u3
+    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, config.parameters))
+
+
+@CONFIGS
+def test_a_sum_that_needs_their_shares_waits_for_them(config: RoundConfig) -> None:
+    attempt = Slow(config).begin()
+    threshold, others = attempt.unmasking.needed, sorted(attempt.unmasking.u3 - set(LATE))
+    for who in others[: threshold - 2]:
+        attempt.reveal(who)
+    assert not attempt.unmasking.enough
+    with pytest.raises(TooFewClients):
+        attempt.unmasking.close()
+    for who in LATE:
+        attempt.admit(who)
+        attempt.reveal(who)
+    for who in others[threshold - 2 :]:
+        if not attempt.unmasking.enough:
+            attempt.reveal(who)
+    completed = attempt.unmasking.close()
+    assert set(LATE) <= completed.u5
+    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, config.parameters))
+
+
+@CONFIGS
+def test_nobody_is_asked_anything_else_because_others_sign(config: RoundConfig) -> None:
+    """What was sent is made again where a connection broke: by then more have signed."""
+    attempt = Slow(config)
+    made: dict[int, Any] = {}
+    close = server_phases.ConsistencyCheck.close
+
+    def kept(phase: Any) -> Any:
+        following, made[0] = close(phase)
+        return following, made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_phases.ConsistencyCheck, "close", kept)
+        attempt.begin()
+    requests, proof = made[0], attempt.check.proof
+    before = dict(requests.items())
+    first = attempt.unmasking.admit(LATE[0], attempt.signatures[LATE[0]])
+    told = first[LATE[0]]
+    for who in LATE[1:]:
+        attempt.admit(who)
+    assert dict(requests.items()) == before
+    assert first[LATE[0]] == told
+    assert attempt.check.proof == proof
+
+
+@CONFIGS
+def test_who_is_not_let_in(config: RoundConfig) -> None:
+    attempt = Slow(config).begin()
+    unmasking, before = attempt.unmasking, freeze(attempt.unmasking)
+    early = min(unmasking.u4)
+
+    def refused(sender: int, message: Any, error: type[ProtocolError]) -> None:
+        with pytest.raises(error) as caught:
+            unmasking.admit(sender, message)
+        assert type(caught.value) is error
+        assert caught.value.sender == sender
+        assert freeze(unmasking) == before
+
+    honest = attempt.signatures[LATE[0]]
+    refused(GONE, honest, UnexpectedMessage)  # its input isn't in the sum
+    refused(len(config.roster), honest, UnexpectedMessage)
+    refused(early, attempt.sent.get((SIGN, early), honest), UnexpectedMessage)  # it has signed
+    refused(LATE[0], None, UnexpectedMessage)
+    refused(LATE[0], attempt.signatures[LATE[1]], InvalidMessage)
+    refused(LATE[0], ConsistencySignature(bytes(64)), InvalidMessage)
+    with pytest.raises(UnexpectedMessage):  # and without having signed nobody reveals anything
+        unmasking.receive(LATE[0], object())
+    attempt.admit(LATE[0])
+    before = freeze(unmasking)
+    refused(LATE[0], honest, UnexpectedMessage)
+    for who in sorted(unmasking.u4):
+        attempt.reveal(who)
+    unmasking.close()
+    before = freeze(unmasking)
+    refused(LATE[1], attempt.signatures[LATE[1]], UnexpectedMessage)  # the sum is open
+
+
+@CONFIGS
+def test_a_forged_signature_lets_nobody_in(config: RoundConfig) -> None:
+    """Else it would be shown to others, who would take the coordinator for one that lies."""
+    forged, late = ConsistencySignature(bytes(64)), LATE[0]
+    with pytest.raises(InvalidMessage, match="doesn't cover these sets"):
+        Slow(config).begin().unmasking.admit(late, forged)
+    naive = Slow(config, server_without("the signature doesn't cover these sets")).begin()
+    naive.unmasking.admit(late, forged)
+    assert late in naive.unmasking.u4
+
+
+def test_a_plan_without_signatures_lets_nobody_in() -> None:
+    attempt = Attempt(make_config(9, adversary=SEMI_MALICIOUS))
+    phases: list[Any] = []
+    collect = attempt._collect
+
+    def noting(name: str, phase: Any, messages: Any) -> Any:
+        phases.append(phase)
+        return collect(name, phase, messages)
+
+    attempt._collect = noting  # type: ignore[method-assign]
+    attempt.run()
+    unmasking = phases[-1]
+    assert isinstance(unmasking, Unmasking)
+    with pytest.raises(UnexpectedMessage):
+        unmasking.admit(3, ConsistencySignature(bytes(64)))

@@ -1,0 +1,204 @@
+"""Of many signatures over the survivor sets a participant checks a random few: how many, and what that still finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from math import comb
+from types import ModuleType
+from typing import Any
+
+import pytest
+from attempts_in_memory import identities, make_config
+from hypothesis import given
+from hypothesis import strategies as st
+from naive_variants import changed
+
+from secagg import client_phases, spot_checks
+from secagg.cohort import Cohort, set_of, survivor_statement
+from secagg.errors import CoordinatorMisbehaved
+from secagg.graph import graph_of
+from secagg.keys import upload_statement
+from secagg.messages import Subset, UnmaskingReply, UnmaskingRequest, to_bitmap
+from secagg.roster import Roster
+from secagg.spot_checks import CHECK_ALL, checked, sample_size
+
+MEMBERS, ME = 300, 7
+RING = ((MEMBERS, 20, 12),)
+CONTEXT = bytes(range(32))
+ROUNDS = 40  # of each attack: a naive participant falls for it nearly always
+
+
+# ---------------------------------------------------------------- how many
+
+
+@given(shown=st.integers(1, 3000), share=st.floats(0, 1))
+def test_the_sample_is_the_smallest_that_is_sure_enough(shown: int, share: float) -> None:
+    """Held against exact binomial coefficients."""
+    needed = max(1, round(share * shown))
+    size = sample_size(shown, needed)
+
+    def passes_too_often(sample: int) -> bool:
+        """Of those shown one too few are valid, and all of the sample are, with a chance above 2^-64."""
+        return comb(needed - 1, sample) << 64 > comb(shown, sample)
+
+    assert not passes_too_often(size)
+    assert size == 0 or passes_too_often(size - 1)
+    assert size <= needed
+
+
+def test_what_is_checked_hardly_grows_with_the_cohort() -> None:
+    """93 of 100 sign; 526 of 1,000 are needed."""
+    sizes = {n: sample_size(n * 93 // 100, n * 105 // 200 + 1) for n in (1000, 10_000, 60_000)}
+    assert sizes == {1000: 74, 10_000: 78, 60_000: 78}
+    assert sample_size(526, 526) == 526  # none may be wrong
+    assert sample_size(500, 0) == sample_size(500, -3) == 0
+
+
+def test_few_are_all_checked_and_the_certain_ones_always() -> None:
+    few, certain = list(range(100)), list(range(1000, 1028))
+    assert len(few) + len(certain) == CHECK_ALL
+    assert sorted(checked(few, certain, 60)) == few + certain
+    many = list(range(930))
+    seen: set[int] = set()
+    for _ in range(50):
+        drawn = checked(many, certain, 526)
+        assert set(certain) <= set(drawn)
+        assert len(drawn) == len(set(drawn)) == len(certain) + sample_size(930, 526 - len(certain))
+        seen |= set(drawn)
+    assert len(seen) > 900  # others each time, so that nobody knows beforehand which
+
+
+# ---------------------------------------------------------------- what it finds
+
+
+@cache
+def cohort_of(rings: tuple[tuple[int, int, int], ...]) -> Cohort:
+    config = make_config(MEMBERS, rings=rings)
+    u1 = tuple(range(MEMBERS))
+    return Cohort(config, CONTEXT, graph_of(u1, config.parameters, CONTEXT), ME, {})
+
+
+@cache
+def signatures_over_everybody() -> dict[int, bytes]:
+    cohort = cohort_of(())
+    statement = survivor_statement(cohort.config, CONTEXT, cohort.u1, cohort.u1)
+    return {who: key.sign(statement) for who, key in enumerate(identities(MEMBERS))}
+
+
+def asked(
+    signatures: Mapping[int, bytes], rings: tuple[tuple[int, int, int], ...] = (), client: ModuleType = client_phases
+) -> UnmaskingReply:
+    """A participant that holds no shares is asked with these; u2 and u3 are everybody."""
+    cohort = cohort_of(rings)
+    everybody = Subset(to_bitmap(frozenset(cohort.u1), cohort.u1), cohort.u1)
+    phase: Any = client.Unmasking(
+        cohort, survivor_statement(cohort.config, CONTEXT, cohort.u1, cohort.u1), everybody, everybody, {}
+    )
+    uploads = []
+    if rings:
+        u2 = set_of(cohort.config, CONTEXT, "u2", cohort.u1)
+        for one in cohort.graph.neighbours(ME):
+            if one not in signatures:
+                key, sha256 = identities(MEMBERS)[one], bytes(32)
+                uploads.append((sha256, key.sign(upload_statement(CONTEXT, key.public, sha256, u2))))
+    _, reply = phase.receive(UnmaskingRequest(tuple(sorted(signatures.items())), tuple(uploads)))
+    return reply
+
+
+def needed() -> int:
+    return cohort_of(()).config.parameters.signatures_needed(MEMBERS)
+
+
+@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
+@pytest.mark.parametrize("number", [MEMBERS, MEMBERS - 60, MEMBERS // 2 + 2])
+def test_valid_signatures_open_whoever_gave_them(
+    rings: tuple[tuple[int, int, int], ...], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified = []
+    honest = Roster.verify
+
+    def counted(roster: Roster, *of: Any) -> bool:
+        verified.append(of)
+        return honest(roster, *of)
+
+    monkeypatch.setattr(Roster, "verify", counted)
+    shown = dict(list(signatures_over_everybody().items())[:number])
+    assert asked(shown, rings).shares == (None,) * (len(cohort_of(rings).graph.holders(ME)) if rings else MEMBERS)
+    assert needed() == 152
+    near = len(cohort_of(rings).graph.neighbours(ME)) if rings else 0
+    if number == MEMBERS:  # near half of the others could be wrong
+        assert len(verified) <= near + 70
+    assert len(verified) <= needed() + near
+
+
+def one_too_few(valid_first: bool) -> dict[int, bytes]:
+    """One fewer than needed have signed; the others' signatures are made up."""
+    real, members = signatures_over_everybody(), list(range(MEMBERS))
+    order = members if valid_first else members[::-1]
+    genuine = set(order[: needed() - 1])
+    return {who: real[who] if who in genuine else bytes(64) for who in members}
+
+
+FIRST_ONES = changed(spot_checks, "random.SystemRandom().sample(shown, number)", "shown[:number]")
+HALF_AS_SURE = changed(spot_checks, "_CHANCE: Final = 2.0**-64", "_CHANCE: Final = 2.0**-4")
+
+
+def client_with(checks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(client_phases, "checked", checks.checked)
+    return client_phases
+
+
+@pytest.mark.parametrize("valid_first", [True, False])
+@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
+def test_too_few_signatures_among_many_are_refused(rings: tuple[tuple[int, int, int], ...], valid_first: bool) -> None:
+    shown = one_too_few(valid_first)
+    for _ in range(ROUNDS):
+        with pytest.raises(CoordinatorMisbehaved, match="doesn't cover these sets"):
+            asked(shown, rings)
+
+
+def test_whoever_checks_the_first_ones_falls_for_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(one_too_few(valid_first=True), client=client_with(FIRST_ONES, monkeypatch))
+
+
+def test_whoever_checks_too_few_of_them_falls_for_it_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, fell = client_with(HALF_AS_SURE, monkeypatch), 0
+    for _ in range(500):
+        try:
+            asked(one_too_few(valid_first=True), client=client)
+            fell += 1
+        except CoordinatorMisbehaved:
+            pass
+    assert fell > 0  # about 31 of 500; none at all in 1 of 10^14 runs
+
+
+NOBODY_IS_CERTAIN = changed(
+    client_phases,
+    "near = frozenset() if cohort.graph.complete else frozenset(cohort.graph.neighbours(cohort.me))",
+    "near = frozenset()",
+)
+
+
+def neighbour_who_has_not_signed() -> dict[int, bytes]:
+    """Her signature alone is made up: she was told another u2, and her upload would say so."""
+    neighbour = cohort_of(RING).graph.neighbours(ME)[3]
+    return signatures_over_everybody() | {neighbour: bytes(64)}
+
+
+def test_a_neighbour_who_has_not_signed_is_always_found() -> None:
+    """Her seed is opened to whoever is told that she did (docs/graph.md)."""
+    for _ in range(ROUNDS):
+        with pytest.raises(CoordinatorMisbehaved, match="doesn't cover these sets"):
+            asked(neighbour_who_has_not_signed(), RING)
+
+
+def test_whoever_samples_neighbours_too_falls_for_one_who_has_not_signed() -> None:
+    fell = 0
+    for _ in range(ROUNDS):
+        try:
+            asked(neighbour_who_has_not_signed(), RING, NOBODY_IS_CERTAIN)
+            fell += 1
+        except CoordinatorMisbehaved:
+            pass
+    assert fell > 0  # about three of four times
