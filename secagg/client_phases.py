@@ -249,7 +249,7 @@ class ShareKeys(_Phase):
             )
             if participant != self._me and not roster.verify(participant, advertisement.signature, statement):
                 raise CoordinatorMisbehaved(SHARE_KEYS, f"the keys of {participant} are not signed by it")
-        return Cohort(config, context, graph, self._me, advertisements)
+        return Cohort(config, context, graph, self._me, advertisements, self._keys.random_bytes)
 
 
 class MaskedInputCollection(_Phase):
@@ -499,7 +499,8 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 was said to be without this participant, and holds it")
     if not cohort.config.parameters.signed:
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "survivors that nobody signs prove nothing")
-    _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3))
+    # All that are shown: it may be told so as often as the coordinator likes.
+    _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3), frozenset(u3))
     return frozenset(u3)
 
 
@@ -523,7 +524,7 @@ def _check_signatures(
         raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
     theirs = [pair for pair in request.signatures if pair[0] in certain]
     others = [pair for pair in request.signatures if pair[0] not in certain]
-    for signer, signature in sorted(checked(others, theirs, needed)):
+    for signer, signature in sorted(checked(others, theirs, needed, cohort.random_bytes)):
         if not cohort.config.roster.verify(signer, signature, statement):
             raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
 

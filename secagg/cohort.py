@@ -8,7 +8,7 @@ from typing import Final
 
 from secagg.context import RoundConfig, digest, number
 from secagg.graph import Graph
-from secagg.keys import ShareChannel, consistency_statement, set_digest
+from secagg.keys import RandomBytes, ShareChannel, consistency_statement, set_digest
 from secagg.messages import (
     MASK_KEY,
     SALT_BYTES,
@@ -62,6 +62,7 @@ class Cohort:
     graph: Graph
     me: int
     advertisements: dict[int, Advertisement] = field(repr=False)  # neighbours and oneself
+    random_bytes: RandomBytes = field(repr=False)  # for what is drawn later in the attempt
 
     @property
     def u1(self) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ class ConsistencySignature:
 
 @dataclass(frozen=True)
 class UnmaskingRequest:
-    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer.
+    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer; of a large cohort all.
 
     On the k-regular graph also the digest and signature of the upload of each neighbour in u3 that is not among these
     signers, ascending: by them that neighbour, too, says which u2 it masked with.

@@ -7,10 +7,11 @@ list in an attempt, and refuses for good when it finds one signature that isn't 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
+
+from secagg.keys import RandomBytes
 
 CHECK_ALL: Final = 128
 """As many shown signatures are all checked."""
@@ -19,18 +20,29 @@ _CHANCE: Final = 2.0**-64
 Entry = TypeVar("Entry")
 
 
-def checked(shown: Sequence[Entry], certain: Sequence[Entry], needed: int) -> list[Entry]:
+def checked(
+    shown: Sequence[Entry], certain: Sequence[Entry], needed: int, random_bytes: RandomBytes
+) -> list[Entry]:
     """Those that are to be checked: all the certain ones, and of the others a random few.
 
     Args:
         shown: without the certain ones.
         certain: of whom it matters that they themselves have signed.
         needed: valid signatures that there must be among both.
+        random_bytes: of the operating system; who can foresee the sample can pass with too few.
     """
     if len(shown) + len(certain) <= CHECK_ALL:
         return [*certain, *shown]
-    number = sample_size(len(shown), needed - len(certain))
-    return [*certain, *random.SystemRandom().sample(shown, number)]
+    return [*certain, *_sample(shown, sample_size(len(shown), needed - len(certain)), random_bytes)]
+
+
+def _sample(shown: Sequence[Entry], size: int, random_bytes: RandomBytes) -> list[Entry]:
+    """So many of them without replacement, each choice as likely as any other up to 2^-100 (a shuffle cut short)."""
+    left = list(shown)
+    for place in range(size):
+        chosen = place + int.from_bytes(random_bytes(16), "little") % (len(left) - place)
+        left[place], left[chosen] = left[chosen], left[place]
+    return left[:size]
 
 
 @lru_cache(maxsize=4096)

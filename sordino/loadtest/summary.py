@@ -14,6 +14,7 @@ from sordino.loadtest.schedule import Drop
 from sordino.progress import PHASES
 
 UNSEEN: Final = {
+    "signing": "at the consistency check, which goes on once enough have signed",
     "unmasking": "at unmasking, which goes on once enough shares are there",
     "aborted": "left in a round that was aborted before they were noted",
     "next_round": "noticed only in the next round",
@@ -33,6 +34,7 @@ UNPLANNED: Final = "unplanned"
 """In the place of a cause where no planned fault explains a dropout."""
 _NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
 _MOST_POINTS: Final = 600  # that are kept of a curve
+_SIGNING: Final = "ConsistencyCheck"
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -275,8 +277,9 @@ class Outcomes:
     def _end(self, event: Mapping[str, Any], *, reason: str = "", **values: Any) -> EndedRound:
         planned = {who: drop.phase for who, drop in self._planned.items() if who in self._present}
         expected = Counter(phase for phase in planned.values() if phase in self._reached)
-        observed = Counter(phase for who, phase in self._dropped.items() if planned.get(who) == phase)
-        others = [(who, phase) for who, phase in self._dropped.items() if planned.get(who) != phase]
+        noted = {who for who, phase in self._dropped.items() if _in_its_phase(planned.get(who), phase)}
+        observed = Counter(planned[who] for who in noted)
+        others = [(who, phase) for who, phase in self._dropped.items() if who not in noted]
         self._explain_unseen(planned, completed=bool(values["completed"]))
         late = [who for who, phase in others if phase == PHASES[0] and who in self._planned_before]
         besides = Counter((self._cause(who, phase), self._dropped_why[who]) for who, phase in others if who not in late)
@@ -309,7 +312,7 @@ class Outcomes:
         """The planned fault that explains a dropout nobody had planned as such; ``UNPLANNED`` where none does."""
         if who in self._cheaters:
             return "cheat"
-        if who in self._delays and self._delays[who].phase == phase:
+        if who in self._delays and _in_its_phase(self._delays[who].phase, phase):
             return "straggler"
         at_s = self._dropped_at.get(who, self._last_at) - self.options.began_at
         if not self._presence.online(who, at_s, _NOTICED_S + self.options.kept_s):
@@ -326,12 +329,12 @@ class Outcomes:
                 self.unseen["next_round"] += 1
         self._unseen_before = {}
         for who, phase in planned.items():
-            if phase not in self._reached or self._dropped.get(who) == phase:
+            if phase not in self._reached or _in_its_phase(phase, self._dropped.get(who)):
                 continue
             if who in self._dropped:
                 self.unseen["other_phase"] += 1
                 continue
-            name = "aborted" if not completed else "unmasking" if phase == PHASES[-1] else "unnoted"
+            name = {_SIGNING: "signing", PHASES[-1]: "unmasking"}.get(phase, "unnoted") if completed else "aborted"
             self.unseen[name] += 1
             self._unseen_before[who] = name
 
@@ -415,6 +418,11 @@ class Outcomes:
             "drop_reasons": dict(self.drop_reasons.most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
+
+
+def _in_its_phase(planned: str | None, noted: str | None) -> bool:
+    """Whether a dropout was noted where it was planned: shares are asked for while some have yet to sign."""
+    return planned is not None and (planned == noted or (planned, noted) == (_SIGNING, PHASES[-1]))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -175,7 +175,8 @@ def phases_from(start: type, known: set[type]) -> dict[str, set[str]]:
 
 
 def test_the_tables_are_complete() -> None:
-    kinds = {one.__name__ for one in classes(messages)} - {"Subset", "Messages"}  # what is made of a bitmap in a message, and many of them
+    # Subset is what is made of a bitmap in a message, Messages are many of one kind.
+    kinds = {one.__name__ for one in classes(messages)} - {"Subset", "Messages"}
     for text in (CLIENT_TABLE, SERVER_TABLE):
         assert set(rows(text)) == kinds
     client = {one for one in classes(client_phases) if not hasattr(one, "__dataclass_fields__")}

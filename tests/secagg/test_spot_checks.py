@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from math import comb
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from attempts_in_memory import identities, make_config
@@ -19,9 +21,10 @@ from secagg.cohort import Cohort, set_of, survivor_statement
 from secagg.errors import CoordinatorMisbehaved
 from secagg.graph import graph_of
 from secagg.keys import upload_statement
-from secagg.messages import Subset, UnmaskingReply, UnmaskingRequest, to_bitmap
+from secagg.messages import ConsistencySignature, Subset, SurvivorSets, UnmaskingReply, UnmaskingRequest, to_bitmap
 from secagg.roster import Roster
 from secagg.spot_checks import CHECK_ALL, checked, sample_size
+from secagg.unmasking import SignedSets
 
 MEMBERS, ME = 300, 7
 RING = ((MEMBERS, 20, 12),)
@@ -58,15 +61,23 @@ def test_what_is_checked_hardly_grows_with_the_cohort() -> None:
 def test_few_are_all_checked_and_the_certain_ones_always() -> None:
     few, certain = list(range(100)), list(range(1000, 1028))
     assert len(few) + len(certain) == CHECK_ALL
-    assert sorted(checked(few, certain, 60)) == few + certain
+    assert sorted(checked(few, certain, 60, os.urandom)) == few + certain
     many = list(range(930))
     seen: set[int] = set()
     for _ in range(50):
-        drawn = checked(many, certain, 526)
+        drawn = checked(many, certain, 526, os.urandom)
         assert set(certain) <= set(drawn)
         assert len(drawn) == len(set(drawn)) == len(certain) + sample_size(930, 526 - len(certain))
         seen |= set(drawn)
     assert len(seen) > 900  # others each time, so that nobody knows beforehand which
+
+
+def test_every_entry_is_drawn_as_often_as_any_other() -> None:
+    """4,000 samples of 40 of 200: each entry 800 times, give or take 25."""
+    drawn = Counter(one for _ in range(4000) for one in checked(range(200), (), 80, os.urandom))
+    assert sample_size(200, 80) == 40
+    assert set(drawn) == set(range(200))
+    assert all(abs(times - 800) < 8 * 25.3 for times in drawn.values())
 
 
 # ---------------------------------------------------------------- what it finds
@@ -76,7 +87,7 @@ def test_few_are_all_checked_and_the_certain_ones_always() -> None:
 def cohort_of(rings: tuple[tuple[int, int, int], ...]) -> Cohort:
     config = make_config(MEMBERS, rings=rings)
     u1 = tuple(range(MEMBERS))
-    return Cohort(config, CONTEXT, graph_of(u1, config.parameters, CONTEXT), ME, {})
+    return Cohort(config, CONTEXT, graph_of(u1, config.parameters, CONTEXT), ME, {}, os.urandom)
 
 
 @cache
@@ -132,6 +143,48 @@ def test_valid_signatures_open_whoever_gave_them(
     assert len(verified) <= needed() + near
 
 
+@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
+def test_the_coordinator_shows_all_that_it_has(rings: tuple[tuple[int, int, int], ...]) -> None:
+    """And of neighbours that have yet to sign their uploads, which are checked."""
+    cohort = cohort_of(rings)
+    everybody, u2 = frozenset(cohort.u1), set_of(cohort.config, CONTEXT, "u2", cohort.u1)
+    uploads = {
+        who: (bytes(32), key.sign(upload_statement(CONTEXT, key.public, bytes(32), u2)))
+        for who, key in enumerate(identities(MEMBERS))
+    }
+    signed = SignedSets(cast(Any, cohort), everybody, everybody, uploads)  # of a cohort it needs what both sides have
+    slow = set(range(0, MEMBERS, 9))
+    for who, signature in signatures_over_everybody().items():
+        if who not in slow:
+            signed.take(who, ConsistencySignature(signature))
+    request = signed.requests(frozenset({ME}))[ME]
+    assert {who for who, _ in request.signatures} == everybody - slow
+    near = frozenset(cohort.graph.neighbours(ME)) & slow if rings else frozenset()
+    assert request.uploads == tuple(uploads[who] for who in sorted(near))
+    assert len(near) > 0 or not rings
+    bitmap = Subset(to_bitmap(everybody, cohort.u1), cohort.u1)
+    phase: Any = client_phases.Unmasking(cohort, signed.statement, bitmap, bitmap, {})
+    phase.receive(request)
+    assert len(signed.proof) == needed()
+
+
+@pytest.mark.parametrize("valid", [152, 151])
+def test_of_a_proof_that_it_is_in_no_sum_all_signatures_are_checked(valid: int) -> None:
+    """It takes a charge back, and may be shown again and again."""
+    whole, left_out = cohort_of(()), frozenset({ME})
+    u3 = frozenset(whole.u1) - left_out
+    statement = survivor_statement(whole.config, CONTEXT, whole.u1, u3)
+    pairs = [(who, identities(MEMBERS)[who].sign(statement)) for who in sorted(u3)][:valid]
+    sets = SurvivorSets(to_bitmap(frozenset(whole.u1), whole.u1), to_bitmap(u3, whole.u1))
+    excluded = client_phases.excluding_survivors
+    if valid == needed():
+        assert excluded(whole, sets, UnmaskingRequest(tuple(pairs))) == u3
+    made_up = [(who, bytes(64)) for who in sorted(u3)][valid:]
+    for _ in range(3):
+        with pytest.raises(CoordinatorMisbehaved, match=f"of {made_up[0][0]} doesn't cover these sets"):
+            excluded(whole, sets, UnmaskingRequest((*pairs, *made_up)))
+
+
 def one_too_few(valid_first: bool) -> dict[int, bytes]:
     """One fewer than needed have signed; the others' signatures are made up."""
     real, members = signatures_over_everybody(), list(range(MEMBERS))
@@ -140,7 +193,10 @@ def one_too_few(valid_first: bool) -> dict[int, bytes]:
     return {who: real[who] if who in genuine else bytes(64) for who in members}
 
 
-FIRST_ONES = changed(spot_checks, "random.SystemRandom().sample(shown, number)", "shown[:number]")
+FIRST = "shown[: sample_size(len(shown), needed - len(certain))]"
+FIRST_ONES = changed(
+    spot_checks, "_sample(shown, sample_size(len(shown), needed - len(certain)), random_bytes)", FIRST
+)
 HALF_AS_SURE = changed(spot_checks, "_CHANCE: Final = 2.0**-64", "_CHANCE: Final = 2.0**-4")
 
 

@@ -252,8 +252,8 @@ def attempt_events(
     return [*events, completed | about]
 
 
-def outcomes_of(*streams: list[dict[str, Any]]) -> Outcomes:
-    outcomes = Outcomes(OPTIONS, all_right)
+def outcomes_of(*streams: list[dict[str, Any]], options: LoadOptions = OPTIONS) -> Outcomes:
+    outcomes = Outcomes(options, all_right)
     for who in range(20):
         outcomes.apply({"kind": "participant_connected", "participant": who})
     for events in streams:
@@ -370,6 +370,22 @@ def test_every_planned_dropout_is_seen_or_explained() -> None:
     assert drops["observed"] + sum(drops["unseen"].values()) == drops["expected"] == 12
     assert "4 unseen: 1 left in a round that was aborted" in "\n".join(final_lines(result))
     assert max(map(len, final_lines(result))) <= 80
+
+
+def test_who_leaves_instead_of_signing_may_be_noted_later_or_not_at_all() -> None:
+    """Shares are asked for once enough have signed."""
+    options = replace(OPTIONS, at="consistency-check")
+    leaving = sorted(options.drops(1, 1))
+    events = [event for event in attempt_events(1) if event["kind"] != "participant_dropped"]
+    noted = dict(zip(leaving, ("ConsistencyCheck", "Unmasking", "MaskedInputCollection"), strict=False))
+    for who, phase in noted.items():
+        told = {"kind": "participant_dropped", "phase": phase, "participant": who, "reason": "connection closed"}
+        events.insert(-1, told)
+    drops = outcomes_of(events, options=options).figures()["drops"]
+    assert (len(leaving), drops["expected"], drops["observed"]) == (4, 4, 2)
+    assert drops["observed_by_phase"] == {"ConsistencyCheck": 2}
+    assert drops["unseen"] == {"signing": 1, "other_phase": 1}
+    assert drops["unplanned"] == 1  # whoever left before everybody signed was not to
 
 
 def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
