@@ -34,7 +34,7 @@ from sordino.report import BASELINE_FILE, MEASURED_FILE
 KILL_ROUND: Final = 5
 AWAY_ROUNDS: Final = 3
 KILLED_HOSTS: Final = 2
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.03
 _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
 # Left by whoever is in no sum: the phases in which leaving takes one's update out of it.
@@ -215,11 +215,11 @@ class Demo:
         view = self.view
         if not self.options.faults:
             return
-        phase = view.phase
+        # As early as can be once all have dealt: who has sent its vector is in the sum, and nobody may notice that it left.
+        dealt = "ShareKeys" in view.phases_done and "MaskedInputCollection" not in view.phases_done
         if (
             self.killed_in is None
-            and phase is not None
-            and phase.name == "MaskedInputCollection"
+            and dealt
             and view.round >= min(KILL_ROUND, max(1, self.options.rounds // 2))
         ):
             victims = self._victims()

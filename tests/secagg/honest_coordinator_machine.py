@@ -315,6 +315,20 @@ class HonestCoordinator(RuleBasedStateMachine):
             self.arrives(letter)
         self.close(final=False)
 
+    @precondition(
+        lambda self: self.ended is None and self.coordinator._name == SIGN and any(one.phase == SIGN for one in self.up)
+    )
+    @rule(order=NUMBERS)
+    def enough_have_signed(self, order: int) -> None:
+        """Shares are asked for as soon as they can be; the others' signatures come later, or never."""
+        letters, self.up = self.up, []
+        random.Random(order).shuffle(letters)
+        while letters and not self.coordinator.proven:
+            self.arrives(letters.pop())
+        self.up += letters
+        if self.coordinator.proven:
+            self.close(final=False)
+
     @post
     @rule(at=NUMBERS)
     def one_arrives_and_will_again(self, at: int) -> None:

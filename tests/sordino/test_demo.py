@@ -52,7 +52,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     ended = subprocess.run(
         # Rounds long enough that the middle of one can be hit.
-        command("--participants", "40", "--processes", "4", "--rounds", "5", "--out", str(folder), "--json"),
+        command("--participants", "80", "--processes", "4", "--rounds", "5", "--out", str(folder), "--json"),
         capture_output=True,
         text=True,
         timeout=120,
@@ -63,7 +63,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     names = "accuracy accuracy_without_noise epsilon_coordinator epsilon_released delta rounds dropouts wall_s"
     assert set(names.split()) <= set(result)
     assert result["rounds"] == 5
-    assert result["dropouts"] == 10
+    assert result["dropouts"] == 20
     assert result["attempts_aborted"] == 0
     assert result["epsilon_coordinator"] <= 8
     assert 0 < result["accuracy_without_noise"] < 1
