@@ -104,6 +104,7 @@ class Stage:
     hosts_ended: list[str] = field(default_factory=list)
     on_record: dict[int, dict[bytes, str]] = field(default_factory=dict)  # transcript of a round: who is excluded
     clock_s: float = 0.0
+    signed: set[tuple[int, int]] = field(default_factory=set)  # (round, who): a message to ConsistencyCheck has come
     silent: frozenset[int] = frozenset()
     activity: int = 0
 
@@ -121,7 +122,8 @@ class Stage:
         for who, cheater in self.cheaters.items():
             if round_ not in cheater.cheat.rounds or kind not in cheater.cheat.kinds():
                 continue
-            if kind == UNMASK and who in self.silent and (round_, CHECK) in cheater.cheated:
+            silent = who in self.silent and (round_, CHECK) in cheater.cheated
+            if kind == UNMASK and silent and self.arrived[who] >= cheater.owed and (round_, who) not in self.signed:
                 continue  # who hasn't signed is not asked for shares
             if (round_, kind) not in cheater.cheated and who in self.present(round_):
                 return False
@@ -431,6 +433,8 @@ def _listen(stage: Stage) -> None:
             return
         phase_message(session, message, size)
         stage.arrived[session.participant] += 1
+        if kind == CHECK:
+            stage.signed.add((message.round, session.participant))
 
     def on_refusal(session: Any, message: pb.Refusal, size: int) -> None:
         refusal(session, message, size)
