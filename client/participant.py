@@ -80,6 +80,7 @@ class _Attempt:
     phase: Any
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[NDArray[np.float32] | None] = field(repr=False)
+    agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, while others deal
     packed: bytes | None = field(default=None, repr=False)  # until the coordinator says that it has it
     offset: int = 0  # where its copy ends
 
@@ -299,6 +300,8 @@ class Participant:
                 phase = _expect(attempt.phase, ShareKeys, kind)
                 attempt.phase, shares = await self._compute(phase.receive, codec.read_cohort_keys(message))
                 await self._send(session, attempt, share_keys=codec.write_sealed_shares(shares))
+                attempt.agreed = asyncio.ensure_future(self._compute(attempt.phase.agree))
+                attempt.agreed.add_done_callback(_retrieve)
             case "neighbour_shares":
                 await self._mask(session, terms, attempt, message)
             case "upload_credit":
@@ -424,6 +427,8 @@ class Participant:
         self, session: Line, terms: StudyTerms, attempt: _Attempt, message: pb.NeighbourShares
     ) -> None:
         phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
+        if attempt.agreed is not None:
+            await attempt.agreed
         masking: Masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
         attempt.phase = masking
         clips = (await attempt.model).clips
@@ -542,6 +547,8 @@ class Participant:
         if self._attempt is not None:
             self._attempt.model.cancel()
             self._attempt.update.cancel()
+            if self._attempt.agreed is not None:
+                self._attempt.agreed.cancel()
             self._attempt = None
 
 
@@ -551,7 +558,7 @@ def _expect(phase: Any, wanted: type, kind: str) -> Any:
     return phase
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def _retrieve(task: asyncio.Future[Any]) -> None:
     """Take note of a failure that nobody waits for any more."""
     if not task.cancelled():
         task.exception()

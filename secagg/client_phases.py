@@ -16,6 +16,7 @@ Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comme
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 from dataclasses import dataclass
@@ -268,11 +269,23 @@ class MaskedInputCollection(_Phase):
     ) -> None:
         self._cohort, self._identity, self._mask_key, self._seed = cohort, identity, mask_key, seed
         self._agreements, self._held = agreements, held
+        self._pairwise: dict[int, bytes] = {}
 
     @property
     def cohort(self) -> Cohort:
         """For the encoder, whose rotation is seeded by `Cohort.context`."""
         return self._cohort
+
+    def agree(self) -> None:
+        """Agree on mask keys with all neighbours beforehand, while others deal; without it `receive` does.
+
+        A key that nobody can agree with is found there, if its owner is in u2.
+        """
+        if self._left:
+            return
+        for neighbour in self._cohort.graph.neighbours(self._cohort.me):
+            with contextlib.suppress(InvalidKey):
+                self._pairwise[neighbour] = self._pairwise_key(neighbour)
 
     def receive(self, message: NeighbourShares) -> Masking:
         """Check who shared keys and open their shares.
@@ -312,8 +325,10 @@ class MaskedInputCollection(_Phase):
             held[dealt.dealer] = self._open(dealt, places[dealt.dealer], mine)
         try:
             masks = [
-                (self._pairwise_key(dealer), 1 if cohort.me < dealer else -1) for dealer in neighbours
+                (self._pairwise.get(dealer) or self._pairwise_key(dealer), 1 if cohort.me < dealer else -1)
+                for dealer in neighbours
             ]
+            self._pairwise.clear()
         except InvalidKey as error:
             raise CoordinatorMisbehaved(MASKED_INPUT, f"a mask key of u2: {error}") from error
         parameters = cohort.config.parameters

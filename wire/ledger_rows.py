@@ -76,6 +76,7 @@ def _price(plan: Plan, honest: int) -> Price:
     return Price(float(plan.order), float(plan.round_cost(honest)), tuple(further))
 
 
+@lru_cache(maxsize=1024)  # asked for when a round begins, and again before its charge
 def epsilon(order: float, cost: float, delta: float, draws: int) -> float:
     """epsilon at delta of a Renyi cost at one order, the sampler's distance from its law included."""
     from mechanisms.privacy_curves import epsilon_with_sampler_error
