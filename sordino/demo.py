@@ -215,7 +215,7 @@ class Demo:
         view = self.view
         if not self.options.faults:
             return
-        # As early as can be once all have dealt: who has sent its vector is in the sum, and nobody may notice that it left.
+        # As early as can be once all have dealt: who has sent its vector is in the sum, and may leave unnoticed.
         dealt = "ShareKeys" in view.phases_done and "MaskedInputCollection" not in view.phases_done
         if (
             self.killed_in is None

@@ -370,7 +370,8 @@ def run(home: Path, load_options: LoadOptions) -> int:
         raise JoinError(f"{home} is of a study with the task {task!r}: a load test makes a study of its own", BAD_INPUT)
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     # With a process for each core or more a second thread would only take turns with the first.
-    executor = ThreadPoolExecutor(1, thread_name_prefix="participant")
+    threads = max(1, min(2, (os.cpu_count() or 1) // load_options.processes))
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
     company = Company(settings, journal, executor, load_options)
     # Hundreds of participants that share a process would be looked through for garbage on behalf of each other.
     gc.collect()
