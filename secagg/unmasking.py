@@ -120,6 +120,7 @@ class SignedSets:
         self._cohort, self._u3, self._uploads = cohort, u3, uploads
         self.statement = survivor_statement(cohort.config, cohort.context, u2, u3)
         self.signatures: dict[int, bytes] = {}
+        self._at_hand: tuple[tuple[tuple[int, bytes], ...], frozenset[int]] | None = None  # when the first were asked
 
     @property
     def signers(self) -> frozenset[int]:
@@ -151,27 +152,26 @@ class SignedSets:
         self.signatures[sender] = message.signature
 
     def requests(self, receivers: frozenset[int]) -> Messages[UnmaskingRequest]:
-        """What these are asked with: of the signatures that are here now, whenever a request is made again.
+        """What these are asked with: of the signatures that were there when the first were asked.
 
         No more than the rule asks for where a participant checks every one that it is shown, else all: the more there
         are, the fewer it checks.
         """
-        members, complete = tuple(sorted(receivers)), self._cohort.graph.complete
-        if self.needed > CHECK_ALL:
-            signatures = tuple(sorted(self.signatures.items()))
-            if complete:
-                return Messages(members, lambda _: UnmaskingRequest(signatures))
-            signers = frozenset(self.signatures)
-            return Messages(members, lambda one: UnmaskingRequest(signatures, self._uploads_near(one, signers)))
-        if complete:
-            to_everybody = UnmaskingRequest(self.proof)
-            return Messages(members, lambda _: to_everybody)
-        candidates = sorted(self.signatures.items())
-        return Messages(members, lambda receiver: self._request_for(receiver, candidates))
+        if self._at_hand is None:  # one copy for all, however many are asked later
+            self._at_hand = tuple(sorted(self.signatures.items())), frozenset(self.signatures)
+        signatures, signers = self._at_hand
+        if self._cohort.graph.complete:
+            to_everybody = UnmaskingRequest(signatures if self.needed > CHECK_ALL else self.proof)
+            return Messages(tuple(sorted(receivers)), lambda _: to_everybody)
+        return Messages(tuple(sorted(receivers)), lambda one: self._request_for(one, signatures, signers))
 
-    def _request_for(self, receiver: int, signatures: list[tuple[int, bytes]]) -> UnmaskingRequest:
+    def _request_for(
+        self, receiver: int, signatures: tuple[tuple[int, bytes], ...], signers: frozenset[int]
+    ) -> UnmaskingRequest:
+        needed = self.needed
+        if needed > CHECK_ALL:
+            return UnmaskingRequest(signatures, self._uploads_near(receiver, signers))
         # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
-        signers, needed = {signer for signer, _ in signatures}, self.needed
         neighbours = [one for one in self._cohort.graph.neighbours(receiver) if one in self._u3]
         nearest = frozenset([one for one in neighbours if one in signers][:needed])
         others = [pair for pair in signatures if pair[0] not in nearest][: needed - len(nearest)]
@@ -270,7 +270,8 @@ class Unmasking(ServerPhase):
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
         """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
-        known = isinstance(message, UnmaskingReply) and sender in self.u4
+        asked = self.u3 if self._signed is None else self._signed.signatures
+        known = isinstance(message, UnmaskingReply) and sender in asked
         self._take(sender, known and sender not in self._u5)
         dealers = self.cohort.graph.dealers(sender, self.u2)
         if len(message.shares) != len(dealers):

@@ -99,7 +99,7 @@ class Attempt:
             deadlines_s: seconds for each phase by its name.
             parallel: threads for the masks of an unmasking.
             freeze: awaited before u3 is told to anyone.
-            charge: awaited before the unmasking request is sent; is given that request, serialised.
+            charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
             resume_s: how long a participant whose connection broke keeps its place.
         """
@@ -337,12 +337,12 @@ class Attempt:
         shown = UnmaskingRequest(check.proof)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)
-        writer = assembled.UnmaskingRequestWriter(round_, attempt)
+        writer, complete = assembled.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
+        to_everybody = await self._compute(writer.write, next(iter(requests.values()))) if complete else b""
 
         async def ask(requests: Mapping[int, UnmaskingRequest]) -> None:
-            if unmasking.cohort.graph.complete:  # the same for all of them
-                one = next(iter(requests.values()))
-                await self._outgoing.broadcast(requests, await self._compute(writer.write, one))
+            if complete:
+                await self._outgoing.broadcast(requests, to_everybody)
             else:
                 await self._outgoing.each(requests, writer.write)
 

@@ -225,7 +225,7 @@ class Transcripts:
 
         Args:
             unmasking: the phase that follows, with all sets and advertisements.
-            request: the unmasking request as it is sent, serialised.
+            request: a quorum's signatures as an unmasking request, serialised.
             row: the ledger's.
             roster_file: the roster that the attempt runs under, as the authority signed it.
             numbers: position in the roster -> number in the ledger; default: the same.

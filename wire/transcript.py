@@ -108,7 +108,7 @@ class Transcript:
     u2: tuple[int, ...]
     u3: tuple[int, ...]
     numbers: tuple[int, ...]  # by which the coordinator's ledger names the members of u3
-    signatures: tuple[tuple[int, bytes], ...] = field(repr=False)  # over u2 and u3: the whole unmasking request
+    signatures: tuple[tuple[int, bytes], ...] = field(repr=False)  # over u2 and u3: a quorum's
     excluded: tuple[Excluded, ...]
     charge: Charge
     caught: tuple[Excluded, ...] = ()  # who cheated in this very attempt, and isn't invited from here on
@@ -208,7 +208,7 @@ def transcript_of(
     Args:
         card, roster, study: the files' bytes.
         advertisements: of u1, by position in the roster.
-        signatures: (signer, signature) exactly as in the unmasking request.
+        signatures: (signer, signature) of a quorum, as they are journaled with the charge.
         row: the coordinator's charge.
         numbers: position in the roster -> number in the ledger; default: the same.
         excluded: identity -> reason.
