@@ -105,7 +105,8 @@ def _table(results: Sequence[Mapping[str, Any]]) -> list[str]:
         + (f" ({plan['padded_dim']:,} travel), " if plan["padded_dim"] != common["dim"] else ", ")
         + f"{counted(common['rounds'], 'round')} a row; drop style "
         f"{common['drop_style']}, deadline of each phase {common['deadline_s']:g} s. *Seen* is what the coordinator "
-        "noted as dropouts: unmasking goes on as soon as enough shares are there, and waits for nobody else.",
+        "noted as dropouts: the consistency check goes on as soon as enough have signed, unmasking as soon as enough "
+        "shares are there.",
         "",
         "| leave at | share | rounds completed | sums right | aborted, with the reason | dropouts seen / planned "
         "| round p50 s | p95 s |",
