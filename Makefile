@@ -92,12 +92,12 @@ edge-test: .venv-demo/.stamp ## an arm64 client in 256 MB, a participant behind 
 	@OPENBLAS_NUM_THREADS=1 .venv-demo/bin/python deploy/edge/edge_test.py $(EDGE_ARGS)
 
 load-test: .venv-demo/.stamp ## a thousand participants, 10 % leave and 5 % are late, against the project's bounds (ten minutes)
-	@.venv-demo/bin/python -m sordino loadtest --scenario bench/scenarios/acceptance.toml $(LOAD_ARGS)
+	@.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/acceptance.toml $(LOAD_ARGS)
 
-load-short: .venv-demo/.stamp ## every scenario of bench/scenarios with 24 participants (five minutes)
+load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenarios with 24 participants (five minutes)
 	@for each in calm mobile storm crash cheats diurnal acceptance; do \
 		echo "load-short: $$each"; \
-		.venv-demo/bin/python -m sordino loadtest --scenario bench/scenarios/$$each.toml --clients 24 --processes 2 \
+		.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/$$each.toml --clients 24 --processes 2 \
 			--dim 10000 $(LOAD_ARGS) || exit 1; \
 	done
 
@@ -142,9 +142,9 @@ distclean: clean ## remove the environments as well
 	$(CHECK_PYTHON)
 	$(call BUILD_ENVIRONMENT,.venv-proto,-r proto/requirements.txt)
 
-.venv-peers/.stamp: bench/peers/requirements.txt
+.venv-peers/.stamp: sordino/lab/bench/peers/requirements.txt
 	$(CHECK_PYTHON)
-	$(call BUILD_ENVIRONMENT,.venv-peers,-r bench/peers/requirements.txt)
+	$(call BUILD_ENVIRONMENT,.venv-peers,-r sordino/lab/bench/peers/requirements.txt)
 
 .venv-fuzz/.stamp: tests/fuzz/requirements.txt pyproject.toml constraints.txt
 	$(CHECK_PYTHON)

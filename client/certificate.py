@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from wire.durable import replace_durably
+from runtime.durable import replace_durably
+from runtime.key_files import KeyFileError, read_key_file
 from wire.foreign_x509 import UNREADABLE
-from wire.key_files import KeyFileError, read_key_file
 
 RENEWED_FILE: Final = "renewed.pem"
 IDENTITY_URI: Final = "urn:sordino:identity:"
@@ -80,7 +80,7 @@ def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
 
     Raises:
         CertificateError: neither can be used: missing, no certificate, or a key that isn't the certificate's.
-        wire.key_files.KeyFileError: a key file is missing or open to others.
+        runtime.key_files.KeyFileError: a key file is missing or open to others.
     """
     found: ClientCertificate | None = None
     trouble: CertificateError | KeyFileError | None = None

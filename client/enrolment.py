@@ -28,12 +28,12 @@ from google.protobuf.message import DecodeError
 
 from client.certificate import HOST_URI, IDENTITY_URI, shown
 from client.connection import open_channel
+from runtime.address import split_address
+from runtime.peer_text import peer_text
 from wire import coordinator_pb2 as pb
-from wire.address import split_address
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
 from wire.foreign_x509 import UNREADABLE
-from wire.peer_text import peer_text
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
@@ -45,7 +45,7 @@ CLOCK_NOTED_S, CLOCK_REFUSED_S = 120.0, 3600.0
 class EnrolmentUnavailable(Exception):
     """The coordinator can't be reached, or can't take the request now; one sentence. Trying again may help."""
 
-    exit_code = 4  # as in sordino.exit_codes
+    exit_code = 4  # as in runtime.failure
 
 
 class NobodyListens(EnrolmentUnavailable):

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from wire.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
-from wire.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
-from wire.ledger_rows import LedgerEntry
+from runtime.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
+from wire.records.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
+from wire.records.ledger_rows import LedgerEntry
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
 FORMAT: Final = 3
@@ -46,7 +46,7 @@ class ClientJournal:
             ledger: of the participants' charges; both are made if neither is there.
 
         Raises:
-            wire.durable.StorageError: one of the two can't be used; nothing is written then.
+            runtime.durable.StorageError: one of the two can't be used; nothing is written then.
         """
         self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
 
@@ -135,7 +135,7 @@ class ClientJournal:
         """Before the first byte of an upload: the unamplified cost at h_min.
 
         Raises:
-            wire.ledger_rows.InvalidRow: the attempt was charged before, or a later one.
+            wire.records.ledger_rows.InvalidRow: the attempt was charged before, or a later one.
         """
         return await self._append(entry)
 
@@ -143,7 +143,7 @@ class ClientJournal:
         """After a quorum has signed a u3 without this participant: the attempt's last charge becomes nothing.
 
         Raises:
-            wire.ledger_rows.InvalidRow: it isn't the last charge, or its exact cost is known already.
+            wire.records.ledger_rows.InvalidRow: it isn't the last charge, or its exact cost is known already.
         """
         return await self._append(entry)
 
@@ -206,8 +206,8 @@ def check_ledger(journal: Path, ledger: Path) -> Head | None:
         The end of the ledger when it was last noted; None if the journal knows of none.
 
     Raises:
-        wire.durable.StorageError: one of the files can't be read; of the ledger: `wire.ledger.LedgerError`, and
-            `wire.ledger.ChangedLedger` for one that isn't what the participants wrote.
+        runtime.durable.StorageError: a file can't be read. For the ledger: `wire.records.ledger.LedgerError`, and
+            `wire.records.ledger.ChangedLedger` where it differs from what the participants wrote.
     """
     noted = _noted(journal)
     met: list[Head] = []

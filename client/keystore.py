@@ -8,8 +8,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
-from wire.key_files import KeyFileError, read_key_file
 
 __all__ = ["KeyFileError", "load_identity"]
 
@@ -18,7 +18,7 @@ def load_identity(path: Path) -> IdentityKey:
     """Read an identity key.
 
     Raises:
-        KeyFileError: missing, open to others in one of the ways of `wire.key_files`, or not an unencrypted Ed25519
+        KeyFileError: missing, open to others in one of the ways of `runtime.key_files`, or not an unencrypted Ed25519
             private key in PEM.
     """
     try:

@@ -33,6 +33,8 @@ from learning.task import Task
 from mechanisms.encoder import Encoder, InvalidUpdate
 from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
+from runtime.durable import StorageError
+from runtime.peer_text import peer_text
 from secagg.client_phases import (
     AdvertiseKeys,
     Answered,
@@ -53,9 +55,7 @@ from secagg.roster import InvalidRoster, Roster
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
-from wire.durable import StorageError
-from wire.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry
-from wire.peer_text import peer_text
+from wire.records.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry
 from wire.round_model import RoundModel, model_bytes, read_model
 from wire.study import StudyDocument, round_parameters
 

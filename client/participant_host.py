@@ -37,10 +37,10 @@ from client.web_proxy import WebProxy, web_proxy_of
 from learning.datasets import DatasetError
 from learning.options import OptionError
 from learning.task import TaskUnavailable, make_task
+from runtime.durable import StorageError
+from runtime.peer_text import peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
-from wire.durable import StorageError
-from wire.peer_text import peer_text
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 from wire.trust import trust_of
 
@@ -424,7 +424,7 @@ class ParticipantHost:
         Raises:
             InvalidRoster: it goes back, or isn't one of this study under its plan.
             PolicyRefusal: it breaks the policy.
-            wire.durable.StorageError: it can't be remembered.
+            runtime.durable.StorageError: it can't be remembered.
         """
         async with self._terms_lock:
             terms = self._terms

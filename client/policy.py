@@ -19,8 +19,8 @@ from client.settings import HostSettings, Policy
 from mechanisms.plan import Plan
 from secagg.roster import Roster
 from secagg.sharing import CURIOUS
-from wire.ledger_rows import epsilon, price
-from wire.ledger_totals import Totals
+from wire.records.ledger_rows import epsilon, price
+from wire.records.ledger_totals import Totals
 from wire.study import StudyDocument
 
 REASONS: Final = (

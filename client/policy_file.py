@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 from client.hours import parse_window
 from client.settings import Policy
 from learning.task_names import check_task_name
-from wire.settings_file import ConfigurationError, Settings, Table, read_settings
+from runtime.settings_file import ConfigurationError, Settings, Table, read_settings
 
 POLICY_FILE = "policy.toml"
 _HINT = "A policy file holds one table, [policy]; docs/policy.md shows one."

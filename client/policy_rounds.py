@@ -13,8 +13,8 @@ from client.policy import PolicyRefusal, check_guarantee
 from client.policy_total import epsilon_in_total
 from client.settings import Policy
 from mechanisms.plan import Plan
-from wire.ledger_rows import epsilon, price
-from wire.ledger_totals import Totals
+from wire.records.ledger_rows import epsilon, price
+from wire.records.ledger_totals import Totals
 
 
 def check_round(

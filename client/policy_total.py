@@ -8,8 +8,8 @@ the ledger's first study, so it is a Renyi filter; where there is but one study,
 from __future__ import annotations
 
 from mechanisms.plan import Plan
-from wire.ledger_rows import epsilon, price
-from wire.ledger_totals import Together, Totals, renyi_at
+from wire.records.ledger_rows import epsilon, price
+from wire.records.ledger_totals import Together, Totals, renyi_at
 
 
 def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:

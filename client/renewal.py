@@ -36,11 +36,11 @@ from client.enrolment import (
     enrolment_channel,
 )
 from client.settings import HostSettings
+from runtime.durable import replace_durably
+from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
-from wire.durable import replace_durably
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
-from wire.key_files import KeyFileError, read_key_file
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from wire.health_file import EVERY_S, show_life
+from runtime.health_file import EVERY_S, show_life
 
 LONGEST_STATUS: Final = 500  # characters
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """A host's settings as the running client holds them: plain frozen dataclasses.
 
-`client.configuration` checks host.toml with pydantic, whose models cost 15 MB of resident memory for as long as the
-process lives. The checked values are therefore handed to a fresh process as JSON (`sordino.client_process`), and these
+`client.host_file` checks host.toml with pydantic, whose models cost 15 MB of resident memory for as long as the
+process lives. The checked values are therefore handed to a fresh process as JSON (`client.process`), and these
 classes are all it needs.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Host:
-    """[host]; see `client.configuration.HostTable`."""
+    """[host]; see `client.host_file.HostTable`."""
 
     name: str
     journal: Path
@@ -25,7 +25,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Study:
-    """[study]; see `client.configuration.StudyTable`."""
+    """[study]; see `client.host_file.StudyTable`."""
 
     name: str
     authority_public_key: str
@@ -40,7 +40,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Coordinator:
-    """[coordinator]; see `client.configuration.CoordinatorTable`."""
+    """[coordinator]; see `client.host_file.CoordinatorTable`."""
 
     address: str
     ca: Path
@@ -52,7 +52,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Data:
-    """[data]; see `client.configuration.DataTable`."""
+    """[data]; see `client.host_file.DataTable`."""
 
     dataset: str
     partition: str
@@ -64,7 +64,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Policy:
-    """[policy]; see `client.configuration.PolicyTable`."""
+    """[policy]; see `client.host_file.PolicyTable`."""
 
     max_epsilon: float
     max_delta: float
@@ -111,7 +111,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Conditions:
-    """[conditions]; see `client.configuration.ConditionsTable`."""
+    """[conditions]; see `client.host_file.ConditionsTable`."""
 
     mains_power: bool = False
     unmetered: bool = False
@@ -122,7 +122,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class HostedParticipant:
-    """[[participants]]; see `client.configuration.ParticipantTable`."""
+    """[[participants]]; see `client.host_file.ParticipantTable`."""
 
     key: Path
     part: int | None

@@ -11,7 +11,7 @@ import grpc
 
 from client.connection import HANDSHAKE_S
 from client.web_proxy import WebProxy
-from wire.peer_text import peer_text
+from runtime.peer_text import peer_text
 
 
 @dataclass(frozen=True, order=True)

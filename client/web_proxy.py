@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from wire.address import split_address
+from runtime.address import split_address
 
 # In gRPC's order, and in small letters only: the first that is set counts, an empty one too, which means none.
 PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
-from wire.ledger import ChangedLedger, Row
-from wire.ledger_rows import LedgerEntry
+from wire.records.ledger import ChangedLedger, Row
+from wire.records.ledger_rows import LedgerEntry
 
 _ROUNDING: Final = 1e-9  # by how much two machines may disagree on a Renyi cost
 

@@ -28,10 +28,13 @@ from learning.own_data import load_test
 from learning.parameters import layers_of
 from learning.task import TaskUnavailable, clip_of, make_task
 from mechanisms.plan import InfeasiblePlan
+from runtime.durable import StorageError
+from runtime.health_file import EVERY_S, show_life
+from runtime.key_files import KeyFileError, read_key_file
+from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
 from server import open_files, process_memory, service
-from server.configuration import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.enrolment import Enrolment, make_server
 from server.journal import Journal
 from server.membership import SignedRoster
@@ -39,14 +42,11 @@ from server.open_calls import OpenCalls
 from server.peer_certificate import CertificateHolders
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
+from server.study_file import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
-from wire.durable import StorageError
-from wire.health_file import EVERY_S, show_life
 from wire.keepalive import COORDINATOR_OPTIONS
-from wire.key_files import KeyFileError, read_key_file
 from wire.lottery import read_draws
-from wire.settings_file import split_address
 from wire.study import StudyDocument, check_roster_fits, plan_study
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _IN_USE = (
     "change coordinator.{key}"
 )
 
-# Documented with the others in sordino/exit_codes.py, which the shells can't import.
+# Documented with the others in runtime/failure.py, which the shells can't import.
 OK, BAD_INPUT, INFEASIBLE, NETWORK, FAILED, BUDGET, INTERRUPTED = 0, 2, 3, 4, 5, 40, 130
 EXIT_CODES = {ROUNDS_DONE: OK, BUDGET_REACHED: BUDGET, ABORTED: FAILED}
 
@@ -82,7 +82,7 @@ def serve(
     """Run a study to its end.
 
     Args:
-        configuration: of `server.configuration.load`.
+        configuration: of `server.study_file.load`.
         on_event: is given every event, on the event loop: must not block.
 
     Returns:

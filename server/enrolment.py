@@ -21,18 +21,18 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
+from runtime.durable import StorageError
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
-from server.configuration import ConfigurationError, StudyConfiguration
 from server.enrolment_requests import EnrolmentRequests, QueueFull
 from server.open_calls import FIRST_MESSAGE_S, Caller, OpenCalls
 from server.open_files import ENROLMENT_CONNECTIONS, connection_options
 from server.peer_rates import PeerRates, address_of
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
+from server.study_file import ConfigurationError, StudyConfiguration
 from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME, InvalidChunk, unframe
 from wire.codec import PROTOCOL_VERSION
-from wire.durable import StorageError
 from wire.enrolment import (
     LARGEST_PACKAGE,
     LARGEST_REQUEST,
@@ -148,7 +148,7 @@ class Enrolment:
 
         Raises:
             ConfigurationError: the card can't be used.
-            wire.durable.StorageError: the folder for requests can't be used.
+            runtime.durable.StorageError: the folder for requests can't be used.
         """
         table = configuration.coordinator
         self._study, self._files, self._one_machine = study, files, table.one_machine

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wire.durable import DurableStore, Statement
+from runtime.durable import DurableStore, Statement
 from wire.enrolment import Answer, SignedRequest
 
 MOST_WAITING: Final = 1_000
@@ -50,7 +50,7 @@ class EnrolmentRequests:
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            wire.durable.StorageError: the file can't be used.
+            runtime.durable.StorageError: the file can't be used.
         """
         self._store = DurableStore(path, _SCHEMA, _APPLICATION)
         rows = self._store.read("SELECT id, identity, address, data FROM requests WHERE answer IS NULL ORDER BY number")
@@ -70,7 +70,7 @@ class EnrolmentRequests:
         """Return once a request that waits is durable: the same one may come again while its first call writes it.
 
         Raises:
-            wire.durable.StorageError: it can't be written down; it isn't taken.
+            runtime.durable.StorageError: it can't be written down; it isn't taken.
         """
         write = self._writes.get(request_id)
         if write is not None:
@@ -90,7 +90,7 @@ class EnrolmentRequests:
         """What the authority said to a request, where it has and it isn't too long ago.
 
         Raises:
-            wire.durable.StorageError: the file can't be read.
+            runtime.durable.StorageError: the file can't be read.
         """
         rows = await asyncio.to_thread(self._store.read, "SELECT answer FROM requests WHERE id = ?", (request_id,))
         return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
@@ -102,7 +102,7 @@ class EnrolmentRequests:
 
         Raises:
             QueueFull: too many wait, in all or from this address.
-            wire.durable.StorageError: it can't be written down; it isn't taken.
+            runtime.durable.StorageError: it can't be written down; it isn't taken.
         """
         identity, id_ = signed.request.identity, signed.id
         if id_ in self._waiting:
@@ -143,7 +143,7 @@ class EnrolmentRequests:
         """Keep what the authority has signed, all or nothing; the same answers again are fine. Durable on return.
 
         Raises:
-            wire.durable.StorageError: it can't be written down.
+            runtime.durable.StorageError: it can't be written down.
         """
         statements: list[Statement] = []
         for answer, data in answers:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from server.attempt.attempt import Attempt
 from server.journal import Journal
 from server.membership import Membership, as_few_as_explain
-from server.rounds import Attempt
 
 log = structlog.get_logger()
 

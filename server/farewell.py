@@ -9,9 +9,9 @@ from collections.abc import Collection
 
 import structlog
 
-from server.configuration import DeadlineTable
 from server.membership import Membership
 from server.sessions import Session, Sessions
+from server.study_file import DeadlineTable
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ import structlog
 from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
 from secagg.context import RoundConfig
+from server.attempt.attempt import PROGRESS_INTERVAL_S
 from server.loop_lag import LoopLag
 from server.membership import Membership
-from server.rounds import PROGRESS_INTERVAL_S
 from server.sessions import Sessions
 from wire.study import smallest_roster
 

@@ -26,11 +26,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mechanisms.statement import LOTTERY
-from server.configuration import StudyConfiguration
+from runtime.settings_file import split_address
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.study import Study
-from wire.settings_file import split_address
+from server.study_file import StudyConfiguration
 
 log = structlog.get_logger()
 

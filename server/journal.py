@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read
 from secagg.roster import Roster
-from wire.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read
-from wire.ledger import (
+from wire.records.ledger import (
     COORDINATOR,
     LEDGER_FILE,
     About,
@@ -37,7 +37,7 @@ from wire.ledger import (
     head_file,
     read_ledger,
 )
-from wire.ledger_rows import LedgerEntry
+from wire.records.ledger_rows import LedgerEntry
 
 APPLICATION_ID: Final = 0x536F7264  # "Sord"
 FORMAT: Final = 3
@@ -73,7 +73,7 @@ class Journal:
         """The ledger is ``ledger.sqlite`` beside the file.
 
         Raises:
-            wire.durable.StorageError: one of the two can't be used; nothing is written then.
+            runtime.durable.StorageError: one of the two can't be used; nothing is written then.
         """
         self.path = path
         self.ledger_path = path.with_name(LEDGER_FILE)
@@ -110,7 +110,7 @@ class Journal:
 
         Raises:
             ValueError: the file belongs to a study with another name or document.
-            wire.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
+            wire.records.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
         """
         rows = self._store.read("SELECT name, document FROM study")
         if rows:
@@ -320,8 +320,8 @@ def check_ledger(state: Path) -> list[Row]:
         All charges.
 
     Raises:
-        wire.durable.StorageError: one of the files can't be read; of the ledger: `wire.ledger.LedgerError`, and
-            `wire.ledger.ChangedLedger` for one that isn't what the coordinator wrote.
+        runtime.durable.StorageError: a file can't be read. For the ledger: `wire.records.ledger.LedgerError`, and
+            `wire.records.ledger.ChangedLedger` where it differs from what the coordinator wrote.
     """
     path = state.with_name(LEDGER_FILE)
     while True:

@@ -22,9 +22,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from secagg.messages import PHASES
 from server import reason_classes
-from server.configuration import StudyConfiguration
 from server.journal import Journal
 from server.study import Study
+from server.study_file import StudyConfiguration
 from server.study_progress import CONNECTING, STATES, StudyProgress
 from wire.codec import PROTOCOL_VERSION
 

@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 
+from runtime.durable import replace_durably
 from secagg.roster import InvalidRoster, Roster, verify_roster
-from server.configuration import StudyConfiguration
-from wire.durable import replace_durably
+from server.study_file import StudyConfiguration
 from wire.enrolment import InvalidPackage, Package, read_package, write_package
 
 log = structlog.get_logger()

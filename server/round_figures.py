@@ -10,9 +10,9 @@ from mechanisms.plan import Plan
 from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
 from secagg.parameters import RoundParameters
 from secagg.unmasking import Completed
-from server.configuration import StudyConfiguration
+from server.attempt.attempt import Attempt
 from server.membership import Membership
-from server.rounds import Attempt
+from server.study_file import StudyConfiguration
 from server.trained_model import Learned
 from wire.study import StudyDocument, planned_upload_bytes
 

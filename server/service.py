@@ -23,9 +23,9 @@ from secagg.errors import (
     TooFewClients,
     UnexpectedMessage,
 )
+from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
-from server.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
@@ -153,7 +153,7 @@ async def _session(
         if session.writing and reason in RESUMABLE:
             # gRPC keeps a message that isn't read until the connection ends, even if the call ends before. So this one
             # stays for as long, among those that its certificate may have open, and its participant's place knows of
-            # it (`server.places`): else one that comes back again and again would have as many messages held.
+            # it (`server.attempt.reconnection_slots`): else each return would add one more message held.
             session.cut_off()
             await asyncio.wait({writer})
     finally:

@@ -30,30 +30,30 @@ from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.unmasking import Completed, Unmasking
+from server.attempt.attempt import Attempt, AttemptAborted
+from server.attempt.outgoing import Outgoing
+from server.attempt.returns import Returns
+from server.attempt.steps import most_control_bytes
+from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.charges import charge_of, count_row
-from server.configuration import StudyConfiguration
 from server.exclusions import Exclusions
 from server.farewell import Farewell
 from server.gathering import Gathering
 from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
-from server.outgoing import Outgoing
 from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
-from server.returns import Returns
 from server.roster_file import RosterFile
 from server.round_figures import round_figures, study_figures
-from server.rounds import Attempt, AttemptAborted
 from server.sessions import RESUMABLE, Session, Sessions, check_proof
-from server.steps import most_control_bytes
+from server.study_file import StudyConfiguration
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
-from server.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.chunks import LARGEST_FRAME
-from wire.ledger_rows import LedgerEntry, make_entry
+from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument, round_parameters
 
 log = structlog.get_logger()
@@ -269,7 +269,7 @@ class Study:
 
         Raises:
             ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
-            wire.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
+            wire.records.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
         await self._journal.open_study(self._document.study, self._study_bytes)
         membership = self._membership

@@ -24,16 +24,16 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
+from runtime.durable import StorageError
+from runtime.key_files import KeyFileError, read_key_file
 from secagg.sharing import CURIOUS
 from secagg.unmasking import Unmasking
-from server.configuration import StudyConfiguration
+from server.study_file import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.durable import StorageError
 from wire.enrolment import InvalidCard, fingerprint, verify_card
-from wire.key_files import KeyFileError, read_key_file
-from wire.ledger import Row
-from wire.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
+from wire.records.ledger import Row
+from wire.records.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
 
 log = structlog.get_logger()
 
@@ -264,7 +264,7 @@ class Transcripts:
         """Write the file of the attempt that was noted; durable when it returns, whole after any crash.
 
         Args:
-            sum_sha256: None where the sum holds no noise yet (see `wire.transcript.write_transcript`).
+            sum_sha256: None where the sum holds no noise yet (see `wire.records.transcript.write_transcript`).
             next_model_sha256: of the model that the next round begins with.
             caught: identity -> reason, of those who cheated in this attempt.
 

@@ -34,17 +34,17 @@ _PUBLIC = {
     "make_task": "learning.task",
     "SavedModel": "learning.saved_model",
     "load_model": "learning.saved_model",
-    "StudyOptions": "sordino.local_study",
-    "SimulationSettings": "sordino.simulation.settings",
-    "SimulationResult": "sordino.simulation.run",
-    "simulate_study": "sordino.simulation.run",
-    "StudyConfiguration": "server.configuration",
-    "HostConfiguration": "client.configuration",
-    "ConfigurationError": "wire.settings_file",
-    "StudyView": "sordino.progress",
-    "ExitCode": "sordino.exit_codes",
+    "StudyOptions": "authority.new_study",
+    "SimulationSettings": "sordino.lab.simulation.settings",
+    "SimulationResult": "sordino.lab.simulation.run",
+    "simulate_study": "sordino.lab.simulation.run",
+    "StudyConfiguration": "server.study_file",
+    "HostConfiguration": "client.host_file",
+    "ConfigurationError": "runtime.settings_file",
+    "StudyView": "sordino.reporting.study_view",
+    "ExitCode": "runtime.failure",
 }
-_ROOMS = ("client", "learning", "mechanisms", "secagg", "server", "wire")
+_ROOMS = ("authority", "client", "learning", "mechanisms", "runtime", "secagg", "server", "wire")
 
 __all__ = ["__version__", "check_rooms", *_PUBLIC]
 

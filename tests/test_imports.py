@@ -47,10 +47,10 @@ ACCOUNTANT = ("mechanisms/pld.py", "dp_accounting")
 
 HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting", "ray"}
 # The one module that knows Ray, inside a function: whoever simulates without it needn't have it.
-RAY_ENGINE = "sordino/simulation/ray_engine.py"
+RAY_ENGINE = "sordino/lab/simulation/ray_engine.py"
 # Scripts that an environment of their own runs: they import what its requirements name.
-PEERS_RUNNERS = {"bench/peers/flower_secagg.py", "bench/peers/opendp_noise.py"}
-PEERS_REQUIREMENTS = ROOT / "bench" / "peers" / "requirements.txt"
+PEERS_RUNNERS = {"sordino/lab/bench/peers/flower_secagg.py", "sordino/lab/bench/peers/opendp_noise.py"}
+PEERS_REQUIREMENTS = ROOT / "sordino" / "lab" / "bench" / "peers" / "requirements.txt"
 # The fuzzer lies in an environment of its own too; what else uses the targets never imports it.
 FUZZ_RUNNER = "tests/fuzz/run.py"
 FUZZ_REQUIREMENTS = ROOT / "tests" / "fuzz" / "requirements.txt"
@@ -273,13 +273,13 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (misplaced_heavy_libraries, "mechanisms/pld.py", "def f():\n    import scipy.stats"),
     (misplaced_heavy_libraries, "learning/x.py", "import matplotlib"),
     (misplaced_heavy_libraries, "sordino/x.py", "def f():\n    import ray"),
-    (misplaced_heavy_libraries, "sordino/simulation/ray_engine.py", "import ray"),
+    (misplaced_heavy_libraries, "sordino/lab/simulation/ray_engine.py", "import ray"),
     (undeclared_libraries, "client/x.py", "import matplotlib"),
     (undeclared_libraries, "client/x.py", "import grpc_health.v1"),
     (undeclared_libraries, "server/x.py", "import hypothesis"),
     (undeclared_libraries, "tests/x.py", "import nothing_of_this_name"),
     (undeclared_libraries, "bench/x.py", "import opendp"),
-    (undeclared_libraries, "bench/peers/opendp_noise.py", "import diffprivlib"),
+    (undeclared_libraries, "sordino/lab/bench/peers/opendp_noise.py", "import diffprivlib"),
     (undeclared_libraries, "tests/fuzz/run.py", "import atheris"),
     (undeclared_libraries, "tests/fuzz/target.py", "def f():\n    import atheris"),
     (machine_paths, "docs/x.md", "see " + "/ho" + "me/alice/sordino"),
@@ -306,10 +306,10 @@ def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_
     write(tmp_path / "learning/tasks/cnn.py", "import torch\nfrom ..task import Task\nimport mechanisms")
     write(tmp_path / "client/a.py", "import grpc\nimport wire.codec\nfrom google.protobuf import message")
     write(tmp_path / "server/a.py", "import secagg\ndef pld():\n    import dp_accounting")
-    write(tmp_path / "sordino/simulation/ray_engine.py", "def f():\n    import ray")
+    write(tmp_path / "sordino/lab/simulation/ray_engine.py", "def f():\n    import ray")
     write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
-    write(tmp_path / "bench/figure.py", "def draw():\n    import matplotlib")
-    write(tmp_path / "bench/peers/opendp_noise.py", "import numpy\nimport opendp.prelude")
+    write(tmp_path / "sordino/lab/bench/figure.py", "def draw():\n    import matplotlib")
+    write(tmp_path / "sordino/lab/bench/peers/opendp_noise.py", "import numpy\nimport opendp.prelude")
     write(tmp_path / "docs/a.md", "a Merkle root/path, https://example.org/wo" + "rk/1, $(ROOT)/work, a/home/b")
     assert rule(tmp_path) == []
 
@@ -375,9 +375,9 @@ def test_client_imports_without_the_coordinators_libraries() -> None:
 
 
 def test_the_running_client_needs_no_settings_checker_and_no_command_line() -> None:
-    """12 MB for as long as it runs: whatever it imports, it must not come by way of `wire.settings_file`."""
+    """12 MB for as long as it runs: whatever it imports, it must not come by way of `runtime.settings_file`."""
     without = COORDINATORS | {"pydantic", "pydantic_settings", "typer", "rich"}
-    done = run_blocked(IMPORT_ALL, without, "client.participant_host", "sordino.client_process")
+    done = run_blocked(IMPORT_ALL, without, "client.participant_host", "client.process")
     assert done.returncode == 0, done.stderr
 
 

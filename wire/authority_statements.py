@@ -17,9 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from runtime.address import split_address
 from secagg.context import encode, number
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
-from wire.address import split_address
 from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
 from wire.foreign_x509 import UNREADABLE
 from wire.join_code import fingerprint

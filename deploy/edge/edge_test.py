@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.processes import cpu_seconds, free_port, peak_resident_mb
 from server.journal import read_events
-from sordino.processes import cpu_seconds, free_port, peak_resident_mb
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE, IMAGE = "arm64v8/python:3.11-slim-bookworm", "sordino-client:arm64-edge-test"

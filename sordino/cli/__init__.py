@@ -17,7 +17,11 @@ from typing import Any
 import typer
 
 import sordino
-from learning.near_names import did_you_mean
+from runtime.extras import EXTRAS
+from runtime.failure import ExitCode, Failure
+from runtime.near_names import did_you_mean
+from runtime.peer_text import printable
+from runtime.processes import leave_no_core
 from sordino.cli import (
     authority,
     bench,
@@ -36,10 +40,6 @@ from sordino.cli import (
     transcript,
 )
 from sordino.cli.spellings import respelled
-from sordino.exit_codes import ExitCode, Failure
-from sordino.extras import EXTRAS
-from sordino.processes import leave_no_core
-from wire.peer_text import printable
 
 app = typer.Typer(
     name="sordino",
@@ -187,17 +187,17 @@ def _is_a_mistake(error: Exception) -> bool:
 
 
 _INPUT_ERRORS = {
-    "wire.key_files.KeyFileError",
-    "wire.settings_file.ConfigurationError",
-    "wire.durable.StorageError",
-    "sordino.authority.folder.AuthorityError",
-    "sordino.certificates.CertificateError",
+    "runtime.key_files.KeyFileError",
+    "runtime.settings_file.ConfigurationError",
+    "runtime.durable.StorageError",
+    "authority.folder.AuthorityError",
+    "wire.certificates.CertificateError",
     "secagg.roster.InvalidRoster",
     "secagg.errors.InvalidParameters",
     "learning.options.OptionError",
     "learning.blocks.DatasetError",
     "learning.own_task.TaskUnavailable",
-    "sordino.simulation.settings.SimulationError",
+    "sordino.lab.simulation.settings.SimulationError",
 }
 
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
+from runtime.plurals import counted
 from sordino.cli.verb_group import verb_group
-from sordino.exit_codes import ExitCode, Failure, listing
-from sordino.plurals import counted
 
 if TYPE_CHECKING:
     import threading
 
-    from sordino.authority.desk import Desk
-    from sordino.authority.visit import Visit
+    from authority.desk import Desk
+    from authority.visit import Visit
 
 NAME = "authority"
 app = verb_group(
@@ -105,8 +105,8 @@ def init(
 ) -> int:
     from pydantic import ValidationError
 
-    from sordino.authority.folder import AuthorityTable
-    from sordino.authority.founding import COORDINATOR_FOLDER, found, session_address
+    from authority.folder import AuthorityTable
+    from authority.founding import COORDINATOR_FOLDER, found, session_address
     from wire.enrolment import show_fingerprint
 
     try:
@@ -167,10 +167,10 @@ def invite(
 ) -> int:
     import os
 
-    from sordino.authority.folder import open_folder
-    from sordino.authority.invitations import invite as make
-    from sordino.authority.invitations import without_place
-    from sordino.authority.store import locked
+    from authority.folder import open_folder
+    from authority.invitations import invite as make
+    from authority.invitations import without_place
+    from authority.store import locked
     from wire.enrolment import show_fingerprint
 
     seconds = _seconds("--valid", valid)
@@ -243,10 +243,10 @@ def approve(
     sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
     as_json: Json = False,
 ) -> int:
-    from sordino.authority import words
-    from sordino.authority.folder import open_folder
-    from sordino.authority.link import open_link
-    from sordino.authority.visit import Visit, attend, preview
+    from authority import words
+    from authority.folder import open_folder
+    from authority.link import open_link
+    from authority.visit import Visit, attend, preview
 
     folder = open_folder(directory)
     with open_link(folder) as link:
@@ -294,13 +294,13 @@ def sign_(
     ] = 0,
     as_json: Json = False,
 ) -> int:
-    from sordino.authority import words
-    from sordino.authority.folder import open_folder
-    from sordino.authority.founding import newest, write_roster
-    from sordino.authority.link import open_link
-    from sordino.authority.roster import sign_next
-    from sordino.authority.store import locked
-    from sordino.authority.visit import Visit, attend
+    from authority import words
+    from authority.folder import open_folder
+    from authority.founding import newest, write_roster
+    from authority.link import open_link
+    from authority.roster import sign_next
+    from authority.store import locked
+    from authority.visit import Visit, attend
 
     folder = open_folder(directory)
     if not offline and not (out is not None and not folder.settings.coordinator):
@@ -342,12 +342,12 @@ def revoke_(
     sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
     as_json: Json = False,
 ) -> int:
-    from sordino.authority import words
-    from sordino.authority.folder import open_folder
-    from sordino.authority.invitations import find_members, revoke, withdraw
-    from sordino.authority.link import open_link
-    from sordino.authority.store import locked
-    from sordino.authority.visit import Visit, attend
+    from authority import words
+    from authority.folder import open_folder
+    from authority.invitations import find_members, revoke, withdraw
+    from authority.link import open_link
+    from authority.store import locked
+    from authority.visit import Visit, attend
 
     folder = open_folder(directory)
     with locked(folder.state) as store:
@@ -381,9 +381,9 @@ def revoke_(
     epilog=_example("show my-authority"),
 )
 def show(directory: Where, as_json: Json = False) -> int:
-    from sordino.authority.folder import open_folder
-    from sordino.authority.overview import lines, overview
-    from sordino.authority.store import locked
+    from authority.folder import open_folder
+    from authority.overview import lines, overview
+    from authority.store import locked
 
     folder = open_folder(directory)
     with locked(folder.state) as store:
@@ -428,13 +428,13 @@ def run(
     import signal
     import threading
 
-    from sordino.authority.desk import open_desk
-    from sordino.authority.folder import AuthorityError, open_folder
-    from sordino.authority.link import LinkError, open_link
-    from sordino.authority.store import exclusive
-    from sordino.authority.visit import Visit, attend
-    from wire.durable import StorageError
-    from wire.health_file import show_life
+    from authority.desk import open_desk
+    from authority.folder import AuthorityError, open_folder
+    from authority.link import LinkError, open_link
+    from authority.store import exclusive
+    from authority.visit import Visit, attend
+    from runtime.durable import StorageError
+    from runtime.health_file import show_life
 
     pause = _seconds("--every", every)
     if desk is None and desk_places is not None:
@@ -468,7 +468,7 @@ def run(
 
 def _rest(stop: threading.Event, pause_s: float, desk: Desk | None) -> None:
     """Until the next visit, with signs of life; soon while somebody who was given a code is about to ask."""
-    from wire.health_file import EVERY_S, show_life
+    from runtime.health_file import EVERY_S, show_life
 
     ends = time.monotonic() + pause_s
     while (left := ends - time.monotonic()) > 0:
@@ -489,7 +489,7 @@ def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
 
 
 def _tell_visit(visit: Visit, as_json: bool) -> None:
-    from sordino.authority import words
+    from authority import words
 
     news = words.news(visit)
     if as_json and (news or visit.signed is not None):
@@ -511,7 +511,7 @@ def _say(as_json: bool, text: str, *, error: bool = False) -> None:
 
 def _print_json(event: str, body: dict[str, Any], *, error: bool = False) -> None:
     """As the logs of the other processes: with a time, a level and an event."""
-    from sordino.json_lines import json_line
+    from runtime.json_lines import json_line
 
     line = json_line(event, body, level="warning" if error else "info")
     print(line, file=sys.stderr if error else sys.stdout, flush=True)

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.verb_group import verb_group
-from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "bench"
 app = verb_group(
@@ -120,8 +120,8 @@ def secagg(
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
     as_json: Json = False,
 ) -> int:
-    from bench.secagg import Setting, run
-    from sordino.plan_options import graph_name
+    from sordino.lab.bench.secagg import Setting, run
+    from sordino.planning.options import graph_name
 
     try:
         setting = Setting(
@@ -160,7 +160,7 @@ def noise(
     runs: Runs = 15,
     as_json: Json = False,
 ) -> int:
-    from bench.noise import run
+    from sordino.lab.bench.noise import run
 
     try:
         figures = run(law.value, stddev, dim, runs)
@@ -210,10 +210,10 @@ def training(
     runs: Annotated[int, typer.Option(min=1, max=99, help="Of each way; one more before them isn't counted.")] = 3,
     as_json: Json = False,
 ) -> int:
-    from bench.machine import describe, one_line
-    from bench.training import run
     from learning.task import TaskUnavailable
     from sordino.cli.task_options import options_of
+    from sordino.lab.bench.machine import describe, one_line
+    from sordino.lab.bench.training import run
 
     machine = _calibrated(describe)
     try:
@@ -253,8 +253,8 @@ def training(
     epilog="Example: [bold]sordino bench primitives[/bold]\n\n" + _CODES,
 )
 def primitives(runs: Runs = 7, as_json: Json = False) -> int:
-    from bench.machine import describe, one_line
-    from bench.primitives import run
+    from sordino.lab.bench.machine import describe, one_line
+    from sordino.lab.bench.primitives import run
 
     machine = _calibrated(describe)
     rows = run(runs)
@@ -289,10 +289,10 @@ def everything(
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
-    from bench.bounds import OUR_BOUNDS, broken, read_bounds
-    from bench.figure import draw_ratios
-    from bench.machine import describe, one_line
-    from bench.paths import run
+    from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
+    from sordino.lab.bench.figure import draw_ratios
+    from sordino.lab.bench.machine import describe, one_line
+    from sordino.lab.bench.paths import run
 
     _check_figure(figure)
     machine = _calibrated(describe)
@@ -345,10 +345,10 @@ def peers(
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
-    from bench.bounds import OUR_BOUNDS, broken, read_bounds
-    from bench.figure import draw_comparisons
-    from bench.machine import describe, one_line
-    from bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
+    from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
+    from sordino.lab.bench.figure import draw_comparisons
+    from sordino.lab.bench.machine import describe, one_line
+    from sordino.lab.bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
 
     _check_figure(figure)
     machine = _calibrated(describe)
@@ -424,7 +424,7 @@ def _calibrated(describe: Any) -> dict[str, Any]:
 def _about_graph(setting: Any) -> list[str]:
     """Where the graph isn't the one asked for, or not the one that our rules ask for; without full stops."""
     from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
-    from sordino.plan_checks import no_ring
+    from sordino.planning.notes import no_ring
 
     plan = setting.parameters
     whose = (plan.cohort, plan.colluders, plan.min_survivors, plan.adversary)
@@ -441,7 +441,7 @@ def _about_graph(setting: Any) -> list[str]:
 
 
 def _print_secagg(figures: dict[str, Any]) -> None:
-    from sordino.plan_text import terminal_width
+    from sordino.planning.text import terminal_width
 
     _print_table(
         ("phase", "clients, CPU ms", "coordinator, CPU ms"),

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from runtime.failure import ExitCode, Failure, listing
+from runtime.plurals import counted
 from sordino.cli.verb_group import verb_group
-from sordino.exit_codes import ExitCode, Failure, listing
-from sordino.plurals import counted
 
 NAME = "budget"
 app = verb_group(
@@ -90,8 +90,8 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.budget import choose, figures, find, lines, own_lines, read
-    from wire.durable import StorageError
+    from runtime.durable import StorageError
+    from sordino.reporting.budget import choose, figures, find, lines, own_lines, read
 
     try:
         contents = read(find(path))
@@ -121,9 +121,9 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.budget import find, read, row_of_head
-    from wire.durable import StorageError
-    from wire.ledger import ChangedLedger
+    from runtime.durable import StorageError
+    from sordino.reporting.budget import find, read, row_of_head
+    from wire.records.ledger import ChangedLedger
 
     try:
         contents = read(find(path))
@@ -155,6 +155,6 @@ def verify(
 
 
 def _failure(error: Exception) -> Failure:
-    from wire.ledger import ChangedLedger
+    from wire.records.ledger import ChangedLedger
 
     return Failure(ExitCode.LEDGER if isinstance(error, ChangedLedger) else ExitCode.INPUT, str(error))

@@ -1,4 +1,4 @@
-"""Options of clips and coding that ``plan`` and ``init`` share, word for word; defaults are in sordino.plan_options."""
+"""Options of clips and coding that ``plan`` and ``init`` share; their defaults are in sordino.planning.options."""
 
 from __future__ import annotations
 

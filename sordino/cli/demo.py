@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.exit_codes import ExitCode, Failure, listing
-from sordino.extras import check_extra
+from runtime.extras import check_extra
+from runtime.failure import ExitCode, Failure, listing
 
 NAME = "demo"
 HELP = (
@@ -47,9 +47,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
     check_extra("server")  # before anything is made or started: coordinator and report need it
-    from sordino.demo import DemoOptions, Interrupted, final_lines, run_demo
-    from sordino.local_study import ONE_MACHINE
-    from sordino.panel import Display, StudyPanel
+    from authority.new_study import ONE_MACHINE
+    from sordino.lab.demo import DemoOptions, Interrupted, final_lines, run_demo
+    from sordino.reporting.panel import Display, StudyPanel
 
     signal.signal(signal.SIGTERM, _terminate)
     options = DemoOptions(

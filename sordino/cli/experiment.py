@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.experiment_audit import EPILOG, HELP, audit, mechanism_names
 from sordino.cli.experiment_runs import add_to
 from sordino.cli.progress_line import counting
 from sordino.cli.verb_group import verb_group
-from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "experiment"
 app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
@@ -71,7 +71,7 @@ def dme(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.plan_options import check_folder, check_picture, check_ranges, numbers, one_of
+    from sordino.planning.options import check_folder, check_picture, check_ranges, numbers, one_of
 
     names = mechanism_names(mechanisms)
     one_of("--data", data, ("sphere", "equal"))
@@ -99,8 +99,8 @@ def dme(
     if dim < 1:
         raise Failure(ExitCode.INPUT, f"--dim {dim} is out of range. Use at least 1.")
 
-    from sordino.experiments.dme import Setting, run, settings_of
-    from sordino.experiments.dme_output import body_of, draw, table_lines, write_csv
+    from sordino.lab.experiments.dme import Setting, run, settings_of
+    from sordino.lab.experiments.dme_output import body_of, draw, table_lines, write_csv
 
     common = Setting(
         mechanism=names[0],

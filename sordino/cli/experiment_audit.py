@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.progress_line import counting
-from sordino.exit_codes import ExitCode, Failure, listing
 
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.AUDIT, ExitCode.INTERRUPTED)
 _MOST = 65_536
@@ -49,7 +49,7 @@ def mechanism_names(text: str) -> list[str]:
         Failure: a name that isn't one.
     """
     from mechanisms.statement import VECTOR_MECHANISMS
-    from sordino.plan_options import one_of
+    from sordino.planning.options import one_of
 
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
@@ -93,7 +93,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.plan_options import check_picture, check_ranges, numbers, one_of
+    from sordino.planning.options import check_picture, check_ranges, numbers, one_of
 
     one_of("--scale", scale, tuple(_SCALES))
     names = mechanism_names(mechanisms)
@@ -117,9 +117,9 @@ def audit(
         check_picture("--figure", figure)
 
     from mechanisms.plan import InfeasiblePlan
-    from sordino.experiments.audit import Setting, UnsuitableSetting
-    from sordino.experiments.audit import audit as run
-    from sordino.experiments.audit_output import body_of, draw, table_lines
+    from sordino.lab.experiments.audit import Setting, UnsuitableSetting
+    from sordino.lab.experiments.audit import audit as run
+    from sordino.lab.experiments.audit_output import body_of, draw, table_lines
 
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     settings = [

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.progress_line import rewritable
-from sordino.exit_codes import ExitCode, Failure, listing
 
 if TYPE_CHECKING:
-    from sordino.experiments.lab import Standing
+    from sordino.lab.experiments.lab import Standing
 
 _CODES: Final = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INTERRUPTED)
 _MOST_SEEDS: Final = 100
@@ -122,7 +122,7 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
         ] = "cpu",
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     ) -> int:
-        from sordino.plan_options import one_of
+        from sordino.planning.options import one_of
 
         one_of("--scale", scale, ("small", "paper"))
         one_of("--device", device, ("cpu", "cuda", "auto"))
@@ -158,8 +158,8 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
 
 
 def _seeds(given: str) -> list[int]:
-    from sordino.experiments.selection import SEEDS
-    from sordino.plan_options import numbers
+    from sordino.lab.experiments.selection import SEEDS
+    from sordino.planning.options import numbers
 
     found = list(dict.fromkeys(numbers("--seeds", given, int, "whole numbers")))
     if min(found) < 0 or len(found) > _MOST_SEEDS:
@@ -186,10 +186,10 @@ def _play(
     from learning.data_names import check_dataset_name
     from learning.datasets import DatasetError
     from learning.options import OptionError
-    from sordino.experiments.lab import ExperimentError, Lab
-    from sordino.experiments.outcome import Request, write
-    from sordino.simulation.record import versions
-    from sordino.simulation.settings import SimulationError
+    from sordino.lab.experiments.lab import ExperimentError, Lab
+    from sordino.lab.experiments.outcome import Request, write
+    from sordino.lab.simulation.record import versions
+    from sordino.lab.simulation.settings import SimulationError
 
     began = time.monotonic()
     options = {"images": "--data", "colour": "--colour", "text": "--text"}
@@ -202,7 +202,7 @@ def _play(
     teller = _Teller(quiet=as_json)
     try:
         lab = Lab(folder, workers, teller, device)
-        outcome = import_module(f"sordino.experiments.{module}").play(lab, request)
+        outcome = import_module(f"sordino.lab.experiments.{module}").play(lab, request)
         files = write(outcome, folder)
     except (ExperimentError, DatasetError, OptionError, SimulationError) as error:
         raise Failure(ExitCode.INPUT, f"{error}.") from None
@@ -244,7 +244,7 @@ class _Teller:
         self._last = float("-inf")
 
     def __call__(self, standing: "Standing") -> None:
-        from sordino.simulation.progress import duration
+        from sordino.lab.simulation.progress import duration
 
         ended = standing.done == standing.of
         now = time.monotonic()

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.exit_codes import ExitCode, Failure, listing
-from sordino.plan_checks import CURIOUS_TRUST
+from runtime.failure import ExitCode, Failure, listing
+from sordino.planning.notes import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (
@@ -263,7 +263,7 @@ def _published(clients: int, adversarial: float, dropout: float, adversary: str)
 
 
 def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
-    from bench.ring_attack import Setting, play
+    from sordino.lab.bench.ring_attack import Setting, play
 
     if figures["graph"] == "complete":
         raise Failure(ExitCode.INPUT, "--rings: the complete graph has no ring that could be cut; leave it out.")
@@ -275,9 +275,9 @@ def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
 
 
 def graph_lines(figures: dict[str, Any]) -> list[str]:
-    """What is printed, at most as wide as `sordino.plan_text.terminal_width`."""
-    from sordino.plan_checks import percent
-    from sordino.plan_text import aligned, terminal_width
+    """What is printed, at most as wide as `sordino.planning.text.terminal_width`."""
+    from sordino.planning.notes import percent
+    from sordino.planning.text import aligned, terminal_width
 
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
@@ -393,7 +393,7 @@ def _set_by(figures: dict[str, Any]) -> str:
 
 
 def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
-    from sordino.plan_text import aligned
+    from sordino.planning.text import aligned
 
     malicious = attack["adversary"] == "malicious"
     left = ("fewest left", f"{attack['fewest_honest']:,}", "honest and still there in two windows; 0 would cut a ring")

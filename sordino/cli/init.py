@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from authority.new_study import ONE_MACHINE, StudyOptions
 from learning.data_names import OWN
+from runtime.failure import ExitCode, Failure, listing
+from runtime.plurals import counted
 from sordino.cli import clip_options as _options
 from sordino.cli import task_options as _task
 from sordino.cli.study_options import study_options
-from sordino.default_bounds import defaults_told
-from sordino.exit_codes import ExitCode, Failure, listing
-from sordino.local_study import ONE_MACHINE, StudyOptions
-from sordino.plurals import counted
+from sordino.planning.default_bounds import defaults_told
 
 if TYPE_CHECKING:
-    from sordino.carried_authority import CarriedAuthority
+    from authority.carried import CarriedAuthority
 
 NAME = "init"
 HELP = (
@@ -312,14 +312,14 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     given = dict(locals())  # the options as they came; what follows changes some
+    from authority.carried import CarriedAuthority
+    from authority.new_study import make_local_study
     from learning.task import make_task
     from mechanisms.statement import VECTOR_MECHANISMS
-    from sordino.carried_authority import CarriedAuthority
-    from sordino.expected_errors import expected_errors, expected_lines
-    from sordino.local_study import make_local_study
-    from sordino.plan_checks import notes
-    from sordino.plan_text import figures_of, plan_lines, terminal_width
-    from sordino.study_checks import check_study
+    from sordino.planning.expected_errors import expected_errors, expected_lines
+    from sordino.planning.notes import notes
+    from sordino.planning.study_checks import check_study
+    from sordino.planning.text import figures_of, plan_lines, terminal_width
 
     carried = None
     if authority is not None:
@@ -439,7 +439,7 @@ def _as_carried(
     Raises:
         Failure: they are chosen otherwise than its card says.
     """
-    from wire.address import split_address
+    from runtime.address import split_address
 
     if name not in (None, carried.card.study):
         raise Failure(ExitCode.INPUT, f"--name {name}: the authority is that of {carried.card.study}. Leave it out.")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sordino.exit_codes import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, listing
 
 NAME = "join"
 HELP = (
@@ -182,7 +182,7 @@ def run(
         int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
     ] = 0,
 ) -> None:
-    from sordino.processes import end_with_parent
+    from runtime.processes import end_with_parent
 
     if end_with:
         end_with_parent(end_with)
@@ -212,9 +212,9 @@ def run(
     if home is not None and homes is not None:
         raise Failure(ExitCode.INPUT, "--home names one home, --homes a folder of them: use one.")
     if code is not None or desk is not None or homes is not None:
-        from sordino.joining import JoinOptions
-        from sordino.joining_places import get_place
-        from wire.health_file import showing_life
+        from client.joining.joining import JoinOptions
+        from client.joining.places import get_place
+        from runtime.health_file import showing_life
 
         if address is not None:
             _check_address(address)
@@ -271,7 +271,7 @@ def _code_of_service(code: str | None) -> str | None:
 
 def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool, service: bool) -> None:
     """With the participants of a folder that is complete, or as soon as it is. Does not return."""
-    from client.configuration import load
+    from client.host_file import load
     from client.policy_file import load_policy
 
     if home.is_dir() and not (home / "host.toml").exists():
@@ -287,8 +287,8 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
             "place in a study with sordino join HOST:PORT --code CODE.",
         )
     if home.is_dir():
-        from sordino.joining import finish_joining
-        from wire.health_file import showing_life
+        from client.joining.joining import finish_joining
+        from runtime.health_file import showing_life
 
         with showing_life():
             finish_joining(home, lambda line: typer.echo(line, err=as_json))
@@ -300,13 +300,13 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
     if service:
         table = configuration.coordinator.model_copy(update={"give_up_s": 0.0})
         configuration = configuration.model_copy(update={"coordinator": table})
-    from sordino.client_process import become
+    from client.process import become
 
     become(configuration.settings(), as_json=as_json, service=service)
 
 
 def _part(text: str | None) -> int | str | None:
-    from sordino.joined_home import BY_PLACE
+    from client.joining.home import BY_PLACE
 
     if text is None or text == BY_PLACE:
         return text
@@ -320,7 +320,7 @@ def _named(folder: Path) -> str:
 
 
 def _check_address(address: str) -> None:
-    from wire.settings_file import split_address
+    from runtime.settings_file import split_address
 
     try:
         _, port = split_address(address)

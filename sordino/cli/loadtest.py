@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sordino.exit_codes import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, listing
 
 NAME = "loadtest"
 HELP = (
@@ -219,11 +219,11 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
-    from sordino.loadtest.display import LoadDisplay
-    from sordino.loadtest.options import LoadOptions
-    from sordino.loadtest.run import run_load_test
-    from sordino.loadtest.scenario import fields_of, read_scenario
-    from sordino.loadtest.schedule import STYLES
+    from sordino.lab.loadtest.display import LoadDisplay
+    from sordino.lab.loadtest.options import LoadOptions
+    from sordino.lab.loadtest.run import run_load_test
+    from sordino.lab.loadtest.scenario import fields_of, read_scenario
+    from sordino.lab.loadtest.schedule import STYLES
 
     if sweep and (drop is not None or at is not None):
         given = " and ".join(name for name, value in (("--drop", drop), ("--at", at)) if value is not None)
@@ -262,8 +262,8 @@ def run(
 
 
 def _sweep(options: Any, as_json: bool, styles: tuple[str, ...]) -> int:
-    from sordino.loadtest.display import LoadDisplay
-    from sordino.loadtest.sweep import markdown, run_sweep
+    from sordino.lab.loadtest.display import LoadDisplay
+    from sordino.lab.loadtest.sweep import markdown, run_sweep
 
     with LoadDisplay(plain=True) as display:
         result = run_sweep(options, display, styles)
@@ -281,7 +281,7 @@ def _judge(result: dict[str, Any]) -> int:
 def _tell(result: dict[str, Any], out: Path | None) -> None:
     from rich.console import Console
 
-    from sordino.loadtest.display import WIDTH, final_lines, round_table
+    from sordino.lab.loadtest.display import WIDTH, final_lines, round_table
 
     console = Console()
     if not console.is_terminal:

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli import clip_options as _options
 from sordino.cli import task_options as _task
-from sordino.default_bounds import defaults_told
-from sordino.exit_codes import ExitCode, Failure, listing
+from sordino.planning.default_bounds import defaults_told
 
 NAME = "plan"
 HELP = (
@@ -230,7 +230,7 @@ def run(
 ) -> int:
     from secagg.parameters import GRAPHS
     from secagg.sharing import ADVERSARIES
-    from sordino.plan_options import (
+    from sordino.planning.options import (
         check_budgets,
         check_names,
         check_picture,
@@ -243,7 +243,7 @@ def run(
         one_of,
         shape,
     )
-    from sordino.plan_refusals import check_aborts, check_counts, in_options
+    from sordino.planning.refusals import check_aborts, check_counts, in_options
 
     check_names(mechanism=mechanism, target=target, sampling=sampling, rotation=rotation)
     one_of("--adversary", adversary, ADVERSARIES)
@@ -330,7 +330,7 @@ def run(
     check_aborts(figures, max_dropout, again)
     settled = chosen | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
-        from sordino.plan_alternatives import alternatives, with_own_row
+        from sordino.planning.alternatives import alternatives, with_own_row
 
         figures["alternatives"] = with_own_row(alternatives(settled), figures)
     if task is not None:
@@ -338,7 +338,7 @@ def run(
         if told := defaults_told(task, options):
             figures["default_bounds"] = told
     if plot is not None:
-        from sordino.plan_figure import draw_plan
+        from sordino.planning.figure import draw_plan
 
         draw_plan(settled, plot)
     if as_json:
@@ -352,13 +352,13 @@ def run(
 
 def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> dict[str, Any]:
     if chosen["mechanism"] == "binomial":
-        from sordino.binomial_figures import binomial_figures, plan_binomial_study
-        from sordino.plan_text import ring_warnings
+        from sordino.planning.binomial_figures import binomial_figures, plan_binomial_study
+        from sordino.planning.text import ring_warnings
 
         figures = binomial_figures(plan_binomial_study(chosen), chosen)
         return figures | {"warnings": [*figures["warnings"], *ring_warnings(chosen["graph"], figures)]}
-    from sordino.plan_bounds import tighter_bounds
-    from sordino.plan_text import figures_of
+    from sordino.planning.bounds import tighter_bounds
+    from sordino.planning.text import figures_of
     from wire.study import plan_study
 
     plan = plan_study(**chosen)
@@ -369,15 +369,15 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
     """The error of a statistic; None of other tasks, and with binomial noise, for which there is no such figure."""
     if settled["mechanism"] == "binomial":
         return None
-    from sordino.expected_errors import expected_errors
+    from sordino.planning.expected_errors import expected_errors
     from wire.study import plan_study
 
     return expected_errors(plan_study(**settled), task, options)
 
 
 def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
-    from sordino.plan_checks import notes
-    from sordino.plan_text import aligned, heading, plan_lines, terminal_width
+    from sordino.planning.notes import notes
+    from sordino.planning.text import aligned, heading, plan_lines, terminal_width
 
     width = terminal_width()
 
@@ -389,7 +389,7 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
         typer.echo(f"  {line}")
     expected = figures.get("expected")
     if expected is not None:
-        from sordino.expected_errors import expected_lines
+        from sordino.planning.expected_errors import expected_lines
 
         typer.echo("")
         for line in expected_lines(expected, width):
@@ -406,7 +406,7 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
     if figures["target"] == "conditional":
         paragraph("For comparison only: nobody outside can check how participants were drawn, so no study is served.")
     if "alternatives" in figures:
-        from sordino.plan_alternatives import alternatives_lines
+        from sordino.planning.alternatives import alternatives_lines
 
         central = figures["alternatives"]["central"]
         paragraph(

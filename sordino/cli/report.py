@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sordino.exit_codes import ExitCode, listing
-from sordino.plurals import counted
+from runtime.failure import ExitCode, listing
+from runtime.plurals import counted
 
 NAME = "report"
 HELP = (
@@ -31,8 +31,8 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.guarantee import description_of
-    from sordino.report import write_report
+    from sordino.reporting.report import write_report
+    from wire.guarantee import description_of
 
     path, view = write_report(directory, output)
     if as_json:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.exit_codes import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, listing
 
 if TYPE_CHECKING:
-    from server.configuration import StudyConfiguration
-    from sordino.closing_lines import WhyStopped
+    from server.study_file import StudyConfiguration
+    from sordino.reporting.closing_lines import WhyStopped
 
 NAME = "serve"
 HELP = (
@@ -48,20 +48,20 @@ def run(
         int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
     ] = 0,
 ) -> int:
-    from server.configuration import load
-    from sordino.processes import end_with_parent
+    from runtime.processes import end_with_parent
+    from server.study_file import load
 
     if end_with:
         end_with_parent(end_with)
     if study.is_dir() and not (study / "study.toml").exists() and (study / "host.toml").exists():
         raise Failure(ExitCode.INPUT, f"{study} is a host's folder: sordino join --home {study}")
     configuration = load(study)
-    from sordino.logs import configure_logs
+    from runtime.logs import configure_logs
 
     configure_logs()
     check_client_ca(configuration)
     from server.coordinator import serve
-    from sordino.closing_lines import WhyStopped, closing_lines
+    from sordino.reporting.closing_lines import WhyStopped, closing_lines
 
     why = WhyStopped()
     if as_json or quiet:
@@ -77,7 +77,7 @@ def run(
         _explain(code, why)
         return code
     from server.journal import read_events
-    from sordino.panel import Display, StudyPanel
+    from sordino.reporting.panel import Display, StudyPanel
 
     panel = StudyPanel()
     with contextlib.suppress(sqlite3.Error):  # the coordinator itself says what is wrong with its journal
@@ -130,9 +130,9 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificates
 
+    from runtime.settings_file import ConfigurationError
     from wire.enrolment import InvalidCard, fingerprint, verify_card
     from wire.foreign_x509 import UNREADABLE
-    from wire.settings_file import ConfigurationError
 
     table = configuration.coordinator
     try:
@@ -157,7 +157,7 @@ def _explain(code: int, why: WhyStopped) -> None:
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    from sordino.json_lines import json_line
+    from runtime.json_lines import json_line
 
     kind = str(event.get("kind", ""))
     print(json_line(kind, event, level="warning" if kind in _WARNINGS else "info", at=event.get("at")), flush=True)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from authority.new_study import StudyOptions
 from learning.task_names import WITHOUT_TORCH
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli import init
 from sordino.cli.study_options import study_options
-from sordino.default_bounds import defaults_told
-from sordino.exit_codes import ExitCode, Failure, listing
-from sordino.local_study import StudyOptions
+from sordino.planning.default_bounds import defaults_told
 
 if TYPE_CHECKING:
-    from sordino.simulation.settings import SimulationSettings
+    from sordino.lab.simulation.settings import SimulationSettings
 
 NAME = "simulate"
 HELP = (
@@ -184,14 +184,14 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **shared: Any,
 ) -> int:
-    from sordino.plan_checks import unreached
-    from sordino.plan_options import check_folder
-    from sordino.plan_text import terminal_width
-    from sordino.simulation.progress import SimulationProgress, closing
-    from sordino.simulation.record import finite
-    from sordino.simulation.run import simulate_study
-    from sordino.simulation.settings import SimulationError
-    from sordino.study_checks import check_study
+    from sordino.lab.simulation.progress import SimulationProgress, closing
+    from sordino.lab.simulation.record import finite
+    from sordino.lab.simulation.run import simulate_study
+    from sordino.lab.simulation.settings import SimulationError
+    from sordino.planning.notes import unreached
+    from sordino.planning.options import check_folder
+    from sordino.planning.study_checks import check_study
+    from sordino.planning.text import terminal_width
 
     changed = {
         "participants": participants,
@@ -286,7 +286,7 @@ _ENDINGS: Final = {
 
 
 def _settings(study: StudyOptions, **others: Any) -> SimulationSettings:
-    from sordino.simulation.settings import SimulationSettings
+    from sordino.lab.simulation.settings import SimulationSettings
 
     return SimulationSettings(study=study, **others)
 
@@ -301,7 +301,7 @@ def _over_files(
         learning.datasets.DatasetError: there are no files.
     """
     from learning.data_names import OWN
-    from sordino.simulation.own_files import own_files
+    from sordino.lab.simulation.own_files import own_files
 
     if shared["dataset"] not in (StudyOptions.dataset, OWN):
         raise Failure(ExitCode.INPUT, f"--data {data} holds the participants' own files: leave --dataset out.")
@@ -317,7 +317,7 @@ def _in_files(refused: Failure, data: Path) -> Failure:
 
 
 def _from_options(shared: Mapping[str, Any], changed: Mapping[str, Any], seed: int) -> StudyOptions:
-    from sordino.simulation.settings import MECHANISMS, SAMPLINGS
+    from sordino.lab.simulation.settings import MECHANISMS, SAMPLINGS
 
     own = {name: value for name, value in changed.items() if value is not None}
     defaults = {"mechanism": StudyOptions.mechanism, "sampling": StudyOptions.sampling}
@@ -331,9 +331,9 @@ def _from_folder(context: typer.Context, directory: Path, changed: Mapping[str, 
     Raises:
         Failure: an option is given that the file decides.
     """
-    from server.configuration import load
     from server.roster_file import RosterFile
-    from sordino.simulation.settings import study_of
+    from server.study_file import load
+    from sordino.lab.simulation.settings import study_of
 
     for option in context.command.params:
         name = option.name or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sordino.exit_codes import ExitCode, Failure
+from runtime.failure import ExitCode, Failure
 
 _PAIRS: Final = (("--clients", "--participants"), ("--dropout", "--drop"))
 _SAME: Final = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from authority.new_study import StudyOptions
+from learning.data_checks import fitted
 from learning.data_names import OWN
+from runtime.failure import ExitCode, Failure
 from sordino.cli import task_options
-from sordino.data_checks import fitted
-from sordino.exit_codes import ExitCode, Failure
-from sordino.local_study import StudyOptions
 
 TRAINING: Final = ("method", "client_rate", "batch_size", "local_epochs")
 """Options of the task that have an option of their own; ``--task-option`` takes the others."""
@@ -38,7 +38,15 @@ def study_options(
     from learning.server_optimizers import SERVER_OPTIMIZERS
     from secagg.parameters import GRAPHS
     from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
-    from sordino.plan_options import ROTATIONS, SCALINGS, check_adapting, check_ranges, check_sketch, graph_name, one_of
+    from sordino.planning.options import (
+        ROTATIONS,
+        SCALINGS,
+        check_adapting,
+        check_ranges,
+        check_sketch,
+        graph_name,
+        one_of,
+    )
 
     if given["mechanism"] in _COMPARED:
         raise Failure(

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from learning.task_names import TASKS
-from sordino.exit_codes import ExitCode, Failure
+from runtime.failure import ExitCode, Failure
 
 PANEL: Final = "Study"
 
@@ -57,7 +57,7 @@ def options_of(pairs: Sequence[str] | None, **named: object) -> dict[str, object
     Raises:
         Failure: a pair is malformed, or a key is given twice.
     """
-    from wire.settings_file import number_if_it_is_one
+    from runtime.settings_file import number_if_it_is_one
 
     found = {name: value for name, value in named.items() if value is not None}
     for pair in pairs or ():

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.verb_group import verb_group
-from sordino.exit_codes import ExitCode, Failure, listing
 
 NAME = "transcript"
 app = verb_group(
@@ -49,8 +49,8 @@ def verify(
 ) -> int:
     known = _authority(authority)
     contents = [(path, _read(path)) for path in files[:1]]  # told before anything is loaded
-    from wire.transcript import InvalidTranscript
-    from wire.transcript_checks import Chain, verify_transcript
+    from wire.records.transcript import InvalidTranscript
+    from wire.records.transcript_checks import Chain, verify_transcript
 
     chain, held = Chain(), list[dict[str, Any]]()
     for number, path in enumerate(files):
@@ -60,7 +60,7 @@ def verify(
             chain.add(verified)
         except InvalidTranscript as error:
             return _refused("verify", path, error, as_json, held)
-        from sordino.transcript_text import figures
+        from sordino.reporting.transcript_text import figures
 
         held.append({"file": str(path), **figures(verified)})
     if as_json:
@@ -102,9 +102,9 @@ def show(
 ) -> int:
     known = None if authority is None else _authority(authority)
     data = _read(file)
-    from sordino.transcript_text import figures, lines
-    from wire.transcript import InvalidTranscript
-    from wire.transcript_checks import verify_transcript
+    from sordino.reporting.transcript_text import figures, lines
+    from wire.records.transcript import InvalidTranscript
+    from wire.records.transcript_checks import verify_transcript
 
     try:
         verified = verify_transcript(data, known)

@@ -42,7 +42,7 @@ from tests.adversary.watched_clients import Client, joined, why_it_left
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.chunks import unframe
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED
+from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.study import round_parameters
 
 PATIENCE_S = 30.0  # for what takes milliseconds

@@ -43,7 +43,7 @@ MISSED = Naive(
 )
 # The ledger has no price for a sum below the plan's bound, so that its row alone would stop the answer.
 ANY_PRICE = Naive(
-    "wire.ledger_rows",
+    "wire.records.ledger_rows",
     changed=(("honest = plan.h_min if survivors is None else survivors - plan.colluders", "honest = plan.h_min"),),
 )
 FEW_NEIGHBOURS = "neighbours in u2, {graph.threshold} needed"

@@ -20,7 +20,7 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 
 Shares = NDArray[np.uint16]
-ROUNDS = "server.rounds"
+ROUNDS = "server.attempt.attempt"
 SECOND_TIME = (
     "the attempt ends without a sum, the cheat is named and excluded, and the next one is the exact sum of the others"
 )

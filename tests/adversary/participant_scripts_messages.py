@@ -308,7 +308,7 @@ one_cheat(
     INPUT,
     sends(INPUT, lambda me, _: offer(me, b"d")),
     "32 bytes",
-    Off("server.steps", without=("the offer's sha256 must have",), shows="is not named"),
+    Off("server.attempt.steps", without=("the offer's sha256 must have",), shows="is not named"),
 )
 one_cheat(
     "offers-twice",
@@ -316,7 +316,7 @@ one_cheat(
     INPUT,
     {INPUT: twice},
     "offered before",
-    Off("server.uploads", without=("offered before",), shows="is not named"),
+    Off("server.attempt.uploads", without=("offered before",), shows="is not named"),
     must=LEFT_OUT,
     excluded=False,
 )

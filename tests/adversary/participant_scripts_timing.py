@@ -19,7 +19,7 @@ from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, play
 from wire import coordinator_pb2 as pb
 
-ROUNDS = "server.rounds"
+ROUNDS = "server.attempt.attempt"
 EACH = frozenset(range(1, 6))  # a phase in each round
 PHASE_IN = dict(enumerate(KINDS, 1))
 Change = Callable[[Cheater, Any, str], Any]

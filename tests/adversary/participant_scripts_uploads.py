@@ -19,7 +19,7 @@ from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, Stage, play
 from wire.chunks import CHUNK_BYTES, LARGEST_FRAME, frame, frames
 
-UPLOADS, ROUNDS = "server.uploads", "server.rounds"
+UPLOADS, ROUNDS = "server.attempt.uploads", "server.attempt.attempt"
 VECTOR = 16  # bytes of the vectors here: 8 entries of 16 bits
 STALL_S = 1.0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-import server.configuration
+import server.study_file
 from learning.parameters import flatten
 from learning.task import make_task
 from secagg.roster import Roster, verify_roster
@@ -63,7 +63,7 @@ _public: dict[Path, Public] = {}
 def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
     """Read once what an honest coordinator would serve from this folder."""
     if folder not in _public:
-        configuration = server.configuration.load(folder)
+        configuration = server.study_file.load(folder)
         overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}
         configuration = configuration.model_copy(
             update={name: getattr(configuration, name).model_copy(update=one) for name, one in overrides.items()}

@@ -28,7 +28,7 @@ from structlog.testing import capture_logs
 import server.gathering
 import server.study
 from client.certificate import load_certificate
-from client.configuration import load
+from client.host_file import load
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant_host import UNFINISHED, JoinError, ParticipantHost
@@ -36,13 +36,13 @@ from client.settings import HostSettings
 from learning import datasets
 from mechanisms import plan
 from secagg import client_phases
-from server.uploads import Uploads
+from server.attempt.uploads import Uploads
 from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
 from tests.server import study_in_process
 from tests.server.study_in_process import Coordinator, coordinator, identities
 from wire import coordinator_pb2 as pb
-from wire.transcript import read_transcript
+from wire.records.transcript import read_transcript
 
 STUCK_S = 20.0  # a study in which nothing happens for so long hangs
 STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for

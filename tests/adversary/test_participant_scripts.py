@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 
 from secagg import server_phases, unmasking
-from server import rounds, service, sessions, steps, uploads
+from server import service, sessions
+from server.attempt import attempt, steps, uploads
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, scripts, taken_out
 from tests.secagg.naive_variants import refusals
 
@@ -37,7 +38,7 @@ PASSED_ON = {
 # Checks that no participant gets to beside a coordinator that is itself.
 OUT_OF_REACH = {
     "_WrongSecret(survivor, str(error))": "a mask key of low order was refused when it was advertised",
-    "UnexpectedUpload('the attempt is over')": "uploads under way end with the attempt (server.uploads.Uploads.close)",
+    "UnexpectedUpload('the attempt is over')": "uploads under way end with it (server.attempt.uploads.Uploads.close)",
     "it was begun more than": "tests/server/test_places.py: in so many sessions",
     "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_places.py: once it has come back on another session",
     "UploadRefused(_LEFT)": "what ends its part in the attempt is a script of its own, and ends its upload too",
@@ -78,7 +79,7 @@ def test_a_naive_coordinator_does_not(script: Script, naive: Naive, places: Plac
         (server_phases, REFUSED),
         (unmasking, REFUSED),
         (uploads, SHELL),
-        (rounds, SHELL),
+        (attempt, SHELL),
         (steps, SHELL),
         (service, SHELL),
         (sessions, SHELL),

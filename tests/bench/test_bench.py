@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import noise, paths, primitives, secagg
-from bench.bounds import OUR_BOUNDS, broken, read_bounds
-from bench.figure import draw_comparisons, draw_ratios
-from bench.timing import Spread, beside, seconds_each
 from secagg.errors import InvalidParameters
 from secagg.server_phases import MaskedInputCollection
+from sordino.lab.bench import noise, paths, primitives, secagg
+from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
+from sordino.lab.bench.figure import draw_comparisons, draw_ratios
+from sordino.lab.bench.timing import Spread, beside, seconds_each
 from wire.study import upload_bytes
 
 SMALL = {"clients": 12, "dim": 1000, "bits": 20}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.peers import run as peers
+from sordino.lab.bench.peers import run as peers
 
 RUNNERS = ("flower_secagg.py", "opendp_noise.py")
 OURS = {"sum_ok": True, "cpu_s": 0.5, "threshold": 27, "survivors": 40}

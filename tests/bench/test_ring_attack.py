@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from bench.ring_attack import Setting, cuttable, draw, most_in_two_windows, neighbours_among, play, within
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS, k_regular
+from sordino.lab.bench.ring_attack import Setting, cuttable, draw, most_in_two_windows, neighbours_among, play, within
 
 
 @cache

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench.training import run
 from learning.device import chosen_threads
 from learning.tasks.softmax_regression import SoftmaxRegression
 from sordino.cli.bench import app
+from sordino.lab.bench.training import run
 
 SMALL = ["training", "--task", "softmax-regression", "--participants", "4", "--examples", "5", "--runs", "1", "--json"]
 

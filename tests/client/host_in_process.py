@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 from study_in_process import Coordinator, coordinator
 
 import server.sessions
-from client.configuration import load
+from client.host_file import load
 from client.journal import ClientJournal
 from client.participant_host import UNFINISHED, JoinError, ParticipantHost
 from client.settings import HostSettings
 from wire import coordinator_pb2 as pb
-from wire.ledger import read_ledger
-from wire.ledger_rows import LedgerEntry
+from wire.records.ledger import read_ledger
+from wire.records.ledger_rows import LedgerEntry
 
 Lie = Callable[[int, pb.CoordinatorMessage], Iterable[pb.CoordinatorMessage]]
 PATIENCE_S = 60.0

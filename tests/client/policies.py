@@ -10,8 +10,8 @@ from typing import Any
 
 from client.settings import Coordinator, Data, Host, HostSettings, Policy, Study
 from mechanisms.plan import Plan
-from wire.ledger_rows import LedgerEntry, make_entry
-from wire.ledger_totals import Totals
+from wire.records.ledger_rows import LedgerEntry, make_entry
+from wire.records.ledger_totals import Totals
 from wire.study import StudyDocument, plan_study
 
 ME, OTHER = b"\x11" * 32, b"\x22" * 32

@@ -10,8 +10,8 @@ import pytest
 
 import client.certificate
 from client.certificate import RENEWED_FILE, CertificateError, load_certificate, shown, store_renewed
-from sordino.certificates import CertificateAuthority, host_uri, new_key, private_pem
-from wire.key_files import KeyFileError
+from runtime.key_files import KeyFileError
+from wire.certificates import CertificateAuthority, host_uri, new_key, private_pem
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 TLS = CertificateAuthority.make("clinic", NOW)

@@ -21,9 +21,9 @@ from client.participant_host import UNFINISHED, JoinError
 from secagg.lottery import Draws, winners
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
 from wire import coordinator_pb2 as pb
-from wire.ledger import read_ledger
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.lottery import write_draws
+from wire.records.ledger import read_ledger
+from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 
 DRAWN, COHORT, ROUNDS = 12, 8, 3
 
@@ -338,7 +338,7 @@ def left_out(where: Coordinator, victim: int) -> None:
 
     async def upload(session: Any, chunks: Any) -> bytes:
         if session.participant == victim:
-            from server.uploads import UploadRefused
+            from server.attempt.uploads import UploadRefused
 
             where.study._attempt.upload_failed(victim, "for a test")
             raise UploadRefused("not taken")

@@ -20,7 +20,7 @@ from study_in_process import coordinator
 import client.participant_host
 import server.sessions
 from client.conditions import Gate, Machine, NotNow
-from client.configuration import ConfigurationError, load
+from client.host_file import ConfigurationError, load
 from client.processor import has_aes, too_old
 from client.settings import Conditions, HostSettings
 from wire import coordinator_pb2 as pb

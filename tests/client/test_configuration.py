@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.configuration import ConfigurationError, load
+from client.host_file import ConfigurationError, load
 
 LEAST = f"""
 [host]
@@ -140,7 +140,7 @@ def test_no_certificate(home: Path) -> None:
 
 
 def test_loads_nothing_of_the_server() -> None:
-    code = "import client.configuration, sys; print([m for m in sys.modules if m.split('.')[0] in %r])"
+    code = "import client.host_file, sys; print([m for m in sys.modules if m.split('.')[0] in %r])"
     heavy = ("server", "torch", "scipy", "matplotlib", "grpc", "numpy")
     out = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

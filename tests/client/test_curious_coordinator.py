@@ -12,10 +12,10 @@ import pytest
 from host_in_process import ledger_of, play, rows_of
 from study_in_process import PARTICIPANTS, make_folder
 
-from client.configuration import load
+from client.host_file import load
 from client.participant_host import BAD_INPUT, JoinError
 from wire import coordinator_pb2 as pb
-from wire.ledger_rows import CHARGE, EXACT
+from wire.records.ledger_rows import CHARGE, EXACT
 
 MISBEHAVED = pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED
 

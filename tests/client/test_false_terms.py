@@ -32,7 +32,7 @@ from server.membership import SignedRoster
 from server.sessions import Sessions
 from wire import assembled
 from wire import coordinator_pb2 as pb
-from wire.ledger_rows import make_entry
+from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument
 
 

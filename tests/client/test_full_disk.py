@@ -19,7 +19,7 @@ from study_in_process import PARTICIPANTS
 
 from client.journal import ClientJournal
 from wire import coordinator_pb2 as pb
-from wire.ledger import read_ledger
+from wire.records.ledger import read_ledger
 
 ROOM = 512 << 10
 
@@ -92,7 +92,7 @@ from pathlib import Path
 sys.path[:0] = json.loads(sys.argv[1])
 from policies import charge, document
 from client.journal import ClientJournal
-from wire.durable import StorageError
+from runtime.durable import StorageError
 
 home = Path(sys.argv[2])
 journal = ClientJournal(home / "journal.sqlite", home / "ledger.sqlite")

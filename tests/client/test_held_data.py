@@ -19,10 +19,10 @@ from host_in_process import Story, ledger_of, play, rows_of
 from study_in_process import PARTICIPANTS, make_folder
 
 import client.held_data
-import server.configuration
-from client.configuration import load
+import server.study_file
 from client.data_name import data_name, user_data_name
 from client.held_data import check_forms, held_data
+from client.host_file import load
 from client.participant_host import JoinError, join
 from client.settings import Data, HostedParticipant, HostSettings
 from learning.blocks import Block, Blocks
@@ -295,6 +295,6 @@ def test_files_are_named_for_whoever_puts_them_there(tmp_path: Path) -> None:
     assert (folder / "hosts" / "host-01" / "data").is_dir()
     told = tomllib.loads((folder / "study.toml").read_text())["data"]
     assert told == {"dataset": "own", "test": ""}
-    assert server.configuration.load(folder).data.test == ""
+    assert server.study_file.load(folder).data.test == ""
     with pytest.raises(DatasetError, match=r"no data file .*participant-001\.csv, nor participant-001\.npz: put one"):
         held_data(host.settings())

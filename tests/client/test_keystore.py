@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from client.keystore import KeyFileError, load_identity
-from wire.key_files import write_key_file
+from runtime.key_files import write_key_file
 
 
 def pem(private: Any, password: bytes | None = None) -> bytes:

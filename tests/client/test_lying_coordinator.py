@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from study_in_process import PARTICIPANTS, Coordinator
 
 from wire import coordinator_pb2 as pb
-from wire.ledger_rows import CHARGE
+from wire.records.ledger_rows import CHARGE
 
 MISBEHAVED, LOCAL_FAILURE = pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED, pb.REFUSAL_CODE_LOCAL_FAILURE
 ALL = ["advertise_keys", "share_keys", "masked_input", "upload", "consistency", "unmasking"]

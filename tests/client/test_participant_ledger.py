@@ -17,9 +17,9 @@ from study_in_process import PARTICIPANTS, coordinator, make_folder
 
 from client.journal import ClientJournal, check_ledger
 from mechanisms.accounting import Account
-from wire.durable import StorageError
-from wire.ledger import ChangedLedger, LedgerError, head_file, read_ledger
-from wire.ledger_rows import CHARGE, EXACT
+from runtime.durable import StorageError
+from wire.records.ledger import ChangedLedger, LedgerError, head_file, read_ledger
+from wire.records.ledger_rows import CHARGE, EXACT
 from wire.study import StudyDocument
 
 

@@ -33,9 +33,9 @@ from client.policy import (
 from client.policy_rounds import check_budget, check_round, epsilon_in_total
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
-from wire.ledger_pace import DAY_S
-from wire.ledger_rows import EXACT, InvalidRow, epsilon, price
-from wire.ledger_totals import Totals
+from wire.records.ledger_pace import DAY_S
+from wire.records.ledger_rows import EXACT, InvalidRow, epsilon, price
+from wire.records.ledger_totals import Totals
 from wire.study import StudyDocument
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from test_configuration import LEAST
 
-from client.configuration import ConfigurationError, load
+from client.host_file import ConfigurationError, load
 from client.hours import Window, parse_window
 from client.policy_file import PolicyTable, load_policy
 from client.settings import HostSettings
-from wire.settings_file import ConfigurationError as SettingsError
+from runtime.settings_file import ConfigurationError as SettingsError
 
 POLICY = "[policy]\nmax_epsilon = 4\nmin_honest_survivors = 5\n"
 FULL = POLICY + f"""

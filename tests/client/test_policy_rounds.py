@@ -19,12 +19,12 @@ import client.connection
 import client.policy_rounds
 import server.study
 import server.trained_model
-from client.configuration import load
+from client.host_file import load
 from client.participant_host import BAD_INPUT, JoinError
 from client.policy import task_digest
 from wire import coordinator_pb2 as pb
-from wire.ledger import read_ledger
-from wire.ledger_rows import CHARGE, epsilon
+from wire.records.ledger import read_ledger
+from wire.records.ledger_rows import CHARGE, epsilon
 
 POLICY = pb.REFUSAL_CODE_POLICY
 

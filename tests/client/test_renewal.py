@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+import client.joining.joining
 import client.renewal
-import sordino.joining
 from client.certificate import RENEWED_FILE, CertificateError, load_certificate
-from client.configuration import load
 from client.connection import Channels
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from client.host_file import load
+from client.joining.joining import JoinOptions, join_by_code
 from client.keystore import load_identity
 from client.participant_host import JoinError, ParticipantHost
 from client.renewal import PENDING_FILE, Renewal
 from client.settings import HostSettings
-from sordino.joining import JoinOptions, join_by_code
-from sordino.processes import free_port
+from runtime.processes import free_port
 from tests.server.enrolment_port import Authority, identity, port_in_thread
 from wire import coordinator_pb2 as pb
 from wire.enrolment import read_request, write_package
@@ -72,7 +72,7 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """Enrolled; from then on the authority is away."""
-    monkeypatch.setattr(sordino.joining, "FIRST_POLL_S", 0.02)
+    monkeypatch.setattr(client.joining.joining, "FIRST_POLL_S", 0.02)
     monkeypatch.setattr(client.renewal, "FIRST_POLL_S", 0.02)
     monkeypatch.setattr(client.renewal, "POLL_GROWTH", 1.0)
     authority = Authority()

@@ -22,7 +22,7 @@ import client.participant
 import client.participant_host
 import server.sessions
 from client.resuming import Line
-from sordino.loadtest.proxy import TcpProxy
+from sordino.lab.loadtest.proxy import TcpProxy
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame
 

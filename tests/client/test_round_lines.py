@@ -10,9 +10,9 @@ import pytest
 import structlog
 from host_in_process import play
 
+from client.log_lines import join_line
 from client.round_lines import RoundLines
 from client.unreachable import trouble_of
-from sordino.join_lines import join_line
 
 ANNA, BERTA = b"a" * 32, b"b" * 32
 

@@ -21,11 +21,11 @@ import structlog
 from study_in_process import make_folder
 
 import client.settings
+from client.service_lines import use_service_lines
 from client.service_notify import LONGEST_STATUS, Notifier
-from sordino.child_process import child_environment
+from runtime.child_process import child_environment
+from runtime.processes import free_port
 from sordino.cli import main
-from sordino.processes import free_port
-from sordino.service_lines import use_service_lines
 
 PATIENCE_S = 60.0
 

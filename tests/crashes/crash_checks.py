@@ -16,10 +16,10 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from runtime.durable import open_to_read
 from tests.crashes.recorded_study import ANSWERS
-from wire.durable import open_to_read
-from wire.ledger import find_ledger
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry
+from wire.records.ledger import find_ledger
+from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry
 
 PROOF = "survivor_proof"
 Key = tuple[str, int, int]  # identity, round, attempt
@@ -84,7 +84,7 @@ class Files:
 
     @classmethod
     def read(cls, places: Iterable[tuple[Path, Path]]) -> Files:
-        """Of these (journal, ledger). Raises `wire.durable.StorageError`: a ledger isn't what was written."""
+        """Of these (journal, ledger). Raises `runtime.durable.StorageError`: a ledger isn't what was written."""
         files = cls()
         for journal, ledger in places:
             for identity, round_, attempt, signed, answered in _attempts(journal):

@@ -31,17 +31,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from client.configuration import load as load_host
+from authority.new_study import StudyOptions, make_local_study
+from client.host_file import load as load_host
 from client.journal import check_ledger
 from client.keystore import load_identity
-from sordino.child_process import child_environment
-from sordino.local_study import StudyOptions, make_local_study
-from sordino.processes import free_port
+from runtime.child_process import child_environment
+from runtime.durable import open_to_read
+from runtime.processes import free_port
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.victim import PHASES, STARTING, WAYS, Victim
 from tests.processes.running_study import put_on_one_host
 from wire import coordinator_pb2 as pb
-from wire.durable import open_to_read
 
 PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them

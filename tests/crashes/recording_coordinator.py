@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import server.coordinator
-from server.configuration import load
+from runtime.logs import configure_logs
+from runtime.processes import end_with_parent
 from server.study import Study
-from sordino.logs import configure_logs
-from sordino.processes import end_with_parent
+from server.study_file import load
 from tests.crashes.recorded_study import watch
 
 

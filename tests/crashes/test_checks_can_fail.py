@@ -24,7 +24,7 @@ from client.participant import Participant
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.recorded_study import ANSWERS, watch
 from wire import coordinator_pb2 as pb
-from wire.ledger_rows import EXACT, EXCLUDED
+from wire.records.ledger_rows import EXACT, EXCLUDED
 
 POINTS = [f"{when} {kind}" for kind in (*ANSWERS[:3], "upload", *ANSWERS[3:]) for when in ("before", "after")]
 

@@ -22,13 +22,12 @@ from typing import Any
 
 import pytest
 
-import wire.durable
-import wire.ledger
+import wire.records.ledger
+from authority.new_study import StudyOptions, plan_for
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.plan import Plan
-from sordino.local_study import StudyOptions, plan_for
-from wire.durable import StorageError
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry, make_entry
+from runtime.durable import StorageError
+from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry, make_entry
 
 STUDY, DOCUMENT, ME, OTHER = "kills", bytes(range(32)), b"\x01" * 32, b"\x02" * 32
 STATEMENT, REQUEST, ROSTER = b"a statement", b"\x03" * 32, b"\x04" * 32
@@ -223,11 +222,11 @@ def goes_on(copy: Path, promised: Promised, plan: Plan) -> None:
 def rows(journal: ClientJournal, kind: str) -> set[Number]:
     found: set[Number] = set()
 
-    def visit(row: wire.ledger.Row) -> None:
+    def visit(row: wire.records.ledger.Row) -> None:
         if row.entry.kind == kind and row.entry.identity == ME.hex():
             found.add((row.entry.round, row.entry.attempt))
 
-    wire.ledger.read_ledger(journal.ledger.path, visit)
+    wire.records.ledger.read_ledger(journal.ledger.path, visit)
     return found
 
 
@@ -250,13 +249,13 @@ def test_from_every_instant_a_client_goes_on(tmp_path: Path, plan: Plan) -> None
 
 def test_a_head_written_only_after_its_row(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """The naive order: the row, then the file beside it. A kill between them looks like a row that was added."""
-    honest = wire.ledger._write_head_file
+    honest = wire.records.ledger._write_head_file
 
     def late(path: Path, about: Any, head: Any, coming: Any = None) -> None:
         if coming is None:
             honest(path, about, head)
 
-    monkeypatch.setattr(wire.ledger, "_write_head_file", late)
+    monkeypatch.setattr(wire.records.ledger, "_write_head_file", late)
     instants = record(tmp_path / "host", tmp_path / "copies", plan)
     monkeypatch.undo()
     reasons = refusals(instants, plan)
@@ -271,7 +270,7 @@ def test_a_head_written_in_place(tmp_path: Path, plan: Plan, monkeypatch: pytest
             os.fsync(file.fileno())
             file.write(data)
 
-    monkeypatch.setattr(wire.ledger, "replace_durably", in_place)
+    monkeypatch.setattr(wire.records.ledger, "replace_durably", in_place)
     instants = record(tmp_path / "host", tmp_path / "copies", plan)
     monkeypatch.undo()
     reasons = refusals(instants, plan)

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from authority.new_study import StudyOptions, make_local_study
 from server import reason_classes
-from server.configuration import load
 from server.metrics import StudyMetrics
+from server.study_file import load
 from server.study_progress import STATES
-from sordino.local_study import StudyOptions, make_local_study
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

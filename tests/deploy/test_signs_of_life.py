@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino.child_process import child_environment
-from sordino.processes import free_port
+from runtime.child_process import child_environment
+from runtime.processes import free_port
 from tests.server.enrolment_port import Authority, port_in_thread
 from tests.server.study_in_process import make_folder
 
@@ -26,7 +26,8 @@ PATIENCE_S = 60.0
 def environment(tmp_path: Path) -> dict[str, str]:
     """Of processes that have a health file, and show life often, through an exec, too."""
     (tmp_path / "often").mkdir()
-    (tmp_path / "often" / "sitecustomize.py").write_text("import wire.health_file\nwire.health_file.EVERY_S = 0.05\n")
+    often = "import runtime.health_file\nruntime.health_file.EVERY_S = 0.05\n"
+    (tmp_path / "often" / "sitecustomize.py").write_text(often)
     path = os.pathsep.join([str(tmp_path / "often"), str(ROOT)])
     return child_environment() | {"PYTHONPATH": path, "SORDINO_HEALTH_FILE": str(tmp_path / "health")}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from runtime.failure import ExitCode
 from sordino.cli.join import EPILOG, run
-from sordino.exit_codes import ExitCode
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "sordino-client.service"
 WORST_EXPOSURE = 2.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino.child_process import child_environment
-from sordino.processes import free_port
+from runtime.child_process import child_environment
+from runtime.processes import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -23,9 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import secagg.roster
 import wire.authority_statements
 import wire.enrolment
-import wire.transcript_checks
+import wire.records.transcript_checks
 from mechanisms.clip_rule import ClipRule
 from mechanisms.plan import Plan
+from runtime.address import split_address
+from runtime.peer_text import LONGEST, peer_text, printable
 from secagg.keys import IdentityKey
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
@@ -34,7 +36,6 @@ from tests.fuzz.target import Choices, Target, must, trusting
 from tests.secagg.attempts_in_memory import authority, keyed_source, roster_of
 from tests.wire.rounds_on_record import drawn, play, whole
 from tests.wire.rounds_on_record import plan as plan_of
-from wire.address import split_address
 from wire.enrolment import (
     Answer,
     Card,
@@ -55,14 +56,13 @@ from wire.enrolment import (
     verify_card,
     write_package,
 )
-from wire.ledger import PARTICIPANT, About
-from wire.ledger_rows import CHARGE, InvalidRow, LedgerEntry, make_entry
 from wire.lottery import read_draws, write_draws
-from wire.peer_text import LONGEST, peer_text, printable
+from wire.records.ledger import PARTICIPANT, About
+from wire.records.ledger_rows import CHARGE, InvalidRow, LedgerEntry, make_entry
+from wire.records.transcript import InvalidTranscript, read_transcript, write_transcript
+from wire.records.transcript_checks import verify_transcript
 from wire.round_model import model_bytes, model_sha256, read_model, write_model
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
-from wire.transcript import InvalidTranscript, read_transcript, write_transcript
-from wire.transcript_checks import verify_transcript
 
 AUTHORITY: Final = authority().public_key().public_bytes_raw()
 _NOW: Final = 1_790_000_000
@@ -86,7 +86,7 @@ def read_a_transcript(data: bytes) -> None:
     for known in (AUTHORITY, fingerprint(AUTHORITY), None):
         with contextlib.suppress(InvalidTranscript):
             verify_transcript(data, known)
-    everything = trusting(secagg.roster, wire.authority_statements, wire.transcript_checks)
+    everything = trusting(secagg.roster, wire.authority_statements, wire.records.transcript_checks)
     with everything, contextlib.suppress(InvalidTranscript):
         verify_transcript(data, AUTHORITY)
 

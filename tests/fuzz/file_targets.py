@@ -18,27 +18,27 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-import client.configuration
+import client.host_file
 import secagg.roster
-import server.configuration
 import server.roster_file
+import server.study_file
 from client.certificate import CertificateError, load_certificate
 from client.enrolment import EnrolmentRefused, check_certificate
 from client.journal import check_ledger
 from client.keystore import KeyFileError, load_identity
 from client.policy_file import load_policy
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from runtime.durable import StorageError
+from runtime.settings_file import ConfigurationError
 from secagg.roster import InvalidRoster, sign_roster
 from server.roster_file import UNDER_WAY, RosterFile
 from tests.fuzz.document_targets import AUTHORITY, NO_VERSION, client_certificate, tls_key, with_inner
 from tests.fuzz.mutations import change_bytes, change_text, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.secagg.attempts_in_memory import authority, roster_of
-from wire.durable import StorageError
 from wire.enrolment import write_package
-from wire.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
-from wire.ledger_rows import make_entry
-from wire.settings_file import ConfigurationError
+from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
+from wire.records.ledger_rows import make_entry
 
 
 @cache
@@ -328,8 +328,8 @@ def _some_bytes(data: bytes, choose: Choices) -> bytes:
 
 _TOML: Final = (b"[policy]", b"[[participants]]", b" = ", b'"""', b"nan", b"inf", b"{", b"}", b"1979-05-27", b"_x")
 TARGETS: Final = (
-    Target("study_toml", _settings("study", server.configuration.load), lambda: [_STUDY], change_toml, tokens=_TOML),
-    Target("host_toml", _settings("host", client.configuration.load), lambda: [_HOST], change_toml, tokens=_TOML),
+    Target("study_toml", _settings("study", server.study_file.load), lambda: [_STUDY], change_toml, tokens=_TOML),
+    Target("host_toml", _settings("host", client.host_file.load), lambda: [_HOST], change_toml, tokens=_TOML),
     Target("policy_toml", _settings("policy", load_policy), lambda: [_POLICY], change_toml, tokens=_TOML),
     Target("identity_key", read_identity, identity_seeds, pem_mutation, 4096),
     Target("client_certificate", read_pair, pair_seeds, pem_mutation, 8192),

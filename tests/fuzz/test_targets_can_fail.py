@@ -13,9 +13,9 @@ import wire.codec
 import wire.enrolment
 import wire.foreign_json
 import wire.join_code
-import wire.ledger
+import wire.records.ledger
+import wire.records.transcript
 import wire.study
-import wire.transcript
 from secagg import client_phases, packing, server_phases, unmasking
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage
 from tests.fuzz import core_targets, network_targets
@@ -113,7 +113,7 @@ def roster_in_any_order(monkeypatch: MonkeyPatch) -> None:
 
 def other_numbers(monkeypatch: MonkeyPatch) -> None:
     """A transcript's numbers may be any."""
-    monkeypatch.setattr(wire.transcript, "_whole", lambda value: value)
+    monkeypatch.setattr(wire.records.transcript, "_whole", lambda value: value)
 
 
 def unused_bits(monkeypatch: MonkeyPatch) -> None:

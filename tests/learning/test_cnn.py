@@ -12,8 +12,8 @@ from learning.options import OptionError
 from learning.parameters import flatten, parameters_digest
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
-from learning.simulation import simulate
 from learning.task import make_task
+from sordino.lab.training_without_noise import simulate
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]

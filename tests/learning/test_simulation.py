@@ -7,8 +7,8 @@ from learning.datasets import Dataset, load_dataset
 from learning.parameters import flatten, unflatten
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
-from learning.simulation import SimulatedRound, Simulation, clip_l2, simulate
 from learning.task import make_task, update_rng
+from sordino.lab.training_without_noise import SimulatedRound, Simulation, clip_l2, simulate
 
 TRAIN, TEST = load_dataset("fashion-mnist-subset")
 PARTS = partition(TRAIN.labels, "dirichlet", 100, 1.0, 0)

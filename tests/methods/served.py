@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.child_process import Child, child_environment, stop
+from runtime.processes import free_port
 from server.journal import read_events
-from sordino.child_process import Child, child_environment, stop
-from sordino.processes import free_port
-from sordino.progress import StudyView
+from sordino.reporting.study_view import StudyView
 
 _POLL_S: Final = 0.25
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from authority.new_study import StudyOptions
+from runtime.child_process import child_environment
+from runtime.processes import free_port
 from server.journal import read_events
-from sordino.child_process import child_environment
-from sordino.local_study import StudyOptions
-from sordino.processes import free_port
-from sordino.study_files import study_toml
+from authority.study_files import study_toml
 
 PATIENCE_S = 60.0  # generous: the machine may be busy with something else
 POLL_S = 0.02

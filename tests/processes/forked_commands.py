@@ -15,23 +15,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from sordino.child_process import child_environment
+from runtime.child_process import child_environment
 
 TIMEOUT_S: Final = 60
 _MODULES: Final = (
     "grpc.aio",
-    "client.configuration",
-    "server.configuration",
+    "client.host_file",
+    "server.study_file",
     "server.coordinator",
     "sordino.cli.budget",
     "sordino.cli.join",
     "sordino.cli.report",
     "sordino.cli.serve",
-    "sordino.closing_lines",
-    "sordino.panel",
-    "sordino.progress",
+    "sordino.reporting.closing_lines",
+    "sordino.reporting.panel",
+    "sordino.reporting.study_view",
     "wire.enrolment",
-    "wire.ledger",
+    "wire.records.ledger",
 )
 _WARM: Final = """
 import importlib, json, os, signal, sys, time

@@ -20,17 +20,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from numpy.typing import NDArray
 
-from client.configuration import load as load_host
+from authority.new_study import LocalStudy, StudyOptions, make_local_study
+from client.host_file import load as load_host
 from learning.checkpoints import load_checkpoint
 from learning.parameters import flatten
 from learning.task import make_task
+from runtime.child_process import child_environment
+from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.journal import read_events
-from sordino.child_process import child_environment
-from sordino.local_study import LocalStudy, StudyOptions, make_local_study
-from sordino.processes import free_port
-from wire.ledger import head_file, read_ledger
-from wire.ledger_rows import LedgerEntry
+from wire.records.ledger import head_file, read_ledger
+from wire.records.ledger_rows import LedgerEntry
 
 HERE = Path(__file__).parent
 PATIENCE_S = 30.0  # generous: the machine may be busy with something else

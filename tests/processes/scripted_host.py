@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 import client.connection
 import client.participant_host
 import mechanisms.encoder
-from client.configuration import load
+from client.host_file import load
 from client.participant import Participant
-from sordino.logs import configure_logs
+from runtime.logs import configure_logs
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame
 

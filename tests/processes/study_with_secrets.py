@@ -44,6 +44,7 @@ from study_in_process import coordinator, make_folder  # noqa: E402
 
 import client.participant  # noqa: E402
 import client.participant_host  # noqa: E402
+import client.process  # noqa: E402
 import mechanisms.encoder  # noqa: E402
 import secagg.client_phases  # noqa: E402
 import secagg.keys  # noqa: E402
@@ -52,18 +53,17 @@ import server.coordinator  # noqa: E402
 import server.journal  # noqa: E402
 import server.sessions  # noqa: E402
 import server.study  # noqa: E402
-import sordino.client_process  # noqa: E402
-import wire.ledger  # noqa: E402
+import wire.records.ledger  # noqa: E402
 from client.journal import ClientJournal  # noqa: E402
 from client.participant_host import JoinError  # noqa: E402
+from runtime.durable import StorageError  # noqa: E402
+from runtime.logs import configure_logs  # noqa: E402
 from secagg.context import digest  # noqa: E402
 from secagg.keys import IdentityKey  # noqa: E402
 from secagg.packing import unpack  # noqa: E402
 from server.journal import read_events  # noqa: E402
-from sordino.logs import configure_logs  # noqa: E402
 from tests.processes.secret_search import Secrets, planted  # noqa: E402
 from wire import coordinator_pb2 as pb  # noqa: E402
-from wire.durable import StorageError  # noqa: E402
 from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request  # noqa: E402
 from wire.join_code import InvalidCode, JoinCode, code_mac  # noqa: E402
 
@@ -109,7 +109,7 @@ def collect() -> None:
     """From here on everything secret is noted."""
     os.urandom = lambda count: SECRETS.note("randomness", _system_randomness(count))
     # The number of a ledger is there to be shown.
-    wire.ledger.os = SimpleNamespace(**vars(os) | {"urandom": _system_randomness})
+    wire.records.ledger.os = SimpleNamespace(**vars(os) | {"urandom": _system_randomness})
     phases = secagg.client_phases
     watch(phases, "mask_private_key", "mask key")
     watch(phases, "self_mask_seed", "self-mask seed")
@@ -369,7 +369,7 @@ def fault(folder: Path) -> None:
     with tempfile.TemporaryFile() as file:
         file.write(b"00" + settings.to_json().encode())
         file.seek(0)
-        sordino.client_process.main(os.dup(file.fileno()))
+        client.process.main(os.dup(file.fileno()))
 
 
 def log_everything() -> None:

@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from authority.new_study import StudyOptions, make_local_study
+from runtime.child_process import child_environment
+from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.journal import read_events
-from sordino.child_process import child_environment
-from sordino.local_study import StudyOptions, make_local_study
-from sordino.processes import free_port
 from tests.processes.forked_commands import Commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time

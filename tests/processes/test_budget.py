@@ -15,7 +15,7 @@ import pytest
 from running_study import RunningStudy, line, running_study
 
 from tests.processes.forked_commands import Commands
-from wire.ledger import ChangedLedger, read_ledger
+from wire.records.ledger import ChangedLedger, read_ledger
 
 pytestmark = pytest.mark.slow
 

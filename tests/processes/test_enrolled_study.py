@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.configuration import load
+from client.host_file import load
 from client.keystore import load_identity
 from tests.processes.enrolled_study import EnrolledStudy, enrolled_study
 

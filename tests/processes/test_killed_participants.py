@@ -10,7 +10,7 @@ from running_study import RunningStudy, line, running_study
 
 from client.keystore import load_identity
 from secagg.roster import verify_roster
-from wire.ledger_rows import CHARGE
+from wire.records.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow
 

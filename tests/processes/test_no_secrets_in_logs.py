@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.child_process import child_environment
+from runtime.child_process import child_environment
 from tests.processes.secret_search import SENTINEL_EXPONENTS, Search, Secrets, leaks, planted
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from running_study import RunningStudy, running_study
 
-from client.configuration import load as load_host
+from client.host_file import load as load_host
 from learning.checkpoints import Checkpoint, load_checkpoint
 from learning.datasets import CLASSES, load_labels
 from learning.partitions import partition
-from sordino.report import write_report
+from sordino.reporting.report import write_report
 
 pytestmark = pytest.mark.slow
 

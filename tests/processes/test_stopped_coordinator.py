@@ -13,7 +13,7 @@ import pytest
 from running_study import RunningStudy, line, running_study
 
 from mechanisms.accounting import Account, RoundCharge
-from wire.ledger_rows import CHARGE
+from wire.records.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from server.configuration import load
+from runtime.key_files import write_key_file
+from server.study_file import load
 from wire.enrolment import Card, sign_card
-from wire.key_files import write_key_file
 
 
 def pem(key: Ed25519PrivateKey) -> bytes:

@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, RosterEntry, sign_roster
-from server.configuration import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
 from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
-from sordino.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
+from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
 from wire import coordinator_pb2 as pb
+from wire.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
 from wire.chunks import frames
 from wire.enrolment import (
     Answer,

@@ -12,8 +12,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from study_in_process import Coordinator
 
-from server.configuration import load
 from server.http_port import HttpPort
+from server.study_file import load
 
 
 def quietly(folder: Path) -> Any:

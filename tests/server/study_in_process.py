@@ -19,10 +19,11 @@ import grpc
 import numpy as np
 import pytest
 
-import server.configuration
+import server.study_file
+from authority.new_study import StudyOptions, make_local_study
 from client.certificate import load_certificate
-from client.configuration import load as load_host
 from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
+from client.host_file import load as load_host
 from client.keystore import load_identity
 from mechanisms.encoder import Encoder
 from secagg.client_phases import AdvertiseKeys
@@ -32,7 +33,6 @@ from secagg.roster import verify_roster
 from server.coordinator import make_session_server, open_study, server_credentials
 from server.journal import Journal
 from server.study import Study
-from sordino.local_study import StudyOptions, make_local_study
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
@@ -121,7 +121,7 @@ async def coordinator(
     folder: Path, state: Path, *, connections: int = 64, **tables: dict[str, Any]
 ) -> AsyncIterator[Coordinator]:
     """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml."""
-    configuration = server.configuration.load(folder)
+    configuration = server.study_file.load(folder)
     overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": state}, "deadlines": dict(QUICK)}
     for name, table in tables.items():
         overrides.setdefault(name, {}).update(table)

@@ -28,12 +28,12 @@ from secagg.shamir import PRIME
 from secagg.unmasking import Completed
 from server.membership import Membership, SignedRoster
 from server.transcripts import file_name
-from sordino.transcript_text import lines
+from sordino.reporting.transcript_text import lines
 from tests.wire.rounds_on_record import coordinator_key, plan
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.transcript import Excluded
-from wire.transcript_checks import Chain, verify_transcript
+from wire.records.transcript import Excluded
+from wire.records.transcript_checks import Chain, verify_transcript
 
 CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from server.configuration import ConfigurationError, load
+from server.study_file import ConfigurationError, load
 
 FILES = (
     *("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "authority/authority.pub"),

@@ -20,13 +20,23 @@ from study_in_process import Peer, coordinator, identities, make_folder, playing
 
 import server.journal
 from mechanisms.accounting import Account, RoundCharge
+from runtime.durable import StorageError
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.coordinator import StartError
 from server.journal import Journal, check_ledger
 from server.study import BUDGET_REACHED
-from wire.durable import StorageError
-from wire.ledger import COORDINATOR, PARTICIPANT, About, Head, Ledger, LedgerError, head_file, read_ledger, row_hash
-from wire.ledger_rows import LedgerEntry
+from wire.records.ledger import (
+    COORDINATOR,
+    PARTICIPANT,
+    About,
+    Head,
+    Ledger,
+    LedgerError,
+    head_file,
+    read_ledger,
+    row_hash,
+)
+from wire.records.ledger_rows import LedgerEntry
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
 import server.sessions
+from runtime.durable import StorageError
 from server.journal import check_ledger
 from wire import coordinator_pb2 as pb
-from wire.durable import StorageError
 
 
 def on_disk(state: Path, sql: str, number: tuple[int, int]) -> tuple[Any, ...] | None:

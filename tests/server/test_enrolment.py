@@ -13,11 +13,12 @@ import pytest
 import server.enrolment
 import server.enrolment_requests
 import server.roster_file
+from runtime.durable import StorageError
 from secagg.lottery import Draws
 from secagg.roster import RosterEntry, verify_roster
-from server.configuration import ConfigurationError
 from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment, Refused
 from server.roster_file import RosterFile
+from server.study_file import ConfigurationError
 from tests.server.enrolment_port import (
     STUDY,
     Authority,
@@ -31,7 +32,6 @@ from tests.server.enrolment_port import (
 )
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame
-from wire.durable import StorageError
 from wire.enrolment import LARGEST_REQUEST, pending_statement, read_request, write_package
 from wire.lottery import write_draws
 

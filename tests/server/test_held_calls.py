@@ -16,17 +16,17 @@ from typing import Any
 import grpc
 import pytest
 
-from client.configuration import load
 from client.connection import SERVICE, open_session
+from client.host_file import load
 from client.keystore import load_identity
 from secagg.keys import IdentityKey
 from server import enrolment, open_files
 from server.open_calls import Caller, OpenCalls
 from server.study import ROUNDS_DONE
-from sordino.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 from tests.server import enrolment_port
 from tests.server.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
 from wire import coordinator_pb2 as pb
+from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 
 DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
 ALONE = ("grpc.use_local_subchannel_pool", 1)

@@ -14,11 +14,11 @@ import grpc
 import pytest
 from study_in_process import PARTICIPANTS, Coordinator, Peer, Twist, coordinator, faults, identities, playing
 
-import server.rounds
-import server.steps
+import server.attempt.attempt
+import server.attempt.steps
 from secagg.commitments import MerkleTree, pair_node
 from secagg.keys import dealing_statement
-from server.uploads import Uploads
+from server.attempt.uploads import Uploads
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame, frames
 
@@ -275,7 +275,7 @@ class Patient(Peer):
         await super().say(kind, content)
 
 
-KINDS = {phase: kind for kind, phase in server.steps.PHASE_FIELDS.items()}
+KINDS = {phase: kind for kind, phase in server.attempt.steps.PHASE_FIELDS.items()}
 
 
 def peers_of(where: Coordinator, case: Case) -> list[Peer]:
@@ -300,7 +300,7 @@ def test_dropped_and_the_round_goes_on(
     case: Case,
 ) -> None:
     if case.name in ("stalled upload", "upload that never begins"):
-        monkeypatch.setattr(server.rounds, "Uploads", lambda *given: Uploads(*given, stall_s=1.0))
+        monkeypatch.setattr(server.attempt.attempt, "Uploads", lambda *given: Uploads(*given, stall_s=1.0))
 
     async def scenario() -> None:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:

@@ -14,7 +14,7 @@ from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playin
 
 import server.study
 from secagg import server_phases
-from server.outgoing import AT_ONCE, Outgoing
+from server.attempt.outgoing import AT_ONCE, Outgoing
 from wire import assembled
 from wire import coordinator_pb2 as pb
 

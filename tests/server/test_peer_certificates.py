@@ -16,8 +16,8 @@ from client.connection import CHANNEL_OPTIONS, open_session
 from secagg.keys import IdentityKey
 from server.peer_certificate import check_certificate
 from server.sessions import SessionRefused
-from sordino.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 from tests.server.study_in_process import Coordinator, coordinator, identities, make_folder
+from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -36,7 +36,7 @@ def tls_authority(folder: Path) -> CertificateAuthority:
 
 
 def of_host(folder: Path, name: str) -> list[IdentityKey]:
-    from client.configuration import load
+    from client.host_file import load
     from client.keystore import load_identity
 
     return [load_identity(entry.key) for entry in load(folder / "hosts" / name).participants]

@@ -17,13 +17,13 @@ from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordi
 from client.connection import CHANNEL_OPTIONS, open_session
 from secagg.roster import Roster, RosterEntry
 from server import service
+from server.attempt.attempt import Attempt
+from server.attempt.outgoing import Outgoing
+from server.attempt.reconnection_slots import MOST_RETURNS, MOST_UNREAD, Places
+from server.attempt.returns import MOST_PROOFS, Returns
+from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.coordinator import SERVER_OPTIONS
-from server.outgoing import Outgoing
-from server.places import MOST_RETURNS, MOST_UNREAD, Places
-from server.returns import MOST_PROOFS, Returns
-from server.rounds import Attempt
 from server.sessions import Session, Sessions
-from server.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from wire import coordinator_pb2 as pb
 from wire import keepalive
 from wire.chunks import frame

@@ -122,7 +122,7 @@ def test_a_full_disk_takes_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.
     """A write that takes less than it was given is no success: the naive single call would keep half a roster."""
     import os
 
-    import wire.durable
+    import runtime.durable
 
     put(tmp_path, 1)
     one = files(tmp_path)
@@ -138,7 +138,7 @@ def test_a_full_disk_takes_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.
         return int(taken)
 
     with monkeypatch.context() as patch:
-        patch.setattr(wire.durable.os, "write", write)
+        patch.setattr(runtime.durable.os, "write", write)
         with pytest.raises(OSError, match="No space"):
             publish(one, 2)
     assert files(tmp_path).read().roster.version == 1

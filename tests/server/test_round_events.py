@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
-import server.rounds
+import server.attempt.attempt
 import server.study
 import server.trained_model
 from secagg.unmasking import Completed
@@ -22,13 +22,13 @@ def test_survivors_the_sum_and_the_lag(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     completed: list[Completed] = []
-    honest = server.rounds.Unmasking.close
+    honest = server.attempt.attempt.Unmasking.close
 
     def close(phase: Any, parallel: Any) -> Completed:
         completed.append(honest(phase, parallel))
         return completed[-1]
 
-    monkeypatch.setattr(server.rounds.Unmasking, "close", close)
+    monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
 
     def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
         return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]

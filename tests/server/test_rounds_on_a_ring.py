@@ -13,14 +13,14 @@ from card_of_a_study import authority_of, put_card
 from numpy.typing import NDArray
 from study_in_process import Peer, coordinator, identities, make_folder, playing
 
-import server.rounds
+import server.attempt.attempt
 from mechanisms.encoder import Encoder
 from secagg.unmasking import Completed
 from server.transcripts import file_name
 from tests.wire.rounds_on_record import coordinator_key
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.transcript_checks import Chain, verify_transcript
+from wire.records.transcript_checks import Chain, verify_transcript
 
 MEMBERS, LEAVE = 68, 4
 
@@ -84,13 +84,13 @@ TWISTS: dict[int, dict[str, Any]] = {
 
 def test_sums_are_right_whoever_leaves(ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     totals: list[Completed] = []
-    honest = server.rounds.Unmasking.close
+    honest = server.attempt.attempt.Unmasking.close
 
     def close(phase: Any, parallel: Any) -> Completed:
         totals.append(honest(phase, parallel))
         return totals[-1]
 
-    monkeypatch.setattr(server.rounds.Unmasking, "close", close)
+    monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
 
     async def scenario() -> None:
         async with coordinator(ring_folder, tmp_path / "state.sqlite", connections=2 * MEMBERS) as where:

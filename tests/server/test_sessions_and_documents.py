@@ -21,9 +21,9 @@ import secagg.errors
 from client.connection import SERVICE, TOKEN_METADATA, DocumentUnavailable, open_session
 from secagg.keys import IdentityKey, session_statement
 from secagg.roster import Roster, RosterEntry
+from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
 from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
-from server.uploads import UnexpectedUpload, UploadRefused
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames, unframe, varint
 

@@ -17,9 +17,11 @@ from study_in_process import Peer, Twist, coordinator, identities, make_folder, 
 
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.plan import InfeasiblePlan
-from server.configuration import ConfigurationError, load
+from runtime.durable import StorageError
+from runtime.key_files import write_key_file
 from server.coordinator import StartError, open_study
 from server.study import ROUNDS_DONE
+from server.study_file import ConfigurationError, load
 from server.transcripts import (
     TranscriptError,
     Transcripts,
@@ -42,11 +44,9 @@ from tests.wire.rounds_on_record import (
 )
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.durable import StorageError
-from wire.key_files import write_key_file
-from wire.ledger import read_ledger
-from wire.transcript import Excluded
-from wire.transcript_checks import Chain, verify_transcript
+from wire.records.ledger import read_ledger
+from wire.records.transcript import Excluded
+from wire.records.transcript_checks import Chain, verify_transcript
 
 
 def kept(folder: Path, published: Path | None = None) -> Transcripts:

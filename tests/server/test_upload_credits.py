@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.uploads import MOST_STREAMS, BrokenUpload, UploadRefused, Uploads
+from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UploadRefused, Uploads
 from wire.chunks import frame, frames
 
 SIZE = 1 << 20

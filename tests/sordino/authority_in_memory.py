@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from authority.folder import AuthorityFolder, AuthorityKeys, AuthorityTable, write_folder
+from authority.invitations import invite
+from authority.link import Pending
+from authority.roster import begin
+from authority.store import locked
+from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
-from sordino.authority.folder import AuthorityFolder, AuthorityKeys, AuthorityTable, write_folder
-from sordino.authority.invitations import invite
-from sordino.authority.link import Pending
-from sordino.authority.roster import begin
-from sordino.authority.store import locked
-from sordino.authority.visit import Visit, attend
-from sordino.certificates import new_key
+from wire.certificates import new_key
 from wire.enrolment import (
     Answer,
     EnrolmentRequest,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from authority.new_study import StudyOptions, make_local_study, plan_for
 from sordino.cli import main
-from sordino.demo import DemoOptions
-from sordino.local_study import StudyOptions, make_local_study, plan_for
+from sordino.lab.demo import DemoOptions
 
 sys.path.append(str(Path(__file__).parents[1] / "secagg"))  # for the rounds on record of tests/wire
 

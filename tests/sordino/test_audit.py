@@ -20,7 +20,7 @@ import pytest
 
 from mechanisms.encoder import Encoder
 from mechanisms.statement import VECTOR_MECHANISMS as MECHANISMS
-from sordino.experiments.audit import (
+from sordino.lab.experiments.audit import (
     Canaries,
     Observed,
     Setting,
@@ -35,9 +35,9 @@ from sordino.experiments.audit import (
     proved_epsilon,
     scores_of,
 )
-from sordino.experiments.audit_mistakes import mistaken
-from sordino.experiments.audit_noise import chi_squared_quantile, noise_check
-from sordino.experiments.audit_output import accusations
+from sordino.lab.experiments.audit_mistakes import mistaken
+from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
+from sordino.lab.experiments.audit_output import accusations
 
 Run = Callable[..., tuple[int, str, str]]
 SETTING = Setting(

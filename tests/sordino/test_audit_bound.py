@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sordino.experiments.audit_bound import (
+from sordino.lab.experiments.audit_bound import (
     best_of,
     epsilon_lower,
     expected_accuracy,

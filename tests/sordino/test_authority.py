@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import sordino.authority.roster as signing
+import authority.roster as signing
+from authority.folder import AuthorityError, write_folder
+from authority.invitations import invite, revoke, withdraw
+from authority.requests import REQUESTS_A_DAY, read_requests
+from authority.roster import begin, sign_next
+from authority.store import AuthorityStore, admitted, exclusive, locked
+from runtime.durable import StorageError
 from secagg.lottery import winners
 from secagg.roster import RosterEntry, verify_roster
-from sordino.authority.folder import AuthorityError, write_folder
-from sordino.authority.invitations import invite, revoke, withdraw
-from sordino.authority.requests import REQUESTS_A_DAY, read_requests
-from sordino.authority.roster import begin, sign_next
-from sordino.authority.store import AuthorityStore, admitted, exclusive, locked
-from sordino.certificates import read_client
 from tests.sordino.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
-from wire.durable import StorageError
+from wire.certificates import read_client
 from wire.enrolment import JoinCode
 from wire.lottery import read_draws
 
@@ -163,7 +163,7 @@ def test_a_flood_of_nonsense_holds_nobody_up(office: Office) -> None:
 
 
 def test_one_request_that_breaks_stops_no_other(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sordino.authority.requests as requests
+    import authority.requests as requests
 
     bad, good = participant(1, "bad").join(office.invite()), participant(2, "good").join(office.invite())
     real = requests.look

@@ -23,17 +23,17 @@ import pytest
 import server.enrolment
 import server.roster_file
 import sordino.cli.authority as verb
+from authority.folder import AuthorityFolder, open_folder
+from authority.link import LinkError, open_link
+from authority.store import exclusive
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
-from server.configuration import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable, load
 from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
-from sordino.authority.folder import AuthorityFolder, open_folder
-from sordino.authority.link import LinkError, open_link
-from sordino.authority.store import exclusive
-from sordino.certificates import CertificateAuthority
+from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable, load
 from tests.server.enrolment_port import STUDY, FakeStudy, identity, request
+from wire.certificates import CertificateAuthority
 from wire.enrolment import JoinCode, verify_card
 
 Run = Callable[..., tuple[int, str, str]]

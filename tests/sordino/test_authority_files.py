@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sordino.authority.folder import AuthorityError, open_folder, write_folder
-from sordino.authority.requests import look, newest_roster, read_requests
-from sordino.authority.store import locked
+from authority.folder import AuthorityError, open_folder, write_folder
+from authority.requests import look, newest_roster, read_requests
+from authority.store import locked
+from runtime.key_files import KeyFileError
+from runtime.settings_file import ConfigurationError
 from tests.sordino.authority_in_memory import NOW, Office, make_office, participant
 from wire.enrolment import JoinCode, MistypedCode
-from wire.key_files import KeyFileError
-from wire.settings_file import ConfigurationError
 
 
 @pytest.fixture

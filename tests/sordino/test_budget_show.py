@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from client.configuration import load
+from authority.new_study import StudyOptions, make_local_study
+from client.host_file import load
 from client.journal import ClientJournal
 from server.journal import Journal
-from sordino.budget_limits import limit_lines
-from sordino.guarantee import UNRECORDED
-from sordino.local_study import StudyOptions, make_local_study
-from wire.ledger_rows import make_entry
+from sordino.reporting.budget_limits import limit_lines
+from wire.guarantee import UNRECORDED
+from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument, plan_study
 
 Run = Callable[..., tuple[int, str, str]]
@@ -148,7 +148,7 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
 
 def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: Run) -> None:
     from client.policy_rounds import epsilon_in_total
-    from wire.ledger import read_ledger
+    from wire.records.ledger import read_ledger
 
     body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
     shown = body["limits"]["together"][0]["epsilon"]
@@ -255,7 +255,7 @@ def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_pat
 
 
 def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path) -> None:
-    from wire.ledger import COORDINATOR, About, Ledger
+    from wire.records.ledger import COORDINATOR, About, Ledger
 
     shutil.copytree(study, tmp_path / "study")
     path = tmp_path / "study" / "coordinator" / "ledger.sqlite"

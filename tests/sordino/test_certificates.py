@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from sordino.certificates import (
+from wire.certificates import (
     CLOCK_SKEW,
     CertificateAuthority,
     CertificateError,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.child_process import STOP_S, Asked, Child, stop
+from runtime.child_process import STOP_S, Asked, Child, stop
 
 
 def ask() -> None:

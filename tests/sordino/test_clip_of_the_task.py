@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import server.configuration
+import server.study_file
+from authority.new_study import StudyOptions, make_local_study, plan_for
 from server.coordinator import StartError, open_study
-from sordino.local_study import StudyOptions, make_local_study, plan_for
 
 Run = Callable[..., tuple[int, str, str]]
 FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
@@ -63,7 +63,7 @@ def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
     file = tmp_path / "study" / "study.toml"
     written = file.read_text()
     file.write_text(re.sub(r"^clip = .*\n", "", written, flags=re.MULTILINE))
-    configuration = server.configuration.load(tmp_path / "study")
+    configuration = server.study_file.load(tmp_path / "study")
     assert configuration.privacy.clip is None
     study, journal = open_study(configuration)
     assert study.terms.plan == plan_for(options)  # the same as with the clip that init writes
@@ -71,7 +71,7 @@ def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
     journal.close()
     file.write_text(re.sub(r"^clip = .*\n", "clip = 1.0\n", written, flags=re.MULTILINE))
     with pytest.raises(StartError, match=r"bounds each contribution to norm 1\.41421 by itself, and a clip of 1 would"):
-        open_study(server.configuration.load(tmp_path / "study"))
+        open_study(server.study_file.load(tmp_path / "study"))
 
 
 def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
     file = tmp_path / "study" / "study.toml"
     file.write_text(file.read_text().replace("rounds = 10 ", "rounds = 11 "))
     with pytest.raises(StartError, match="11 rounds of 100 queries need 1100 public examples; the coordinator has 10"):
-        open_study(server.configuration.load(tmp_path / "study"))
+        open_study(server.study_file.load(tmp_path / "study"))

@@ -19,12 +19,12 @@ import structlog
 import typer
 
 import sordino
-from server.configuration import load as load_study
-from sordino.certificates import CertificateAuthority
+from runtime.failure import REMEDY, ExitCode
+from runtime.logs import configure_logs
+from server.study_file import load as load_study
 from sordino.cli import app, explain
 from sordino.cli.serve import check_client_ca
-from sordino.exit_codes import REMEDY, ExitCode
-from sordino.logs import configure_logs
+from wire.certificates import CertificateAuthority
 
 Run = Callable[..., tuple[int, str, str]]
 VERBS = ("demo", "init", "plan", "serve", "join", "report", "simulate")
@@ -300,7 +300,7 @@ def test_help_is_light() -> None:
 
 
 def test_join_loads_nothing_of_the_server() -> None:
-    code = "import sordino.cli, sordino.cli.join, sordino.logs, client.configuration, client.participant_host"
+    code = "import sordino.cli, sordino.cli.join, runtime.logs, client.host_file, client.participant_host"
     loaded = modules_after(code)
     assert "grpc" in loaded
     assert not loaded & {"server", "torch", "matplotlib", "scipy", "dp_accounting"}

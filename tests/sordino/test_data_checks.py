@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from authority.new_study import StudyOptions
+from learning.data_checks import check_data, check_task_takes
 from learning.datasets import Dataset
 from learning.parameters import shapes_of
 from learning.task import make_task, model_shapes
 from learning.task_names import STATISTICS
 from learning.tasks.mlp import Mlp
-from sordino.data_checks import check_data, check_task_takes
-from sordino.exit_codes import Failure
-from sordino.local_study import StudyOptions
+from runtime.failure import Failure
 
 OWN_TASK = """
 import numpy as np

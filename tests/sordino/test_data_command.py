@@ -22,11 +22,11 @@ import pytest
 from learning.blocks import Block
 from learning.preparation import catalogue
 from learning.preparation.catalogue import CATALOGUE, Entry
+from learning.preparation.fetching import command, fetch, spoken
 from learning.preparation.made import Made, Options, in_memory
 from learning.preparation.sources import Opened, Package
 from learning.prepared_data import open_prepared
-from sordino.data_fetching import command, fetch, spoken
-from sordino.exit_codes import ExitCode, Failure
+from runtime.failure import ExitCode, Failure
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sordino.child_process import child_environment
-from sordino.demo import DemoOptions, final_lines, parts_by_participant
-from sordino.local_study import make_local_study
+from authority.new_study import make_local_study
+from runtime.child_process import child_environment
+from sordino.lab.demo import DemoOptions, final_lines, parts_by_participant
 
 SMALL = ("--participants", "20", "--processes", "3")
 
@@ -182,7 +182,7 @@ def test_without_its_packages_the_demo_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., tuple[int, str, str]]
 ) -> None:
     """A bare installation lacks the coordinator's: said before there is a folder, not by a process that fails."""
-    monkeypatch.setattr("sordino.extras.find_spec", lambda name: None if name == "grpc_health" else object())
+    monkeypatch.setattr("runtime.extras.find_spec", lambda name: None if name == "grpc_health" else object())
     code, _, err = run("demo", "--out", tmp_path / "demo")
     assert (code, (tmp_path / "demo").exists()) == (2, False)
     assert err == "sordino demo: grpc_health isn't installed. Run pip install '.[server]' in the checkout.\n"

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-import sordino.authority.desk as desk_module
-import sordino.joining_desk as visits
-from sordino.authority.desk import Desk
-from sordino.authority.folder import AuthorityError, AuthorityFolder
-from sordino.authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
-from sordino.authority.store import AuthorityStore, Invitation, locked
+import authority.desk as desk_module
+import client.joining.desk as visits
+from authority.desk import Desk
+from authority.folder import AuthorityError, AuthorityFolder
+from authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
+from authority.store import AuthorityStore, Invitation, locked
+from client.joining.desk import code_from_desk, state_at_desk
+from runtime.failure import ExitCode, Failure
 from sordino.cli.authority import _rest
-from sordino.exit_codes import ExitCode, Failure
-from sordino.joining_desk import code_from_desk, state_at_desk
 from tests.sordino.authority_in_memory import NOW, Office, Participant, make_office, participant
 from wire.enrolment import JoinCode
 

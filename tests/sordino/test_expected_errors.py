@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from authority.new_study import StudyOptions, plan_for
 from learning.datasets import Dataset
 from learning.own_data import empty
 from learning.parameters import flatten
@@ -19,9 +20,8 @@ from learning.server_optimizers import make_server_optimizer
 from learning.task import make_task
 from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
-from sordino.expected_errors import expected_errors, expected_lines
-from sordino.local_study import StudyOptions, plan_for
-from sordino.plurals import counted
+from runtime.plurals import counted
+from sordino.planning.expected_errors import expected_errors, expected_lines
 
 Run = Callable[..., tuple[int, str, str]]
 PEOPLE = 40

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from sordino.cli.progress_line import counting
-from sordino.experiments.dme import (
+from sordino.lab.experiments.dme import (
     BITS,
     EPSILONS,
     Setting,
@@ -29,7 +29,7 @@ from sordino.experiments.dme import (
     squared_error,
     vectors_of,
 )
-from sordino.plan_bounds import exact_gaussian_multiplier
+from sordino.planning.bounds import exact_gaussian_multiplier
 
 Run = Callable[..., tuple[int, str, str]]
 SETTING = Setting(

@@ -21,18 +21,18 @@ from learning.options import OptionError
 from learning.task import make_task
 from learning.tasks.votes import VoteLearner
 from sordino.cli.experiment_runs import EXPERIMENTS
-from sordino.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, lab, word_pairs
-from sordino.experiments import runs as experiment_runs
-from sordino.experiments.lab import FILE, ExperimentError, Lab, Standing
-from sordino.experiments.outcome import PAPER, SMALL, Request
-from sordino.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.experiments.runs import Run as OneRun
-from sordino.experiments.runs import figures_of, noise_multiplier, play
-from sordino.experiments.selection import SEEDS, choose, tuned
-from sordino.experiments.setting import published
-from sordino.experiments.tables import Mean, Share, Table, accuracy, gathered
-from sordino.simulation.run import simulate_study
-from sordino.simulation.settings import SimulationSettings
+from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, lab, word_pairs
+from sordino.lab.experiments import runs as experiment_runs
+from sordino.lab.experiments.lab import FILE, ExperimentError, Lab, Standing
+from sordino.lab.experiments.outcome import PAPER, SMALL, Request
+from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.lab.experiments.runs import Run as OneRun
+from sordino.lab.experiments.runs import figures_of, noise_multiplier, play
+from sordino.lab.experiments.selection import SEEDS, choose, tuned
+from sordino.lab.experiments.setting import published
+from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
+from sordino.lab.simulation.run import simulate_study
+from sordino.lab.simulation.settings import SimulationSettings
 
 Run = Callable[..., tuple[int, str, str]]
 TINY = {"data": "fashion-mnist-subset", "participants": 30, "rounds": 2}
@@ -110,7 +110,7 @@ def test_rows_of_another_version_are_not_taken_for_this_ones(changed: str, monke
 
 def test_another_process_knows_a_run_by_the_same_name() -> None:
     """What is kept is looked for by the next process: no address of an object may be part of the name."""
-    code = "from sordino.experiments.runs import made_by; import json; print(json.dumps(made_by()))"
+    code = "from sordino.lab.experiments.runs import made_by; import json; print(json.dumps(made_by()))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == experiment_runs.made_by()
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from runtime.failure import ExitCode, Failure
 from secagg.parameters import RoundParameters
 from secagg.sharing import ADVERSARIES, Sharing
 from sordino import cli
 from sordino.cli.graph import graph_figures, graph_lines
-from sordino.exit_codes import ExitCode, Failure
 from wire.study import plan_study, round_parameters
 
 

@@ -14,14 +14,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-import client.configuration
-import server.configuration
+import client.host_file
+import server.study_file
+from authority.folder import open_folder
+from authority.new_study import StudyOptions, make_local_study
+from runtime.failure import Failure
+from runtime.key_files import read_key_file
 from secagg.roster import verify_roster
-from sordino.authority.folder import open_folder
-from sordino.exit_codes import Failure
-from sordino.local_study import StudyOptions, make_local_study
 from wire.enrolment import verify_card
-from wire.key_files import read_key_file
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -63,7 +63,7 @@ def test_a_loose_umask_leaves_no_folder_open(tmp_path: Path) -> None:
 
 
 def test_roster_is_signed_and_names_hosts(small_study: Path) -> None:
-    configuration = server.configuration.load(small_study)
+    configuration = server.study_file.load(small_study)
     roster = verify_roster((small_study / "roster.json").read_bytes(), configuration.read_authority_public_key())
     assert (roster.study, roster.version, len(roster)) == ("small", 1, 10)
     assert roster.largest_host() == 5
@@ -73,11 +73,11 @@ def test_roster_is_signed_and_names_hosts(small_study: Path) -> None:
 
 def test_hosts_cover_all_parts_once(small_study: Path) -> None:
     homes = sorted((small_study / "hosts").iterdir())
-    read = [client.configuration.load(home) for home in homes]
+    read = [client.host_file.load(home) for home in homes]
     assert sorted(entry.part for host in read for entry in host.participants) == list(range(10))
     assert {host.data.parts for host in read} == {10}
     assert {host.policy.max_epsilon for host in read} == {20.0}
-    study = server.configuration.load(small_study)
+    study = server.study_file.load(small_study)
     assert all(dict(host.task) == dict(study.task) for host in read)
     assert all(host.study.authority_public_key_bytes == study.read_authority_public_key() for host in read)
 
@@ -86,7 +86,7 @@ def test_a_hosts_folder_can_be_copied_away(small_study: Path, tmp_path: Path) ->
     elsewhere = tmp_path / "laptop"
     shutil.copytree(small_study / "hosts" / "host-02", elsewhere)
     shutil.rmtree(small_study)
-    assert len(client.configuration.load(elsewhere).participants) == 5
+    assert len(client.host_file.load(elsewhere).participants) == 5
 
 
 def test_certificate_names_and_key(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_certificate_names_and_key(tmp_path: Path) -> None:
     leaf.verify_directly_issued_by(ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(study / "coordinator/tls/server.pem", study / "coordinator/tls/server.key")
-    assert client.configuration.load(study / "hosts/host-01").coordinator.address == "clinic.example:8443"
+    assert client.host_file.load(study / "hosts/host-01").coordinator.address == "clinic.example:8443"
     keys = {path.read_bytes() for path in study.rglob("*.key")}
     assert len(keys) == 16  # ten identities, two of the authority, two of the coordinator, two clients
 
@@ -143,14 +143,14 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     said = " ".join(out.split())
     assert "Note: the coordinator is trusted to follow the protocol: it tells everybody the same, and" in said
     assert "accepts that (the hosts' files made here already do: curious_coordinator = true)" in said
-    configuration = server.configuration.load(tmp_path / "trial")
+    configuration = server.study_file.load(tmp_path / "trial")
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")
     host = tmp_path / "trial/hosts/host-01"
     assert "nobody signs who is in a sum" in (host / "host.toml").read_text()
     text = (tmp_path / "trial/study.toml").read_text()
     assert "# none in a curious study" in text
     assert "to change it, make a new folder\n# with `sordino init`." in text
-    assert client.configuration.load(host).settings().policy.curious_coordinator
+    assert client.host_file.load(host).settings().policy.curious_coordinator
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()
     for option, name in (("--adversary", "evil"), ("--graph", "star")):
@@ -171,9 +171,9 @@ def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
     assert "4 participants on 2 hosts, and 6 places for those who enrol" in text
     assert "sordino authority invite" in text
     assert "away from the coordinator's machine" in text
-    study = server.configuration.load(folder)
+    study = server.study_file.load(folder)
     assert (study.study.participants, study.coordinator.enrolment_listen) == (10, "127.0.0.1:8444")
-    host = client.configuration.load(folder / "hosts/host-01")
+    host = client.host_file.load(folder / "hosts/host-01")
     assert (host.coordinator.enrolment, host.data.parts) == ("localhost:8444", 10)
     authority = open_folder(folder / "authority")
     assert (authority.settings.coordinator, authority.settings.places) == ("localhost:8444", 10)
@@ -184,7 +184,7 @@ def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
     assert transcript.public_key().public_bytes_raw() == card.coordinator_public  # type: ignore[union-attr]
     # All that the coordinator reads lies outside the authority's folder.
     shutil.rmtree(folder / "authority")
-    assert server.configuration.load(folder).read_authority_public_key() == authority.keys.public
+    assert server.study_file.load(folder).read_authority_public_key() == authority.keys.public
 
 
 def test_a_study_of_nobody_yet(run: Run, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_study_of_nobody_yet(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
     assert (code, json.loads(out)["hosts"]) == (0, [])
     roster = verify_roster(
-        (folder / "roster.json").read_bytes(), server.configuration.load(folder).read_authority_public_key()
+        (folder / "roster.json").read_bytes(), server.study_file.load(folder).read_authority_public_key()
     )
     assert (roster.version, len(roster)) == (1, 0)
 
@@ -204,7 +204,7 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     code, out, _ = run("init", folder, *options)
     plan = json.loads(out)["plan"]
     assert (code, plan["clients"], plan["population"], plan["sampling"]) == (0, 20, 30, "lottery")
-    study = server.configuration.load(folder)
+    study = server.study_file.load(folder)
     privacy = study.privacy
     assert (study.study.participants, privacy.population, privacy.largest_roster) == (20, 30, 40)
     roster = verify_roster((folder / "roster.json").read_bytes(), study.read_authority_public_key())
@@ -309,7 +309,7 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     body = json.loads(out)
     assert (body["study"], body["authority"], body["hosts"]) == ("clinic", None, [])
     assert not (study / "authority").exists()
-    configuration = server.configuration.load(study)
+    configuration = server.study_file.load(study)
     assert configuration.coordinator.listen == "0.0.0.0:9443"
     assert configuration.coordinator.enrolment_listen == "0.0.0.0:9444"
     assert not configuration.coordinator.one_machine
@@ -341,7 +341,7 @@ def test_ledgers_that_other_studies_go_on_with(run: Run, tmp_path: Path, monkeyp
         code, _, told = run("init", study, *asked, "--ledgers", "spent")
         assert code == 0, told
         for host in ("host-01", "host-02"):
-            found = client.configuration.load(tmp_path / study / "hosts" / host).host.ledger
+            found = client.host_file.load(tmp_path / study / "hosts" / host).host.ledger
             assert found == tmp_path / "spent" / f"{host}.sqlite"
     code, _, told = run("init", "third", *asked, "--ledgers", "no/where")
     assert (code, f"--ledgers {tmp_path}/no/where: No such file or directory. Name a folder" in told) == (2, True)

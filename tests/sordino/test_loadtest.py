@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from authority.new_study import plan_for
+from runtime.failure import ExitCode, Failure
 from secagg.masking import word_dtype
 from secagg.parameters import choose_graph, complete_graph_threshold
-from sordino.exit_codes import ExitCode, Failure
-from sordino.loadtest import sweep
-from sordino.loadtest.bounds import broken_bounds
-from sordino.loadtest.display import LoadDisplay, final_lines, round_line, round_table
-from sordino.loadtest.figure import write_figures
-from sordino.loadtest.options import LoadOptions
-from sordino.loadtest.run import allow_open_files, ending, last_complaint
-from sordino.loadtest.schedule import (
+from sordino.lab.loadtest import sweep
+from sordino.lab.loadtest.bounds import broken_bounds
+from sordino.lab.loadtest.display import LoadDisplay, final_lines, round_line, round_table
+from sordino.lab.loadtest.figure import write_figures
+from sordino.lab.loadtest.options import LoadOptions
+from sordino.lab.loadtest.run import allow_open_files, ending, last_complaint
+from sordino.lab.loadtest.schedule import (
     PHASE_NAMES,
     dropped_count,
     drops_of,
@@ -32,10 +33,9 @@ from sordino.loadtest.schedule import (
     vector,
     words_of,
 )
-from sordino.loadtest.summary import BETWEEN, Outcomes, percentile, spread
-from sordino.loadtest.sweep import markdown
-from sordino.local_study import plan_for
-from sordino.progress import PHASES
+from sordino.lab.loadtest.summary import BETWEEN, Outcomes, percentile, spread
+from sordino.lab.loadtest.sweep import markdown
+from sordino.reporting.study_view import PHASES
 from wire.study import plan_figures
 
 Run = Callable[..., tuple[int, str, str]]

@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from authority.new_study import plan_for
 from mechanisms.encoder import Encoder
-from sordino.exit_codes import ExitCode, Failure
-from sordino.loadtest.availability import Availability, Presence, read_trace
-from sordino.loadtest.bounds import broken_bounds
-from sordino.loadtest.cheats import messages_of, upload_of
-from sordino.loadtest.display import final_lines
-from sordino.loadtest.disturbances import Recovery, due
-from sordino.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers
-from sordino.loadtest.noise import noise_in
-from sordino.loadtest.options import LoadOptions
-from sordino.loadtest.scenario import NAMES, fields_of, read_scenario
-from sordino.loadtest.summary import Outcomes
-from sordino.local_study import plan_for
-from sordino.progress import PHASES
+from runtime.failure import ExitCode, Failure
+from sordino.lab.loadtest.availability import Availability, Presence, read_trace
+from sordino.lab.loadtest.bounds import broken_bounds
+from sordino.lab.loadtest.cheats import messages_of, upload_of
+from sordino.lab.loadtest.display import final_lines
+from sordino.lab.loadtest.disturbances import Recovery, due
+from sordino.lab.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers
+from sordino.lab.loadtest.noise import noise_in
+from sordino.lab.loadtest.options import LoadOptions
+from sordino.lab.loadtest.scenario import NAMES, fields_of, read_scenario
+from sordino.lab.loadtest.summary import Outcomes
+from sordino.reporting.study_view import PHASES
 from tests.sordino.test_loadtest import OPTIONS, all_right, attempt_events, result_of
 from wire import coordinator_pb2 as pb
 
 Run = Callable[..., tuple[int, str, str]]
-SCENARIOS = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.toml"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "sordino" / "lab" / "loadtest" / "scenarios").glob("*.toml"))
 
 
 # ---------------------------------------------------------------------------------- who is hit

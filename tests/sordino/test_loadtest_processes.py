@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import server.journal
-from sordino.exit_codes import ExitCode
-from sordino.loadtest.display import LoadDisplay
-from sordino.loadtest.options import LoadOptions
-from sordino.loadtest.run import run_load_test
-from sordino.loadtest.schedule import drops_of
+from runtime.failure import ExitCode
+from sordino.lab.loadtest.display import LoadDisplay
+from sordino.lab.loadtest.options import LoadOptions
+from sordino.lab.loadtest.run import run_load_test
+from sordino.lab.loadtest.schedule import drops_of
 
 pytestmark = pytest.mark.slow
 
@@ -276,7 +276,7 @@ def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) ->
     behaviour = LoadOptions(clients=8, processes=2).behaviour()
     home = str(study / "hosts" / "host-01")
     ended = subprocess.run(
-        [sys.executable, "-m", "sordino.loadtest.client_process", home, behaviour, "--end-with", str(os.getpid())],
+        [sys.executable, "-m", "sordino.lab.loadtest.client_process", home, behaviour, "--end-with", str(os.getpid())],
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from sordino.loadtest.proxy import CALM, LEAST_TIMEOUT_S, TcpProxy, Weather
+from sordino.lab.loadtest.proxy import CALM, LEAST_TIMEOUT_S, TcpProxy, Weather
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 RUNNERS: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run, uvloop.run]

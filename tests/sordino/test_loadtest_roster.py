@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from client.shared_roster import SharedRoster
-from sordino.loadtest.client_process import LoadHost
-from sordino.loadtest.options import LoadOptions
+from sordino.lab.loadtest.client_process import LoadHost
+from sordino.lab.loadtest.options import LoadOptions
 
 
 class OneRoster:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import server.journal
-from sordino.exit_codes import ExitCode, Failure
-from sordino.loadtest import run
-from sordino.loadtest.client_process import Company
-from sordino.loadtest.display import LoadDisplay
-from sordino.loadtest.disturbances import storms_come, strike
-from sordino.loadtest.faults import Storm
-from sordino.loadtest.options import LoadOptions
-from sordino.loadtest.summary import Outcomes
+from runtime.failure import ExitCode, Failure
+from sordino.lab.loadtest import run
+from sordino.lab.loadtest.client_process import Company
+from sordino.lab.loadtest.display import LoadDisplay
+from sordino.lab.loadtest.disturbances import storms_come, strike
+from sordino.lab.loadtest.faults import Storm
+from sordino.lab.loadtest.options import LoadOptions
+from sordino.lab.loadtest.summary import Outcomes
 from tests.sordino.test_loadtest import OPTIONS, all_right, attempt_events
 
 THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))

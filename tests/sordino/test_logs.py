@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from sordino.json_lines import json_line
-from sordino.logs import _OthersLines, configure_logs
+from runtime.json_lines import json_line
+from runtime.logs import _OthersLines, configure_logs
 
 
 @pytest.fixture(autouse=True)

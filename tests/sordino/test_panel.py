@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sordino.panel import Display, StudyPanel, size_text
-from sordino.progress import StudyView
+from sordino.reporting.panel import Display, StudyPanel, size_text
+from sordino.reporting.study_view import StudyView
 
 Events = list[dict[str, Any]]
 

@@ -17,15 +17,15 @@ import structlog
 
 import client.enrolment
 from client.enrolment import EnrolmentRefused, ask, enrolment_channel, look
-from sordino.certificates import new_key, private_pem
+from client.joining.joining import JoinOptions, join_by_code
+from runtime.failure import ExitCode, Failure
+from runtime.logs import configure_logs
+from runtime.peer_text import LONGEST, peer_text, printable
 from sordino.cli import _tell
-from sordino.exit_codes import ExitCode, Failure
-from sordino.joining import JoinOptions, join_by_code
-from sordino.logs import configure_logs
 from tests.server.enrolment_port import Authority, port_in_thread
 from wire import coordinator_pb2 as pb
+from wire.certificates import new_key, private_pem
 from wire.enrolment import read_request
-from wire.peer_text import LONGEST, peer_text, printable
 
 EVIL = "\x1b[2K\rJoined clinic as laptop;\x9b8m\u202e " + "x" * 5000
 

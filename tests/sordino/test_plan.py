@@ -13,9 +13,9 @@ import pytest
 from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
 from sordino.cli.graph import graph_figures
-from sordino.plan_alternatives import BITS, alternatives
-from sordino.plan_bounds import exact_gaussian_multiplier, tighter_bounds
-from sordino.plan_figure import draw_plan
+from sordino.planning.alternatives import BITS, alternatives
+from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
+from sordino.planning.figure import draw_plan
 from wire.study import plan_study
 
 Run = Callable[..., tuple[int, str, str]]
@@ -364,7 +364,7 @@ def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
 
 
 def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sordino.plan_figure._STEPS", (0.5, 1.0))  # of nine
+    monkeypatch.setattr("sordino.planning.figure._STEPS", (0.5, 1.0))  # of nine
     file = tmp_path / "plan.svg"
     code, out, _ = run("plan", "--rounds", 1, "--no-alternatives", "--plot", file)
     assert code == 0
@@ -377,7 +377,7 @@ def test_the_plot_has_round_ticks_and_room_at_the_top(monkeypatch: pytest.Monkey
 
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: drawn.append(figure))
-    monkeypatch.setattr("sordino.plan_figure.error_curves", lambda chosen: dict.fromkeys(CURVES, CURVE))
+    monkeypatch.setattr("sordino.planning.figure.error_curves", lambda chosen: dict.fromkeys(CURVES, CURVE))
     chosen = {"clients": 100, "dim": 500, "bits": 16, "rounds": 1, "delta": 1e-5, "epsilon": 8.0, "target": "released"}
     draw_plan(chosen, tmp_path / "plan.png")
     (axes,) = drawn[0].axes

@@ -21,17 +21,17 @@ CRASH = "import os; os.abort()\n"
 # What a process has done when it holds its first key: the command for every verb, and the client after its exec.
 COMMAND = "import sordino.cli\nsordino.cli._invoke = lambda arguments: run() or 0\nsordino.cli.main()\n"
 CLIENT = (
-    "import client.participant_host, sordino.client_process, tempfile\n"
+    "import client.participant_host, client.process, tempfile\n"
     "from pathlib import Path\n"
-    "from client.configuration import load\n"
-    "from sordino.local_study import *\n"
+    "from client.host_file import load\n"
+    "from authority.new_study import *\n"
     "folder = Path(tempfile.mkdtemp(dir='.')) / 'study'\n"
     "make_local_study(folder, StudyOptions(participants=10, hosts=1, rounds=1))\n"
     "client.participant_host.join = lambda settings, service: run() or 0\n"
     "file = tempfile.TemporaryFile()\n"
     "file.write(b'00' + load(folder / 'hosts' / 'host-01').settings().to_json().encode())\n"
     "file.seek(0)\n"
-    "sordino.client_process.main(file.fileno())\n"
+    "client.process.main(file.fileno())\n"
 )
 
 

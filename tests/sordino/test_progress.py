@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from server.steps import REFUSALS
-from sordino.closing_lines import REFUSED_BY_POLICY, WhyStopped, closing_lines
-from sordino.guarantee import guarantee
-from sordino.progress import StudyView, log_lines
+from server.attempt.steps import REFUSALS
+from sordino.reporting.closing_lines import REFUSED_BY_POLICY, WhyStopped, closing_lines
+from sordino.reporting.study_view import StudyView, log_lines
 from wire import coordinator_pb2 as pb
+from wire.guarantee import guarantee
 
 Events = list[dict[str, Any]]
 

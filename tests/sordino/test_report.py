@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mechanisms.clip_rule import ClipRule
-from sordino.figures import _share_range, accuracy_figure, epsilon_figure
-from sordino.progress import StudyView
-from sordino.report import Extras, render
+from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
+from sordino.reporting.report import Extras, render
+from sordino.reporting.study_view import StudyView
 from wire.study import plan_study
 
 Events = list[dict[str, Any]]

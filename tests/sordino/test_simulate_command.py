@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from authority.new_study import StudyOptions, make_local_study
 from learning.server_optimizers import SERVER_OPTIMIZERS
+from runtime.failure import ExitCode
 from sordino.cli import init, simulate
 from sordino.cli.study_options import TRAINING
-from sordino.exit_codes import ExitCode
-from sordino.local_study import StudyOptions, make_local_study
-from sordino.simulation.progress import SimulationProgress, duration
+from sordino.lab.simulation.progress import SimulationProgress, duration
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("--participants", "60", "--rounds", "2", "--bits", "18")

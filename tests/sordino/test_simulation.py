@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from authority.new_study import StudyOptions, make_local_study, plan_for
 from learning.parameters import flatten, unflatten
 from learning.task import update_rng
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.clipping import clip_l2
 from secagg.errors import TooFewClients
 from secagg.messages import UNMASKING
-from server.configuration import load
+from server.study_file import load
 from sordino import SimulationSettings, simulate_study
-from sordino.local_study import StudyOptions, make_local_study, plan_for
-from sordino.simulation import rounds as rounds_module
-from sordino.simulation.cohorts import cohort_of, survivors_of
-from sordino.simulation.participants import load_data, shards_of
-from sordino.simulation.record import Record
-from sordino.simulation.rounds import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Rounds
-from sordino.simulation.run import configuration_of
-from sordino.simulation.secure_sum import SecureSum
-from sordino.simulation.settings import SimulationError, study_of
+from sordino.lab.simulation import rounds as rounds_module
+from sordino.lab.simulation.cohorts import cohort_of, survivors_of
+from sordino.lab.simulation.participants import load_data, shards_of
+from sordino.lab.simulation.record import Record
+from sordino.lab.simulation.rounds import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Rounds
+from sordino.lab.simulation.run import configuration_of
+from sordino.lab.simulation.secure_sum import SecureSum
+from sordino.lab.simulation.settings import SimulationError, study_of
 from wire.study import round_parameters
 
 STUDY = StudyOptions(name="small", participants=40, rounds=4, epsilon=8.0, bits=18, clip=1.0)
@@ -454,7 +454,7 @@ def test_a_killed_simulation_pays_for_what_its_file_showed(tmp_path: Path, monke
     file = tmp_path / "run.jsonl"
     settings = replace(changed(NOISY, rounds=8, max_dropout=0.45), drop=0.0)  # spends less than planned: there is room
     with monkeypatch.context() as patched:
-        patched.setattr("sordino.simulation.run._keep", lambda kept, saved: None)  # as by SIGKILL: nothing on the way
+        patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)  # as by SIGKILL
         for last in (1, 1, 3):  # 1 and 1 without a checkpoint; then 1, 2, the checkpoint of 2, and 3
             with pytest.raises(KeyboardInterrupt):
                 simulate_study(settings, output=file, checkpoint_every=2, on_row=stop_after(last))
@@ -477,7 +477,7 @@ def test_a_budget_that_a_kill_has_eaten_ends_a_simulation_early(
 ) -> None:
     file, settings = tmp_path / "run.jsonl", replace(NOISY, drop=0.0)
     with monkeypatch.context() as patched:
-        patched.setattr("sordino.simulation.run._keep", lambda kept, saved: None)
+        patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 simulate_study(settings, output=file, on_row=stop_after(3))

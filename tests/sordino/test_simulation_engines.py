@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from authority.new_study import StudyOptions
 from sordino import SimulationSettings, simulate_study
-from sordino.local_study import StudyOptions
-from sordino.simulation.run import SimulationResult
-from sordino.simulation.settings import SimulationError
+from sordino.lab.simulation.run import SimulationResult
+from sordino.lab.simulation.settings import SimulationError
 
 # Five shards, of participants that are trained one after the other.
 QUIET = SimulationSettings(
@@ -73,8 +73,8 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 SIMULATION = "simulate_study(replace(own.QUIET, workers=2), on_row=lambda row: kill())"
 EXPERIMENT = """
-from sordino.experiments.lab import Lab
-from sordino.experiments.runs import Run
+from sordino.lab.experiments.lab import Lab
+from sordino.lab.experiments.runs import Run
 runs = [Run({}, replace(own.QUIET, seed=seed)) for seed in (1, 2)]
 Lab(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
 """

@@ -16,12 +16,12 @@ from rich.console import Console
 
 from learning.task import make_task
 from learning.tasks.statistic import Estimate
-from sordino.closing_lines import closing_lines, finding_lines
-from sordino.exit_codes import Failure
-from sordino.panel import StudyPanel
-from sordino.progress import StudyView, log_lines
-from sordino.report import Extras, render
-from sordino.statistic_text import about, figure_of, headline, in_words, table_rows, title
+from runtime.failure import Failure
+from sordino.reporting.closing_lines import closing_lines, finding_lines
+from sordino.reporting.panel import StudyPanel
+from sordino.reporting.report import Extras, render
+from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
+from sordino.reporting.study_view import StudyView, log_lines
 
 Events = list[dict[str, Any]]
 NOTE = {"participants": 80, "rounds": 3, "note": "Each counts once."}
@@ -249,7 +249,7 @@ def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
 def test_what_she_is_shown_before_she_joins() -> None:
     from types import SimpleNamespace
 
-    from sordino.join_text import _task
+    from client.joining.text import _task
 
     plan: Any = SimpleNamespace(dim=12, clip=1.0)
 
@@ -273,8 +273,8 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     """Blanks would be folded away from a terminal's line, and a long list must end where it ends."""
     from types import SimpleNamespace
 
-    from sordino.join_text import _task
-    from sordino.joining import JoinOptions, _check_task
+    from client.joining.joining import JoinOptions, _check_task
+    from client.joining.text import _task
 
     columns = ",".join(str(column) for column in range(0, 800, 2))
     document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7})

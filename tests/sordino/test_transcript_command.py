@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from runtime.failure import ExitCode
 from sordino.cli import main
-from sordino.exit_codes import ExitCode
 from tests.wire.rounds_on_record import AUTHORITY_KEY, drawn, play, signed, study_of, whole
 from wire.enrolment import fingerprint, show_fingerprint
-from wire.transcript import read_transcript
+from wire.records.transcript import read_transcript
 
 
 def command(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

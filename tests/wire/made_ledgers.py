@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wire.ledger import COORDINATOR, About, Ledger
-from wire.ledger_rows import CHARGE, LedgerEntry
+from wire.records.ledger import COORDINATOR, About, Ledger
+from wire.records.ledger_rows import CHARGE, LedgerEntry
 
 STUDY, OTHER = "aa" * 32, "bb" * 32
 ABOUT = About(COORDINATOR, "seven", STUDY)

@@ -23,10 +23,10 @@ from secagg.roster import Roster, RosterEntry, sign_roster
 from secagg.unmasking import Completed, Unmasking
 from tests.secagg.attempts_in_memory import authority, identities, keyed_source, vector_of
 from wire.enrolment import Card, sign_card
-from wire.ledger import Row, row_hash
-from wire.ledger_rows import LedgerEntry, make_entry
+from wire.records.ledger import Row, row_hash
+from wire.records.ledger_rows import LedgerEntry, make_entry
+from wire.records.transcript import Transcript, sign_transcript, transcript_of, write_transcript
 from wire.study import StudyDocument, plan_study, round_parameters
-from wire.transcript import Transcript, sign_transcript, transcript_of, write_transcript
 
 STUDY = "on-record"
 MOST = 20  # identities there are

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from wire.durable import DurableStore, StorageError, replace_durably
+from runtime.durable import DurableStore, StorageError, replace_durably
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL);"
 APPLICATION = 0x536F7254

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client.enrolment import EnrolmentRefused, _read_certificate, check_certificate
 from secagg.keys import IdentityKey
-from sordino.certificates import CertificateError, read_client
 from wire.authority_statements import Card, InvalidCard
+from wire.certificates import CertificateError, read_client
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
 from wire.foreign_x509 import UNREADABLE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wire.key_files import LARGEST_BYTES, KeyFileError, read_key_file, write_key_file
+from runtime.key_files import LARGEST_BYTES, KeyFileError, read_key_file, write_key_file
 
 SECRET = b"-----BEGIN PRIVATE KEY-----\nvery secret\n"
 Damage = Callable[[Path], Path | None]  # returns the path to read where it isn't the key itself

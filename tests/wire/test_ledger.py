@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import wire.ledger
+import wire.records.ledger
+from runtime.durable import StorageError
 from tests.wire.made_ledgers import OTHER, ROWS, STUDY, entry, fill, hers, open_
-from wire.durable import StorageError
-from wire.ledger import (
+from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,
     About,
@@ -34,7 +34,7 @@ from wire.ledger import (
     read_ledger,
     row_hash,
 )
-from wire.ledger_rows import InvalidRow, LedgerEntry
+from wire.records.ledger_rows import InvalidRow, LedgerEntry
 
 
 @pytest.fixture
@@ -483,7 +483,7 @@ def test_opened_twice(path: Path) -> None:
 @pytest.mark.parametrize(("call", "rows"), [(1, ROWS), (2, ROWS + 1)])
 def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, call: int, rows: int) -> None:
     """Before the row is written, or after it and before the file beside it says so: the ledger opens again."""
-    honest, calls = wire.ledger._write_head_file, [0]
+    honest, calls = wire.records.ledger._write_head_file, [0]
 
     def dies(*arguments: Any) -> None:
         calls[0] += 1
@@ -495,7 +495,7 @@ def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, c
 
     ledger = open_(path)
     with monkeypatch.context() as patch:
-        patch.setattr(wire.ledger, "_write_head_file", dies)
+        patch.setattr(wire.records.ledger, "_write_head_file", dies)
         first = ledger.append(entry(ROWS + 1))
         if rows == ROWS:
             with pytest.raises(LedgerError, match="the end"):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.ledger import PARTICIPANT, About, Ledger, read_ledger
-from wire.ledger_pace import DAY_S, Pace
-from wire.ledger_rows import CHARGE, EXACT, LedgerEntry
-from wire.ledger_totals import Totals
+from wire.records.ledger import PARTICIPANT, About, Ledger, read_ledger
+from wire.records.ledger_pace import DAY_S, Pace
+from wire.records.ledger_rows import CHARGE, EXACT, LedgerEntry
+from wire.records.ledger_totals import Totals
 
 NOON = 1_800_000_000.0
 STUDY, OTHER = "ab" * 32, "cd" * 32

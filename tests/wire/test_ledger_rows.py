@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.wire.made_ledgers import OTHER, STUDY, entry, hers
-from wire.ledger import About
-from wire.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, epsilon
-from wire.ledger_totals import Spent, Totals
+from wire.records.ledger import About
+from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED, InvalidRow, LedgerEntry, epsilon
+from wire.records.ledger_totals import Spent, Totals
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,7 @@ from tests.wire.rounds_on_record import (
     whole,
 )
 from wire.enrolment import fingerprint
-from wire.study import StudyDocument
-from wire.transcript import (
+from wire.records.transcript import (
     ADVERTISEMENTS,
     AUTHORITY,
     CHARGE,
@@ -62,10 +61,11 @@ from wire.transcript import (
     stated_parameters,
     write_transcript,
 )
-from wire.transcript import (
+from wire.records.transcript import (
     STUDY as STUDY_CHECK,
 )
-from wire.transcript_checks import verify_transcript
+from wire.records.transcript_checks import verify_transcript
+from wire.study import StudyDocument
 
 Change = Callable[[Transcript, Finished], Transcript]
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,8 @@ from tests.wire.rounds_on_record import (
     study_of,
     whole,
 )
-from wire.transcript import CHAIN, InvalidTranscript, Transcript, read_transcript, write_transcript
-from wire.transcript_checks import Chain, verify_transcript
+from wire.records.transcript import CHAIN, InvalidTranscript, Transcript, read_transcript, write_transcript
+from wire.records.transcript_checks import Chain, verify_transcript
 
 
 @cache

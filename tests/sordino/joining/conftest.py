@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import sordino.joining
+import client.joining.joining
 from tests.server.enrolment_port import Authority, port_in_thread
 from tests.sordino.joining.joining_at_a_port import Joining
 
@@ -19,8 +19,8 @@ def authority() -> Authority:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sordino.joining, "FIRST_POLL_S", 0.02)
-    monkeypatch.setattr(sordino.joining, "POLL_GROWTH", 1.0)
+    monkeypatch.setattr(client.joining.joining, "FIRST_POLL_S", 0.02)
+    monkeypatch.setattr(client.joining.joining, "POLL_GROWTH", 1.0)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 

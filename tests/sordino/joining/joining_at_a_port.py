@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
-from sordino.exit_codes import ExitCode, Failure
-from sordino.joining import JoinOptions, join_by_code
+from client.joining.joining import JoinOptions, join_by_code
+from runtime.failure import ExitCode, Failure
+from runtime.key_files import KeyFileError
 from tests.server.enrolment_port import Authority
-from wire.key_files import KeyFileError
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 

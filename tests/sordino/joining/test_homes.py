@@ -15,23 +15,23 @@ from typing import Any
 
 import pytest
 
-import sordino.client_process
-import sordino.joined_home
-import sordino.joining_homes as homes_module
-from client.configuration import load
+import client.joining.home
+import client.joining.homes as homes_module
+import client.process
+from authority.desk import Desk
+from authority.folder import AuthorityKeys, AuthorityTable, write_folder
+from authority.invitations import revoke
+from authority.roster import begin
+from authority.store import admitted, locked
 from client.enrolment import EnrolmentRefused
+from client.host_file import load
+from client.joining.home import BY_PLACE, JoinedHome, open_home
+from client.joining.homes import take_home
+from client.joining.joining import finish_joining
+from client.joining.places import get_place
 from client.settings import HostSettings
-from sordino.authority.desk import Desk
-from sordino.authority.folder import AuthorityKeys, AuthorityTable, write_folder
-from sordino.authority.invitations import revoke
-from sordino.authority.roster import begin
-from sordino.authority.store import admitted, locked
+from runtime.failure import Failure
 from sordino.cli import main
-from sordino.exit_codes import Failure
-from sordino.joined_home import BY_PLACE, JoinedHome, open_home
-from sordino.joining import finish_joining
-from sordino.joining_homes import take_home
-from sordino.joining_places import get_place
 from tests.server.enrolment_port import STUDY, Authority
 from tests.sordino.joining.joining_at_a_port import Joining
 
@@ -196,7 +196,7 @@ def test_a_service_takes_its_place_at_the_desk_and_goes_on(
         assert service
         became.append(settings)
 
-    monkeypatch.setattr(sordino.client_process, "become", become)
+    monkeypatch.setattr(client.process, "become", become)
     joining = containers.joining
     asks = [joining.where.address, "--service", "--yes", "--home", str(joining.home), "--desk", str(containers.desk)]
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_nobody_shares_a_home(tmp_path: Path, held: list[int]) -> None:
 
 def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held: list[int]) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from sordino.joining_homes import take_home\n"
+        "import os, sys; from pathlib import Path; from client.joining.homes import take_home\n"
         "take_home(Path(sys.argv[1]), address=None, authority=bool, desk=None, begin=True, say=print)\n"
         "os.execv(sys.executable, [sys.executable, '-S', '-c', 'print(1, flush=True); import time; time.sleep(60)'])"
     )
@@ -275,9 +275,9 @@ def test_a_part_that_was_chosen_is_not_given_by_place(joining: Joining) -> None:
 
 def test_her_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the answer can't be kept, the same command goes on, to the same part."""
-    import wire.durable
+    import runtime.durable
 
-    real, writes = wire.durable.replace_durably, 0
+    real, writes = runtime.durable.replace_durably, 0
     for fails in range(3):
 
         def full(path: Path, data: bytes, **more: Any) -> None:
@@ -287,11 +287,11 @@ def test_her_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
                 raise OSError(28, "No space left on device")
             real(path, data, **more)
 
-        monkeypatch.setattr(wire.durable, "replace_durably", full)
+        monkeypatch.setattr(runtime.durable, "replace_durably", full)
         writes = 0
         with pytest.raises(Failure, match="run the same command again"):
             joining.join(part=BY_PLACE)
-        monkeypatch.setattr(wire.durable, "replace_durably", real)
+        monkeypatch.setattr(runtime.durable, "replace_durably", real)
         home = open_home(joining.home)
         assert home is not None
         assert home.by_place
@@ -304,7 +304,7 @@ def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest
     async def interrupt(home: JoinedHome, say: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sordino.joining, "_wait", interrupt)
+    monkeypatch.setattr(client.joining.joining, "_wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         unsigned.join(part=BY_PLACE)
     home = open_home(unsigned.home)

@@ -15,27 +15,27 @@ from typing import Any
 import pytest
 
 import client.enrolment
-import sordino.joined_home
-import sordino.joining
-import sordino.joining_data
+import client.joining.data
+import client.joining.home
+import client.joining.joining
 from client.certificate import load_certificate
-from client.configuration import load
 from client.enrolment import EnrolmentUnavailable, Look
+from client.host_file import load
+from client.joining.home import DataChoice
+from client.joining.joining import JoinOptions, join_by_code
+from client.joining.policy import check_accepts
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable
 from learning.datasets import DatasetError
-from sordino.exit_codes import ExitCode, Failure
-from sordino.joined_home import DataChoice
-from sordino.joining import JoinOptions, join_by_code
-from sordino.joining_policy import check_accepts
-from sordino.processes import free_port
+from runtime.failure import ExitCode, Failure
+from runtime.processes import free_port
 from tests.server.enrolment_port import STUDY, Authority, document, port_in_thread
 from tests.sordino.joining.joining_at_a_port import LOOSE, Joining
 from wire.enrolment import JoinCode, read_request, write_package
-from wire.ledger import head_file
-from wire.ledger_rows import make_entry
+from wire.records.ledger import head_file
+from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument, coding, plan_study
 
 # ---------------------------------------------------------------- it works
@@ -62,7 +62,7 @@ def test_her_file_is_tried_once_she_agreed(unsigned: Joining, monkeypatch: pytes
         tried.append(more)
         raise Failure(ExitCode.INPUT, "the task can't use the examples")
 
-    monkeypatch.setattr("sordino.data_checks.check_task_takes", check)
+    monkeypatch.setattr("learning.data_checks.check_task_takes", check)
     Path("mine.csv").write_text("a,b\n1,2\n")
     assert "add --yes if you agree" in unsigned.refused(data=Path("mine.csv"), agreed=False)
     assert tried == []
@@ -161,14 +161,14 @@ def test_what_her_first_row_says_never_decides(task: str, options: dict[str, Any
     chosen = JoinOptions(address="localhost:1", code="", home=None, data=file)
     for row in rows:
         file.write_text(f"age,label\n{row}\n")
-        held = sordino.joining_data.read_own_file(chosen, file, seen)
-        sordino.joining_data.unread(file, held, seen)
-        sordino.joining_data.try_own(str(file), held, seen)
+        held = client.joining.data.read_own_file(chosen, file, seen)
+        client.joining.data.unread(file, held, seen)
+        client.joining.data.try_own(str(file), held, seen)
         file.write_text(f"size,class\n{row}\n")  # the form does
-        other = sordino.joining_data.read_own_file(chosen, file, seen)
-        assert sordino.joining_data.unread(file, other, seen) == [] or task == "softmax-regression"
+        other = client.joining.data.read_own_file(chosen, file, seen)
+        assert client.joining.data.unread(file, other, seen) == [] or task == "softmax-regression"
         with pytest.raises(Failure, match="can't use the examples of mine"):
-            sordino.joining_data.try_own(str(file), other, seen)
+            client.joining.data.try_own(str(file), other, seen)
 
 
 def test_a_folder_that_is_complete(joining: Joining) -> None:
@@ -368,7 +368,7 @@ def test_clocks(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def at(offset_s: float) -> None:
         clock = SimpleNamespace(time=lambda: time.time() + offset_s, monotonic=time.monotonic)
-        for module in (client.enrolment, sordino.joining):
+        for module in (client.enrolment, client.joining.joining):
             monkeypatch.setattr(module, "time", clock)
 
     code = unsigned.authority.code(valid_s=300 * 86_400.0).to_text()
@@ -385,8 +385,8 @@ def test_clocks(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_there_or_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sordino.joining, "LISTENS_S", 0.1)
-    monkeypatch.setattr(sordino.joining, "LISTENS_POLL_S", 0.05)
+    monkeypatch.setattr(client.joining.joining, "LISTENS_S", 0.1)
+    monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.05)
     with pytest.raises(EnrolmentUnavailable, match="nobody listens there; check the address"):
         unsigned.join(address=f"localhost:{free_port()}")
     with pytest.raises(EnrolmentUnavailable, match="can't be reached"):
@@ -416,7 +416,7 @@ def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatc
         return await look(address, fingerprint)
 
     monkeypatch.setattr(client.enrolment, "look", later)
-    monkeypatch.setattr(sordino.joining, "LISTENS_POLL_S", 0.01)
+    monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.01)
     said: list[str] = []
     options = unsigned.options(agreed=False)
     with pytest.raises(Failure, match="nobody can be asked here"):
@@ -440,7 +440,7 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
 
 
 def test_what_a_lottery_means_for_her(authority: Authority) -> None:
-    from sordino.join_text import describe_study
+    from client.joining.text import describe_study
     from wire.enrolment import verify_card
 
     drawn = document(sampling="lottery", population=9, largest_roster=9)
@@ -466,8 +466,8 @@ def test_what_a_lottery_means_for_her(authority: Authority) -> None:
 @pytest.mark.parametrize("adversary", ["malicious", "curious"])
 def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authority, adversary: str) -> None:
     """And what she agrees to is her policy: the naive one would refuse what she was just shown."""
-    from sordino.join_text import describe_study
-    from sordino.joining_policy import accepted_plan
+    from client.joining.policy import accepted_plan
+    from client.joining.text import describe_study
     from wire.enrolment import verify_card
 
     study = document(clients=70, min_survivors=66, adversarial=0.03, max_dropout=0.01, adversary=adversary)

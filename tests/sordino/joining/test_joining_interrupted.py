@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-import sordino.joined_home
-import sordino.joining
-import sordino.joining_data
-import wire.durable
-from client.configuration import load
+import client.joining.data
+import client.joining.home
+import client.joining.joining
+import runtime.durable
+from client.host_file import load
+from client.joining.joining import finish_joining
 from client.keystore import load_identity
-from sordino.exit_codes import Failure
-from sordino.joining import finish_joining
+from runtime.failure import Failure
+from runtime.settings_file import ConfigurationError
 from tests.server.enrolment_port import STUDY, Authority, identity
 from tests.sordino.joining.joining_at_a_port import LOOSE, Joining
 from wire.enrolment import read_request, verify_answer, write_package
-from wire.settings_file import ConfigurationError
 
 # ---------------------------------------------------------------- interrupted
 
@@ -34,7 +34,7 @@ def interrupt(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, **changes: Any
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sordino.joining.asyncio, "sleep", ctrl_c)
+        patch.setattr(client.joining.joining.asyncio, "sleep", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             unsigned.join(**changes)
     [data] = unsigned.requests()
@@ -101,10 +101,10 @@ def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.Mo
 def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two files the old policy counts, whole."""
     interrupt(unsigned, monkeypatch)
-    home = sordino.joined_home.open_home(unsigned.home)
+    home = client.joining.home.open_home(unsigned.home)
     assert home is not None
     old = (unsigned.home / "host.toml").read_bytes()
-    honest, done = wire.durable.replace_durably, []
+    honest, done = runtime.durable.replace_durably, []
 
     def full(path: Path, data: bytes, **changes: Any) -> None:
         if done:
@@ -113,7 +113,7 @@ def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch:
         honest(path, data, **changes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(wire.durable, "replace_durably", full)
+        patch.setattr(runtime.durable, "replace_durably", full)
         with pytest.raises(Failure, match="the policy isn't kept"):
             home.keep_policy(LOOSE.encode())
     assert [path.name for path in done] == ["policy.toml"]
@@ -153,7 +153,7 @@ def test_interrupted_before_the_request_leaves(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sordino.joined_home.tempfile if step == "mkdtemp" else os, step, crash)
+        patch.setattr(client.joining.home.tempfile if step == "mkdtemp" else os, step, crash)
         with pytest.raises(KeyboardInterrupt):
             unsigned.join()
     assert list(unsigned.work.iterdir()) == []
@@ -196,9 +196,9 @@ def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytes
 
 def test_two_processes_on_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(unsigned, monkeypatch)
-    home = sordino.joined_home.open_home(unsigned.home)
+    home = client.joining.home.open_home(unsigned.home)
     assert home is not None
-    with sordino.joined_home.only_process(home), pytest.raises(Failure, match="in use by another process"):
+    with client.joining.home.only_process(home), pytest.raises(Failure, match="in use by another process"):
         finish_joining(unsigned.home, unsigned.said.append)
 
 

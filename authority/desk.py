@@ -1,0 +1,299 @@
+"""The desk of an authority that runs: a Unix socket at which whoever can open it gets a join code of her own.
+
+For participants on the authority's own machine, such as containers that share a volume with it: no code lies in a file,
+and a coordinator that doesn't see the socket can't get one. Each code is good for one identity and for a short time.
+But a code that is handed over by hand lets in one; whoever can open the socket can take as many places as the desk has.
+
+    she:  {"want": "code"}                                the desk:  {"code": ..., "study": ..., "coordinator": ...}
+          {"kept": true}                                             her folder is written; else the code is taken back
+    she:  {"want": "state", "identity": H, "nonce": H}    the desk:  {"state": "member", "signature": H}
+
+One line of JSON each, H in hexadecimal; {"refused": REASON} in the place of any answer. A state is signed: whoever put
+a socket of her own in the desk's place could else have participants begin anew, with new ledgers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from authority.folder import AuthorityError, AuthorityFolder
+from authority.invitations import invite, open_places, places_of_desk
+from authority.store import locked
+from runtime.durable import StorageError
+from secagg.keys import RandomBytes
+from wire.authority_statements import standing_statement
+from wire.join_code import JoinCode
+
+VALID_S: Final = 600.0
+"""How long a code of the desk is good: until the authority has seen the request, which takes a second."""
+BETWEEN_CODES_S: Final = 0.2
+"""After each question for a code, answered with one or not: each takes the lock under which requests are judged."""
+STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE = 20.0, 40
+"""Questions that are answered, of all visitors together: each one takes that lock too."""
+BETWEEN_VISITORS_S: Final = 0.005
+BUSY_S: Final = 20.0
+"""For so long after a code was handed out a request with it is likely."""
+ASKS_S, KEEPS_S = 5.0, VALID_S
+"""How long the desk waits for her question, and for her folder."""
+MOST_VISITORS: Final = 256
+_LONGEST_LINE: Final = 1024
+_LONGEST_PATH: Final = 107  # of a Unix socket's name, in bytes
+
+
+class Desk:
+    """Answers until it is closed; each visitor in a thread of her own, so that a slow one holds nobody up."""
+
+    def __init__(
+        self,
+        folder: AuthorityFolder,
+        path: Path,
+        tell: Callable[[dict[str, Any]], None],
+        *,
+        places: int | None = None,
+        clock: Callable[[], float] = time.time,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        """Listen at once.
+
+        Args:
+            path: of the socket; one that nobody listens at any more is replaced.
+            tell: is called, by any thread, with what happened: ``handed_out`` and ``taken_back`` with a code's id,
+                ``refused`` with a reason. Never with a code.
+            places: most members that may have come through the desk, with its open codes; None: as many as there are.
+
+        Raises:
+            AuthorityError: the number of places isn't limited, or the socket can't be made.
+        """
+        if not folder.settings.places:
+            raise AuthorityError(
+                f"--desk gives a place to everybody who can open its socket, so their number must be limited: set "
+                f"places in {folder.path / 'authority.toml'}"
+            )
+        self._folder, self._path, self._tell = folder, path, tell
+        self._places, self._clock, self._random_bytes = places, clock, random_bytes
+        self._asking, self._answers_left = threading.Lock(), float(MOST_STANDINGS_AT_ONCE)
+        self._counted_at = time.monotonic()
+        self._handing_out, self._last = threading.Lock(), -BUSY_S
+        self._visitors = threading.BoundedSemaphore(MOST_VISITORS)
+        self._closed, self._refused = threading.Event(), ""
+        self._listener = _listen(path)
+        self._made = path.stat().st_ino
+        self._thread = threading.Thread(target=self._receive, name="desk", daemon=True)
+        self._thread.start()
+
+    def busy(self) -> bool:
+        """Whether a code was handed out lately."""
+        return time.monotonic() - self._last < BUSY_S
+
+    def close(self) -> None:
+        """No further visitors; the socket is removed. Codes that are out stay good."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever accepts
+        self._listener.close()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._made:
+                self._path.unlink()
+
+    def _receive(self) -> None:
+        while not self._closed.is_set():
+            try:
+                visitor, _ = self._listener.accept()
+            except OSError:
+                if not self._closed.wait(0.1):  # too many open files, or the like: it passes
+                    continue
+                return
+            if not self._visitors.acquire(timeout=ASKS_S):
+                visitor.close()
+                continue
+            try:
+                threading.Thread(target=self._attend, args=(visitor,), name="desk visitor", daemon=True).start()
+            except RuntimeError:  # no more threads, which passes; without this one nobody would be let in again
+                visitor.close()
+                self._visitors.release()
+                self._closed.wait(0.1)
+            self._closed.wait(BETWEEN_VISITORS_S)
+
+    def _attend(self, visitor: socket.socket) -> None:
+        try:
+            with visitor:
+                visitor.settimeout(ASKS_S)
+                asked = _read_line(visitor)
+                if asked.get("want") == "state":
+                    _write_line(visitor, self._standing(asked))
+                elif asked == {"want": "code"}:
+                    self._give_code(visitor)
+                else:
+                    _write_line(visitor, {"refused": "the desk doesn't know this question"})
+        except (OSError, ValueError):
+            pass  # she has gone, or isn't one of ours
+        finally:
+            self._visitors.release()
+
+    def _standing(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Whether an identity is a member, was revoked, or is unknown here, signed.
+
+        Raises:
+            ValueError: the identity or the nonce is none.
+        """
+        identity, nonce = bytes.fromhex(str(asked.get("identity"))), bytes.fromhex(str(asked.get("nonce")))
+        keys, study = self._folder.keys, self._folder.settings.study
+        standing_statement(study, identity, "unknown", nonce)
+        if not self._may_ask():
+            return {"refused": "busy"}
+        try:
+            with locked(self._folder.state) as store:
+                member = store.member(identity)
+        except (AuthorityError, StorageError) as error:
+            return {"refused": str(error)}
+        standing = "unknown" if member is None else "member" if member.revoked is None else "revoked"
+        signature = keys.signing.sign(standing_statement(study, identity, standing, nonce))
+        return {"state": standing, "signature": signature.hex()}
+
+    def _may_ask(self) -> bool:
+        with self._asking:
+            now = time.monotonic()
+            rested = (now - self._counted_at) * STANDINGS_A_SECOND
+            self._answers_left, self._counted_at = min(MOST_STANDINGS_AT_ONCE, self._answers_left + rested), now
+            if self._answers_left < 1:
+                return False
+            self._answers_left -= 1
+            return True
+
+    def _give_code(self, visitor: socket.socket) -> None:
+        with self._handing_out:
+            try:
+                code = self._make_code()
+            except (AuthorityError, StorageError) as error:
+                if str(error) != self._refused:
+                    self._tell({"refused": str(error)})
+                self._refused = str(error)
+                _write_line(visitor, {"refused": str(error)})
+                self._closed.wait(BETWEEN_CODES_S)
+                return
+            self._refused, self._last = "", time.monotonic()
+            self._tell({"handed_out": code.code_id.hex()})
+            self._closed.wait(BETWEEN_CODES_S)
+        kept = False
+        try:
+            settings = self._folder.settings
+            answer = {"code": code.to_text(), "study": settings.study, "coordinator": settings.coordinator}
+            _write_line(visitor, answer)
+            visitor.settimeout(KEEPS_S)
+            kept = _read_line(visitor) == {"kept": True}
+        finally:
+            if not kept and not self._closed.is_set():
+                self._take_back(code)
+
+    def _make_code(self) -> JoinCode:
+        folder, now = self._folder, self._clock()
+        with locked(folder.state) as store:
+            if open_places(folder, store, now) < 1:
+                raise AuthorityError(f"all {folder.settings.places} places are taken")
+            if self._places is not None and places_of_desk(store, now) >= self._places:
+                raise AuthorityError(f"all {self._places} places of the desk are taken")
+            return invite(
+                folder, store, name="", valid_s=VALID_S, now=now, random_bytes=self._random_bytes, from_desk=True
+            )
+
+    def _take_back(self, code: JoinCode) -> None:
+        """Nothing can have been asked for with it: the place is free for the next one, whose making forgets it."""
+        withdrawn = (
+            "UPDATE invitations SET withdrawn = ? WHERE code_id = ? AND identity IS NULL",
+            (self._clock(), code.code_id),
+        )
+        try:
+            with locked(self._folder.state) as store:
+                store.write(withdrawn)
+        except (AuthorityError, StorageError):
+            return  # it expires
+        self._tell({"taken_back": code.code_id.hex()})
+
+
+@contextlib.contextmanager
+def open_desk(
+    folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
+) -> Iterator[Desk | None]:
+    """A desk while an authority runs, or none where no path is named.
+
+    Raises:
+        AuthorityError: as `Desk`.
+    """
+    if path is None:
+        yield None
+        return
+    desk = Desk(folder, path, tell, places=places)
+    try:
+        yield desk
+    finally:
+        desk.close()
+
+
+def _listen(path: Path) -> socket.socket:
+    """A socket for its owner and group; it has its mode before it has its name."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    if len(os.fsencode(made)) > _LONGEST_PATH:
+        raise AuthorityError(f"--desk {path}: the name is too long for a socket; name a shorter one")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _check_free(path)
+        with contextlib.suppress(FileNotFoundError):
+            made.unlink()
+        listener.bind(str(made))
+        made.chmod(0o660)
+        listener.listen(MOST_VISITORS)
+        os.replace(made, path)
+    except BaseException as error:
+        listener.close()
+        with contextlib.suppress(OSError):
+            made.unlink()
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            raise AuthorityError(f"--desk {path}: no socket can be made there ({reason})") from error
+        raise
+    return listener
+
+
+def _check_free(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise AuthorityError(f"--desk {path} is there already and is no socket: name another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(ConnectionRefusedError):
+        probe.settimeout(1.0)
+        probe.connect(str(path))
+        raise AuthorityError(f"--desk {path}: another process listens there; stop that one, or name another path")
+
+
+def _read_line(visitor: socket.socket) -> dict[str, Any]:
+    """Raises OSError or ValueError: no such line came in time."""
+    ends, data = time.monotonic() + (visitor.gettimeout() or 0), b""
+    while not data.endswith(b"\n"):
+        visitor.settimeout(max(ends - time.monotonic(), 0.01))
+        part = visitor.recv(_LONGEST_LINE)
+        if not part or len(data) + len(part) > _LONGEST_LINE:
+            raise ValueError("no line")
+        data += part
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("no line") from error
+    if type(found) is not dict:
+        raise ValueError("no object")
+    return found
+
+
+def _write_line(visitor: socket.socket, fields: dict[str, Any]) -> None:
+    visitor.sendall(json.dumps(fields).encode() + b"\n")

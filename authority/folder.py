@@ -1,0 +1,243 @@
+"""An authority's folder: its keys, its settings, and what is made at its beginning.
+
+    authority.key, authority.pub   Ed25519: signs rosters, cards and answers
+    tls-ca.key, tls-ca.pem         P-256: signs TLS certificates
+    authority.toml                 the study, the coordinator's port for enrolment, numbers
+    state.sqlite                   invitations, requests, members, signed versions (`authority.store`)
+
+Both private keys are nowhere else. What the coordinator needs is public, but for its own two keys.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import Field, field_validator
+
+from learning.task_names import check_task_name
+from runtime.key_files import KeyFileError, read_key_file, write_key_file
+from runtime.settings_file import Settings, Table, read_settings, split_address
+from secagg.lottery import MOST_DRAWS
+from secagg.roster import LARGEST_ROSTER
+from wire.certificates import CLIENT_DAYS, CertificateAuthority, CertificateError, new_key, private_pem
+from wire.enrolment import Card, fingerprint, sign_card
+from wire.foreign_x509 import UNREADABLE
+
+AUTHORITY_FILE: Final = "authority.toml"
+KEY_FILE, PUBLIC_FILE = "authority.key", "authority.pub"
+TLS_KEY_FILE, TLS_FILE = "tls-ca.key", "tls-ca.pem"
+STATE_FILE: Final = "state.sqlite"
+LONGEST_CLIENT_DAYS: Final = 825
+_HINT = "Name an authority's folder; `sordino authority init DIR --study NAME` makes one."
+_STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class AuthorityError(ValueError):
+    """The authority can't do what was asked; one sentence that names what to change, and never a secret."""
+
+
+class AuthorityTable(Table):
+    """[authority]: what it decides for, and how."""
+
+    study: str = Field(pattern=rf"^{_STUDY.pattern}$")
+    coordinator: str = ""
+    """HOST:PORT of the coordinator's port for enrolment; empty: everything is carried by hand."""
+    draws: int = Field(default=0, ge=0, le=MOST_DRAWS)
+    """Rounds for which each roster version draws cohorts; 0: the whole roster takes part in each."""
+    places: int = Field(default=0, ge=0, le=LARGEST_ROSTER)
+    """Most participants at the same time, as the study's plan covers them; 0: any number."""
+    client_days: float = Field(default=CLIENT_DAYS, gt=0, le=LONGEST_CLIENT_DAYS)
+    """How long a participant's TLS certificate is valid."""
+    own_data: bool = False
+    """Whether each participant brings data of her own: an invitation says what to type."""
+    task: str = ""
+    """The study's task where it is module:Class, which each participant names; else empty."""
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, value: str) -> str:
+        return check_task_name(value) if value else ""
+
+    @field_validator("coordinator")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and split_address(value)[1] == 0:
+            raise ValueError("must name the port that the coordinator takes requests on, such as localhost:8444")
+        return value
+
+
+class AuthoritySettings(Settings):
+    """authority.toml; ``SORDINO_AUTHORITY__COORDINATOR`` and the like override single keys."""
+
+    authority: AuthorityTable
+
+
+@dataclass(frozen=True)
+class AuthorityKeys:
+    """Both private keys, hidden in repr."""
+
+    signing: Ed25519PrivateKey = field(repr=False)
+    tls: CertificateAuthority
+
+    @classmethod
+    def make(cls, study: str, now: datetime.datetime) -> AuthorityKeys:
+        """New ones; ``now`` has a time zone."""
+        return cls(Ed25519PrivateKey.generate(), CertificateAuthority.make(study, now))
+
+    @property
+    def public(self) -> bytes:
+        """The Ed25519 public key, 32 bytes: what everybody pins."""
+        return self.signing.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes of it, for people."""
+        return fingerprint(self.public)
+
+
+@dataclass(frozen=True)
+class AuthorityFolder:
+    """The folder with its keys and settings, as read."""
+
+    path: Path
+    settings: AuthorityTable
+    keys: AuthorityKeys
+
+    @property
+    def state(self) -> Path:
+        """The store's file."""
+        return self.path / STATE_FILE
+
+
+def open_folder(path: Path) -> AuthorityFolder:
+    """Read an authority's folder; writes nothing.
+
+    Raises:
+        runtime.settings_file.ConfigurationError: no such folder, or its settings can't be used.
+        runtime.key_files.KeyFileError: a key is missing, or open to others.
+        AuthorityError: files that don't belong together.
+    """
+    if path.is_dir() and not (path / AUTHORITY_FILE).exists() and (path / "authority" / AUTHORITY_FILE).exists():
+        raise AuthorityError(f"{path} is a study's folder: name its authority's folder, {path / 'authority'}")
+    settings = read_settings(AuthoritySettings, path / AUTHORITY_FILE, hint=_HINT).authority
+    try:
+        signing = serialization.load_pem_private_key(read_key_file(path / KEY_FILE), None)
+    except UNREADABLE as error:
+        if isinstance(error, KeyFileError):
+            raise
+        raise AuthorityError(f"{path / KEY_FILE} is no unencrypted private key in PEM: restore it") from None
+    if not isinstance(signing, Ed25519PrivateKey):
+        raise AuthorityError(f"{path / KEY_FILE} is not an Ed25519 key: restore it")
+    try:
+        tls = CertificateAuthority.load((path / TLS_FILE).read_bytes(), read_key_file(path / TLS_KEY_FILE))
+    except CertificateError as error:
+        raise AuthorityError(f"{path / TLS_FILE} with {TLS_KEY_FILE}: {error}") from None
+    keys = AuthorityKeys(signing, tls)
+    try:
+        told = (path / PUBLIC_FILE).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        told = ""
+    if told != keys.public.hex():
+        raise AuthorityError(f"{path / PUBLIC_FILE} isn't the public half of {KEY_FILE}: restore both from one copy")
+    return AuthorityFolder(path, settings, keys)
+
+
+def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> AuthorityFolder:
+    """Write keys and settings into a folder in which no authority is yet. The store is made by who decides first.
+
+    Raises:
+        AuthorityError: an authority's key is there already.
+        OSError: the folder takes no writes.
+    """
+    if any((path / name).exists() for name in (KEY_FILE, AUTHORITY_FILE, TLS_KEY_FILE, STATE_FILE)):
+        raise AuthorityError(f"{path} holds an authority already: name a new folder; an authority is never overwritten")
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_key_file(path / KEY_FILE, ed25519_pem(keys.signing))
+    write_key_file(path / TLS_KEY_FILE, keys.tls.key_pem)
+    (path / PUBLIC_FILE).write_text(keys.public.hex() + "\n", encoding="ascii")
+    (path / TLS_FILE).write_bytes(keys.tls.pem)
+    (path / AUTHORITY_FILE).write_text(_settings_text(settings), encoding="utf-8")
+    return AuthorityFolder(path, settings, keys)
+
+
+def _settings_text(settings: AuthorityTable) -> str:
+    lines = [
+        "# The authority of a Sordino study. Keep this folder away from the coordinator's machine.",
+        "",
+        "[authority]",
+        f"study = {json.dumps(settings.study)}  # fixed",
+        f"coordinator = {json.dumps(settings.coordinator)}  # HOST:PORT of its port for enrolment; empty: by hand",
+        f"draws = {settings.draws}  # rounds whose cohorts each roster version draws; 0: no lottery",
+        f"places = {settings.places}  # most participants at the same time, as the plan covers them; 0: any number",
+        f"client_days = {settings.client_days:g}  # how long a participant's TLS certificate is valid",
+    ]
+    if settings.own_data:
+        lines.append("own_data = true  # participants bring data of their own: an invitation asks for --data")
+    if settings.task:
+        lines.append(f"task = {json.dumps(settings.task)}  # a class of one's own, which each participant names")
+    return "\n".join(lines) + "\n"
+
+
+def ed25519_pem(key: Ed25519PrivateKey) -> bytes:
+    """PKCS8 PEM, unencrypted: for a file that only its owner can read."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+@dataclass(frozen=True)
+class CoordinatorFiles:
+    """What the coordinator gets from the authority; the two keys are its own and stay nowhere else."""
+
+    authority_public: bytes
+    card: bytes
+    tls_ca: bytes
+    server_certificate: bytes
+    server_key: bytes = field(repr=False)
+    transcript_key: bytes = field(repr=False)
+
+    def write(self, folder: Path) -> None:
+        """Into a folder to be carried to the coordinator's machine."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "tls").mkdir(exist_ok=True)
+        (folder / PUBLIC_FILE).write_bytes(self.authority_public)
+        (folder / "card.json").write_bytes(self.card)
+        (folder / "tls" / "ca.pem").write_bytes(self.tls_ca)
+        (folder / "tls" / "server.pem").write_bytes(self.server_certificate)
+        write_key_file(folder / "tls" / "server.key", self.server_key)
+        write_key_file(folder / "transcript.key", self.transcript_key)
+
+
+def make_coordinator_files(
+    study: str, keys: AuthorityKeys, address: str, names: Sequence[str], now: datetime.datetime
+) -> CoordinatorFiles:
+    """Certificates and keys of a coordinator, and its card.
+
+    Args:
+        address: HOST:PORT where participants open sessions; goes on the card.
+        names: further host names and addresses of its TLS certificate.
+        now: with a time zone.
+
+    Raises:
+        ValueError: a name that can stand in no certificate.
+        wire.enrolment.InvalidCard: a study or an address that can stand on no card.
+    """
+    server, transcript = new_key(), Ed25519PrivateKey.generate()
+    certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)
+    card = Card(study, keys.public, keys.tls.pem, transcript.public_key().public_bytes_raw(), address)
+    return CoordinatorFiles(
+        authority_public=f"{keys.public.hex()}\n".encode(),
+        card=sign_card(card, keys.signing),
+        tls_ca=keys.tls.pem,
+        server_certificate=certificate,
+        server_key=private_pem(server),
+        transcript_key=ed25519_pem(transcript),
+    )

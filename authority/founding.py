@@ -1,0 +1,121 @@
+"""The beginning of an authority by itself, and the roster as files to carry by hand."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from authority.folder import (
+    AuthorityError,
+    AuthorityFolder,
+    AuthorityKeys,
+    AuthorityTable,
+    make_coordinator_files,
+    open_folder,
+    write_folder,
+)
+from authority.roster import begin
+from authority.store import AuthorityStore, Version, locked
+from runtime.durable import replace_durably
+from runtime.settings_file import split_address
+from wire.enrolment import InvalidCard
+from wire.lottery import LOTTERY_FILE
+
+COORDINATOR_FOLDER: Final = "coordinator"
+ROSTER_FILE: Final = "roster.json"
+SESSION_PORT: Final = 8443
+
+
+def session_address(coordinator: str, names: Sequence[str]) -> str:
+    """HOST:PORT of the sessions where nothing else is said: `sordino init` puts enrolment on the port after them."""
+    if coordinator:
+        host, port = split_address(coordinator)
+        port -= 1
+    else:
+        host, port = (names[0] if names else "localhost"), SESSION_PORT
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def found(
+    directory: Path,
+    settings: AuthorityTable,
+    *,
+    address: str,
+    names: Sequence[str] = (),
+    clock: Callable[[], float] = time.time,
+) -> AuthorityFolder:
+    """A new authority in a folder that is new or empty: keys, an empty roster, and ``coordinator/`` to be carried away.
+
+    The folder appears whole or not at all.
+
+    Args:
+        address: HOST:PORT where participants open sessions.
+        names: further host names and addresses by which the coordinator is reached.
+
+    Raises:
+        AuthorityError: the folder isn't empty, or a name or address can't be used.
+        OSError: it can't be written.
+    """
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise AuthorityError(f"{directory} is not a folder: name one that is new or empty")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise AuthorityError(
+            f"{directory} is not empty: name a folder that is new or empty; an authority is never overwritten"
+        )
+    now = clock()
+    when = datetime.datetime.fromtimestamp(int(now), datetime.UTC)
+    keys = AuthorityKeys.make(settings.study, when)
+    reached = [split_address(settings.coordinator)[0]] if settings.coordinator else []
+    try:
+        files = make_coordinator_files(settings.study, keys, address, (*reached, *names), when)
+    except (ValueError, InvalidCard) as error:
+        raise AuthorityError(f"the coordinator's address or name can't be used: {error}") from error
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))  # mode 0700
+    try:
+        folder = write_folder(work, settings, keys)
+        files.write(work / COORDINATOR_FOLDER)
+        with locked(folder.state, 0) as store:
+            write_roster(begin(folder, store, (), now), work / COORDINATOR_FOLDER)
+        (work / ".gitignore").write_bytes(b"*\n")  # keys must never be committed
+        os.replace(work, directory)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return open_folder(directory)
+
+
+def write_roster(version: Version, folder: Path) -> list[Path]:
+    """A signed roster, with its lottery's seeds where there are any, as files; the old or the new after any crash.
+
+    Returns:
+        The files. The lottery comes first: the coordinator takes up a roster when its file is replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    if version.lottery is not None:
+        replace_durably(folder / LOTTERY_FILE, version.lottery)
+        written.append(folder / LOTTERY_FILE)
+    replace_durably(folder / ROSTER_FILE, version.roster)
+    written.append(folder / ROSTER_FILE)
+    # The seeds say who is drawn for the rounds to come: they stay 0600, for the coordinator alone.
+    written[-1].chmod(0o644)
+    return written
+
+
+def newest(store: AuthorityStore) -> Version:
+    """The last version that was signed.
+
+    Raises:
+        AuthorityError: there is none; the folder isn't whole.
+    """
+    version = store.newest()
+    if version is None:
+        raise AuthorityError(f"{store.path} has signed no roster: the folder isn't whole, restore it")
+    return version

@@ -1,0 +1,185 @@
+"""Who is asked to join, and who is told to go: join codes, names of hosts, revocations."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from authority.folder import AuthorityError, AuthorityFolder
+from authority.store import AuthorityStore, Invitation, Member, desk_codes_forgotten
+from secagg.keys import RandomBytes
+from wire.foreign_json import HOST_NAME
+from wire.join_code import LONGEST_VALID_S, JoinCode
+
+SHORTEST_VALID_S: Final = 60
+CLOCK_SLACK_S: Final = 600.0
+EXPIRED_KEPT_S: Final = 3600.0
+"""So long an unused code of the desk is kept after its end, so that who comes late is told that she does."""
+_SHORTEST_BEGINNING: Final = 4
+
+
+def check_clock(store: AuthorityStore, now: float) -> None:
+    """Refuse to decide by a clock that has gone back: codes that expired would be good again.
+
+    Raises:
+        AuthorityError: the last decision lies in the future.
+    """
+    ahead = store.last_written() - now
+    if ahead > CLOCK_SLACK_S:
+        raise AuthorityError(
+            f"this machine's clock is behind: the last decision in this folder was made {duration(ahead)} from now. "
+            "Set the clock; nothing was decided"
+        )
+
+
+def invite(
+    folder: AuthorityFolder,
+    store: AuthorityStore,
+    *,
+    name: str,
+    valid_s: float,
+    now: float,
+    random_bytes: RandomBytes,
+    from_desk: bool = False,
+) -> JoinCode:
+    """A fresh join code, stored before it is returned.
+
+    With one of the desk the store forgets those that the desk gave for nothing: else whoever takes codes and goes away
+    would fill it. The new one is as young as any of them, so that the time of the last decision is known still.
+
+    Args:
+        name: of the participant's host; empty leaves it to her.
+        valid_s: until the authority must have seen her request.
+        from_desk: whether whoever opened the desk's socket gets it.
+
+    Raises:
+        AuthorityError: the name is in use, or the time is no sensible one.
+    """
+    check_clock(store, now)
+    if not SHORTEST_VALID_S <= valid_s <= LONGEST_VALID_S:
+        raise AuthorityError("a join code is valid for a minute at least and for 366 days at most")
+    if name and not HOST_NAME.fullmatch(name):
+        raise AuthorityError(
+            f"{name!r} can't be a host's name: it has 1 to 64 letters, digits, dots, dashes and underscores"
+        )
+    if name and name.casefold() in taken_names(store, now):
+        raise AuthorityError(f"the name {name} is or was a participant's, or promised to one: choose another")
+    code = JoinCode.new(folder.keys.public, now + valid_s, random_bytes)
+    store.write(
+        (
+            "INSERT INTO invitations (code_id, secret, name, made, expires, from_desk) VALUES (?, ?, ?, ?, ?, ?)",
+            (code.code_id, code.secret, name, now, code.expires, from_desk),
+        ),
+        *([desk_codes_forgotten(now, now - EXPIRED_KEPT_S)] if from_desk else []),
+    )
+    return code
+
+
+def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
+    """How many of the open codes would find no place if all were used; 0 where any number may take part."""
+    if not folder.settings.places:
+        return 0
+    invited, _ = store.open_codes(now)
+    return min(invited, max(0, -open_places(folder, store, now)))
+
+
+def open_places(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
+    """Of a limited number of places, those that no member has and no open code promises; below 0: too many codes."""
+    invited, _ = store.open_codes(now)
+    return folder.settings.places - store.present() - invited
+
+
+def places_of_desk(store: AuthorityStore, now: float) -> int:
+    """How many places went through the desk: members that joined with its codes, and its open codes."""
+    _, of_desk = store.open_codes(now)
+    return store.present_by_desk() + of_desk
+
+
+def taken_names(store: AuthorityStore, now: float) -> set[str]:
+    """Names, in lower case, that no new host may have: every member's that ever was, and what is promised.
+
+    A revoked host's too: a certificate that names it may still be valid.
+    """
+    promised = {one.name.casefold() for one in store.open_invitations(now) if one.name}
+    return {host.casefold() for host in store.hosts()} | promised
+
+
+def name_for(store: AuthorityStore, invitation: Invitation, wish: str, identity: bytes, now: float) -> str:
+    """The host's name for a new identity: the invitation's, else the wish, else the wish and where the identity begins.
+
+    Never one that another identity has or had, nor one that is promised to somebody else.
+    """
+    if invitation.name:
+        return invitation.name  # nobody else could get it, for as long as the invitation was open
+    taken = taken_names(store, now)
+    name, digits = wish, 6
+    while name.casefold() in taken:
+        name, digits = f"{wish[: 63 - digits]}-{identity.hex()[:digits]}", digits + 2
+    return name
+
+
+def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -> list[Member]:
+    """Members by the name of their host, or by how an identity begins (at least four hexadecimal digits).
+
+    Returns:
+        Those that are meant: one, or with ``whole_host`` all of a host; none if nobody is.
+
+    Raises:
+        AuthorityError: several are meant.
+    """
+    members = store.members()
+    found = [member for member in members if member.host == who]
+    beginning = re.sub(r"[\s:]", "", who).lower()
+    if not found and len(beginning) >= _SHORTEST_BEGINNING and re.fullmatch(r"[0-9a-f]{4,64}", beginning):
+        found = [member for member in members if member.identity.hex().startswith(beginning)]
+        whole_host = False
+    if len(found) > 1 and not whole_host:
+        shown = ", ".join(f"{member.identity.hex()[:12]} ({member.host})" for member in found[:5])
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise AuthorityError(f"{who} means {len(found)} identities: {shown}{more}. Name one by how its identity begins")
+    return found
+
+
+def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = False) -> list[Member]:
+    """Strike members off the next version of the roster.
+
+    Raises:
+        AuthorityError: nobody is meant, several are, or they were revoked before.
+    """
+    check_clock(store, now)
+    found = find_members(store, who, whole_host=whole_host)
+    if not found:
+        raise AuthorityError(f"nobody on the roster is called {who}: `sordino authority show` lists them")
+    present = [member for member in found if member.revoked is None]
+    if not present:
+        raise AuthorityError(f"{who} was revoked before: sign a roster version if the coordinator doesn't have it yet")
+    store.write(*(("UPDATE members SET revoked = ? WHERE identity = ?", (now, member.identity)) for member in present))
+    return present
+
+
+def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
+    """Take an open invitation back, by its name or by how its id begins; None if there is no such.
+
+    Raises:
+        AuthorityError: several are meant.
+    """
+    wanted = who.lower()
+    found = [
+        one
+        for one in store.open_invitations(now)
+        if one.name == who or (len(wanted) >= _SHORTEST_BEGINNING and one.code_id.hex().startswith(wanted))
+    ]
+    if len(found) > 1:
+        raise AuthorityError(f"{who} means {len(found)} invitations: name one by more of its id")
+    if not found:
+        return None
+    store.write(("UPDATE invitations SET withdrawn = ? WHERE code_id = ?", (now, found[0].code_id)))
+    return found[0]
+
+
+def duration(seconds: float) -> str:
+    """``3 days``, ``5 hours``, ``2 minutes``: rounded to the largest unit of which there are two."""
+    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            return f"{round(seconds / length)} {unit}s"
+    return f"{max(round(seconds), 1)} seconds"

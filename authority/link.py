@@ -1,0 +1,137 @@
+"""The authority's side of the enrolment service: it calls the coordinator, never the other way round.
+
+TLS is pinned to the authority's own TLS certificate. What comes back is only material to judge: the coordinator can
+withhold requests and say anything about versions, but make up no request that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from authority.folder import AuthorityFolder
+from runtime.peer_text import peer_text
+from runtime.settings_file import split_address
+from wire import coordinator_pb2 as pb
+from wire.chunks import frames
+from wire.enrolment import pending_statement
+
+SERVICE: Final = "/sordino.v1.Enrolment/"
+NONCE_METADATA: Final = "sordino-nonce-bin"
+SIGNATURE_METADATA: Final = "sordino-signature-bin"
+CALL_S: Final = 30.0
+PUBLISH_S: Final = 600.0
+NONCE_BYTES: Final = 32
+LARGEST_MESSAGE: Final = 64 << 20
+
+
+class LinkError(Exception):
+    """The coordinator can't be reached, or doesn't do what was asked; one sentence."""
+
+    exit_code = 4  # as in runtime.failure
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What the coordinator shows: requests as they came, and the version of the roster that it says it has."""
+
+    requests: tuple[bytes, ...]
+    roster_version: int
+
+
+class Link:
+    """Calls to one coordinator."""
+
+    def __init__(self, channel: grpc.Channel, folder: AuthorityFolder) -> None:
+        self._channel, self._folder = channel, folder
+
+    def pending(self) -> Pending:
+        """What waits for the authority.
+
+        Raises:
+            LinkError: it can't be fetched.
+        """
+        nonce, signature = self._proof()
+        request = pb.PendingRequest(nonce=nonce, signature=signature)
+        found = self._unary("Pending", request, pb.PendingRequests)
+        return Pending(tuple(found.requests), found.roster_version)
+
+    def publish(self, package: bytes) -> int:
+        """Hand over a package; returns the roster's version that the coordinator has then.
+
+        Raises:
+            LinkError: it wasn't taken, or nobody knows: publish it again.
+        """
+        nonce, signature = self._proof()
+        metadata = ((NONCE_METADATA, nonce), (SIGNATURE_METADATA, signature))
+        call = self._channel.stream_unary(
+            SERVICE + "Publish", request_serializer=None, response_deserializer=pb.PublishReceipt.FromString
+        )
+        with _explained(self._folder.settings.coordinator):
+            receipt = call(iter(frames(package)), metadata=metadata, timeout=PUBLISH_S)
+        return int(receipt.roster_version)
+
+    def _proof(self) -> tuple[bytes, bytes]:
+        nonce = self._unary("Challenge", pb.AuthorityHello(), pb.AuthorityChallenge).nonce
+        if len(nonce) != NONCE_BYTES:
+            raise LinkError("the coordinator asks for a signature over something that isn't a nonce")
+        return nonce, self._folder.keys.signing.sign(pending_statement(self._folder.settings.study, nonce))
+
+    def _unary(self, method: str, message: Any, answer: Any) -> Any:
+        call = self._channel.unary_unary(
+            SERVICE + method,
+            request_serializer=type(message).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        with _explained(self._folder.settings.coordinator):
+            return call(message, timeout=CALL_S)
+
+
+@contextmanager
+def open_link(folder: AuthorityFolder) -> Iterator[Link]:
+    """A connection to the coordinator that authority.toml names.
+
+    Raises:
+        LinkError: it names none.
+    """
+    address = folder.settings.coordinator
+    if not address:
+        raise LinkError(
+            f'{folder.path / "authority.toml"} names no coordinator: set coordinator = "HOST:PORT", its port for '
+            "enrolment, or carry the roster by hand with --out"
+        )
+    options = [
+        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+        ("grpc.use_local_subchannel_pool", 1),
+        # Whoever calls waits between two visits; the channel must not wait for minutes on top of it.
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]
+    credentials = grpc.ssl_channel_credentials(folder.keys.tls.pem)
+    with grpc.secure_channel(address, credentials, options=options) as channel:
+        yield Link(channel, folder)
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        detail = peer_text(str(error.details() if isinstance(error, grpc.Call) else error))
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, None):
+            wrong = "certificate" in detail.lower() or "ssl" in detail.lower()
+            hint = (
+                f"its TLS certificate isn't one of this authority for {split_address(address)[0]}"
+                if wrong
+                else "is it running, and is enrolment_listen set in its study.toml?"
+            )
+            raise LinkError(f"the coordinator at {address} can't be reached: {hint}") from error
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            raise LinkError(f"{address} isn't a coordinator's port for enrolment") from error
+        name = code.name if code is not None else "?"
+        raise LinkError(f"the coordinator at {address} refuses: {detail or name}") from error

@@ -1,0 +1,522 @@
+"""Make a study that runs on one machine: its file, the authority, the roster, certificates, and the hosts.
+
+Used by ``sordino init`` and by the demo. The plan is made first, so an infeasible study leaves nothing
+behind, and the folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from authority.folder_of_ledgers import check_hosts, go_on_with, parts_of_hosts
+from learning.data_checks import check_data, concrete
+from learning.data_names import OWN
+from learning.task_names import TASKS
+from runtime.failure import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from authority.carried import CarriedAuthority
+    from authority.folder import AuthorityKeys
+    from mechanisms.plan import Plan
+    from secagg.roster import RosterEntry
+
+
+ONE_MACHINE = (
+    "One machine plays all parts here, so the guarantee is the honest-but-curious one: whoever controls this "
+    "machine controls coordinator, authority and participants alike."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What a study owner chooses. The defaults are the demo's setting, but for min_survivors and quorum.
+
+    Attributes:
+        participants, hosts: participants are spread evenly over the client processes.
+        enrol: places for further participants, who join with a code; the plan is for all of them together.
+        authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
+        sampling: "none", or "lottery": the authority's seeds draw ``cohort`` participants for each round.
+        cohort: of a lottery; else None.
+        clip: None takes the task's own bound where it has one, else 1.
+        population: of a lottery: the smallest roster that a round may begin with; None takes ``participants``.
+        min_survivors: fewest in a sum; None takes what independent dropouts miss in one of a thousand rounds.
+        quorum: fewest that begin a round; None takes ``min_survivors``.
+        server_rate: None takes that of the server optimiser, `learning.server_optimizers.DEFAULT_RATES`.
+        listen: HOST:PORT of the coordinator.
+        names: host names and addresses that its certificate holds besides the local ones.
+        deadline_s: of each of the five phases; None takes the default of each.
+        training_s: of the phase that waits for local training; None takes the default, or ``deadline_s``.
+        connect_s: longest wait for the roster before a round.
+        max_attempts: at one round.
+        pause_s, resume_s, http_listen: see ``server.study_file``.
+        one_machine: see ``server.study_file``.
+        ledgers: folder of the hosts' ledgers, a file for each by the host's name, with the layout of its studies
+            (`authority.folder_of_ledgers`); empty: each in its host's folder.
+    """
+
+    name: str = "demo"
+    rounds: int = 15
+    task: str = "softmax-regression"
+    task_options: Mapping[str, object] = field(
+        default_factory=lambda: {"client_rate": 0.5, "batch_size": 20, "local_epochs": 3}
+    )
+    dataset: str = "fashion-mnist-subset"
+    partition: str = "dirichlet"
+    alpha: float = 1.0
+    shards: int = 2
+    seed: int = 1
+    test: str = ""
+    participants: int = 100
+    hosts: int = 10
+    enrol: int = 0
+    authority: CarriedAuthority | None = None
+    sampling: str = "none"
+    cohort: int | None = None
+    population: int | None = None
+    mechanism: str = "ddgauss"
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    clip: float | None = None
+    bits: int = 16
+    max_dropout: float = 0.3
+    adversarial: float = 0.05
+    adversary: str = "malicious"
+    graph: str = "auto"
+    min_survivors: int | None = None
+    quorum: int | None = None
+    beta: float = math.exp(-0.5)
+    k_stddevs: float = 4.0
+    rotation: str = "auto"
+    clip_by_layer: bool = False
+    clip_scaling: str = "uniform"
+    clip_update: str = "fixed"
+    clip_quantile: float = 0.5
+    clip_rate: float = 0.3
+    clip_bit_weight: float = 0.3
+    sketch_rows: int = 0
+    sketch_ratio: float = 10.0
+    server_optimizer: str = "fedavg"
+    server_rate: float | None = None
+    server_momentum: float = 0.7
+    server_second_momentum: float = 0.99
+    server_adaptivity: float = 1e-3
+    listen: str = "127.0.0.1:8443"
+    names: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    training_s: float | None = None
+    connect_s: float = 60.0
+    max_attempts: int = 3
+    pause_s: float = 0.0
+    resume_s: float = 2.0
+    http_listen: str = ""
+    one_machine: bool = True
+    ledgers: str = ""
+
+    @property
+    def client_address(self) -> str:
+        """What the hosts connect to: a name that the certificate holds."""
+        return self._reached_at(self.listen)
+
+    @property
+    def enrolment_listen(self) -> str:
+        """HOST:PORT on which the coordinator takes requests: the port after its own; empty where nobody enrols."""
+        if not self.enrol:
+            return ""
+        host, _, port = self.listen.rpartition(":")
+        return f"{host}:{int(port) + 1}"
+
+    @property
+    def client_enrolment(self) -> str:
+        """What whoever enrols connects to; empty where nobody does."""
+        return self._reached_at(self.enrolment_listen) if self.enrol else ""
+
+    def _reached_at(self, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if self.names:
+            name = self.names[0]
+            return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        return f"localhost:{port}" if host in ("0.0.0.0", "[::]", "127.0.0.1") else listen
+
+    @property
+    def places(self) -> int:
+        """The largest roster."""
+        return self.participants + self.enrol
+
+    @property
+    def in_a_round(self) -> int:
+        """Participants invited to one round, at most: what the plan is for."""
+        return self.places if self.cohort is None else self.cohort
+
+    @property
+    def smallest_roster(self) -> int | None:
+        """That cohorts are drawn from; None without a lottery."""
+        if self.sampling == "none":
+            return None
+        return self.participants if self.population is None else self.population
+
+    def settled(self) -> StudyOptions:
+        """With ``clip``, ``min_survivors``, ``quorum`` and ``server_rate`` as numbers.
+
+        Raises:
+            learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
+        """
+        from learning.server_optimizers import DEFAULT_RATES
+        from learning.task import clip_of, make_task
+        from secagg.parameters import assumed_colluders, colluders_in_cohort, default_min_survivors
+        from wire.study import cohorts_drawn
+
+        survivors, quorum = self.min_survivors, self.quorum
+        if survivors is None:
+            clients, shares = self.in_a_round, (self.adversarial, self.max_dropout)
+            colluders = assumed_colluders(clients, *shares)
+            if self.smallest_roster is not None:
+                draws = cohorts_drawn(self.sampling, self.rounds)
+                sizes = {self.smallest_roster, self.places}
+                colluders = max(colluders, *(colluders_in_cohort(size, clients, *shares, draws) for size in sizes))
+            survivors = default_min_survivors(clients, colluders, self.max_dropout)
+        if quorum is None:
+            quorum = survivors
+        task = make_task(self.task, dict(self.task_options))
+        clip = clip_of(task, self.clip, adaptive=self.clip_update != "fixed", sketch=self.sketch_rows > 0)
+        rate = DEFAULT_RATES.get(self.server_optimizer, 1.0) if self.server_rate is None else self.server_rate
+        return replace(self, clip=clip, min_survivors=survivors, quorum=quorum, server_rate=rate)
+
+
+@dataclass(frozen=True)
+class LocalStudy:
+    """A study as made.
+
+    Attributes:
+        data_files: where the participants made with it put their own files, each without its suffix; in the order of
+            the hosts. Empty where a set is cut.
+    """
+
+    directory: Path
+    options: StudyOptions
+    plan: Plan
+    hosts: tuple[Path, ...]
+    data_files: tuple[Path, ...] = ()
+
+
+def plan_for(options: StudyOptions, **others: Any) -> Plan:
+    """The plan of these options.
+
+    Args:
+        others: further arguments of `wire.study.plan_study`, for plans that aren't served.
+
+    Raises:
+        mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
+    """
+    from learning.parameters import layers_of
+    from learning.task import make_task
+    from wire.study import plan_study
+
+    chosen = options.settled()
+    layers = layers_of(make_task(chosen.task, dict(chosen.task_options)).contribution_shapes)
+    return plan_study(
+        mechanism=chosen.mechanism,
+        clients=chosen.in_a_round,
+        sampling=chosen.sampling,
+        population=chosen.smallest_roster,
+        largest_roster=None if chosen.smallest_roster is None else chosen.places,
+        dim=sum(layers),
+        bits=chosen.bits,
+        epsilon=chosen.epsilon,
+        delta=chosen.delta,
+        rounds=chosen.rounds,
+        max_dropout=chosen.max_dropout,
+        adversarial=chosen.adversarial,
+        min_survivors=chosen.min_survivors,
+        quorum=chosen.quorum,
+        graph=chosen.graph,
+        adversary=chosen.adversary,
+        beta=chosen.beta,
+        k_stddevs=chosen.k_stddevs,
+        rotation=None if chosen.rotation == "auto" else chosen.rotation,
+        **coding_of(chosen, layers),
+        **others,
+    )
+
+
+def coding_of(options: StudyOptions, layers: Sequence[int]) -> dict[str, Any]:
+    """How updates are clipped and coded, as arguments of `wire.study.plan_study`.
+
+    Args:
+        options: settled.
+        layers: values of each array of a contribution.
+    """
+    from wire.study import coding
+
+    assert options.clip is not None  # noqa: S101  # settled
+    return coding(
+        layers,
+        clip=options.clip,
+        by_layer=options.clip_by_layer,
+        scaling=options.clip_scaling,
+        update=options.clip_update,
+        quantile=options.clip_quantile,
+        rate=options.clip_rate,
+        bit_weight=options.clip_bit_weight,
+        sketch_rows=options.sketch_rows,
+        sketch_ratio=options.sketch_ratio,
+    )
+
+
+def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
+    """Write a whole study into ``directory``, which must be new or empty.
+
+    Raises:
+        Failure: the folder isn't empty, or an option can't be used.
+        mechanisms.plan.InfeasiblePlan: as ``plan_for``.
+        secagg.roster.InvalidRoster: an authority from elsewhere has signed one that doesn't fit the plan.
+    """
+    from wire.study import check_roster_fits
+
+    _check_place(directory)
+    check_places(options)
+    check_hosts(options)
+    options = replace(options, test=str(Path(options.test).absolute()) if options.test else "")
+    options = replace(options, ledgers=str(Path(options.ledgers).absolute()) if options.ledgers else "")
+    check_data(options)
+    chosen = options.settled()
+    check_public_examples(chosen)
+    plan = plan_for(chosen)
+    largest = math.ceil(chosen.participants / max(chosen.hosts, 1))
+    if not chosen.one_machine and plan.colluders < largest:
+        raise Failure(
+            ExitCode.INFEASIBLE,
+            f"the largest host holds {largest} participants, but only A = {plan.colluders} are assumed to collude",
+            f"--adversarial {math.ceil(largest / chosen.in_a_round * 1000) / 1000:g}, or --hosts "
+            f"{math.ceil(chosen.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
+            "plays all parts",
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        if chosen.authority is not None:
+            check_roster_fits(plan, chosen.authority.roster)
+        names = _write(work, chosen, plan)
+        _check_files(work, names)
+        work.chmod(0o755)
+        for folder in (path for path in work.rglob("*") if path.is_dir()):
+            # Whatever the umask: a key is refused when others could put another one in its place.
+            folder.chmod(folder.stat().st_mode & ~0o022)
+        if chosen.ledgers:
+            go_on_with(Path(chosen.ledgers), chosen)
+        os.replace(work, directory)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    hosts = tuple(directory / "hosts" / name for name in names)
+    keys = (path for host in hosts for path in sorted((host / "keys").glob("participant-*.key")))
+    files = tuple(path.parent.parent / "data" / path.stem for path in keys) if chosen.dataset == OWN else ()
+    return LocalStudy(directory, chosen, plan, hosts, files)
+
+
+def check_places(options: StudyOptions) -> None:
+    """Raises Failure: hosts, places or a lottery that can't be."""
+    from runtime.settings_file import split_address
+
+    none = options.participants == options.hosts == 0 and options.enrol > 0
+    if not none and not 1 <= options.hosts <= options.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{options.hosts} hosts can't share {options.participants} participants. "
+            "Give each host at least one: lower --hosts or raise --participants.",
+        )
+    smallest = options.smallest_roster
+    if smallest is None:
+        if options.cohort is not None or options.population is not None:
+            raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
+    elif options.cohort is None:
+        raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
+    elif options.population is None and options.participants == 0:
+        raise Failure(
+            ExitCode.INPUT,
+            "With --participants 0 say --population: the smallest roster with which rounds run, from "
+            f"{options.cohort} to {options.places}."
+            if options.cohort <= options.places
+            else f"--cohort {options.cohort} is more than the {options.places} places of --enrol.",
+        )
+    elif not options.cohort <= smallest <= options.participants + options.enrol:
+        raise Failure(
+            ExitCode.INPUT,
+            f"a lottery draws --cohort {options.cohort} from --population {smallest} or more, and the study has places "
+            f"for {options.participants + options.enrol} (--participants and --enrol): each must be at most the next.",
+        )
+    try:
+        port = split_address(options.listen)[1]
+    except ValueError as error:
+        raise Failure(
+            ExitCode.INPUT,
+            f"the study can't be written. study.toml: coordinator.listen = {options.listen!r} {error}.",
+        ) from None
+    if options.enrol and not 0 < port < 65_535:
+        raise Failure(
+            ExitCode.INPUT, f"--listen {options.listen}: enrolment takes the port after it. Use a port of 1 to 65534."
+        )
+
+
+def check_public_examples(options: StudyOptions) -> None:
+    """Whether the coordinator has as many examples as votes of all rounds ask about.
+
+    Raises:
+        learning.options.OptionError: they are too few, or of another shape than the task's.
+        learning.datasets.DatasetError: there is no such set or file here.
+    """
+    from learning.options import AE_DPFL
+    from learning.own_data import load_test
+    from learning.server_optimizers import make_server_optimizer
+    from learning.task import make_task
+
+    if options.task_options.get("method") != AE_DPFL:
+        return
+    task = make_task(options.task, dict(options.task_options))
+    data = load_test(concrete(options.dataset), options.test)
+    task.learner(make_server_optimizer(options.server_optimizer), data).prepare(options.rounds)
+
+
+def _check_place(directory: Path) -> None:
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise Failure(ExitCode.INPUT, f"{directory} is not a folder. Name one that is new or empty.")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise Failure(ExitCode.INPUT, f"{directory} is not empty. Name a folder that is new or empty.")
+
+
+def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
+    """Fill ``work``; returns the hosts' names."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
+    from learning.task import make_task
+    from secagg.roster import RosterEntry
+    from authority.study_files import host_toml, study_toml
+    from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
+    from wire.enrolment import InvalidCard
+
+    if options.authority is not None:
+        options.authority.copy(work)
+        _write_public(work / ".gitignore", b"*\n")
+        task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
+        text = study_toml(options, dataset=concrete(options.dataset), task=task)
+        _write_public(work / "study.toml", text.encode())
+        return []
+    clock = time.time()
+    now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
+    authority = AuthorityKeys.make(options.name, now)
+    public = authority.public.hex()
+    dataset = concrete(options.dataset)
+    task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
+    try:
+        files = make_coordinator_files(options.name, authority, options.client_address, options.names, now)
+    except InvalidCard as error:
+        raise Failure(ExitCode.INPUT, f"the study can't be written. study.name, coordinator.listen: {error}.") from None
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
+
+    digits = max(3, len(str(options.participants)))
+    hosts = parts_of_hosts(options.participants, options.hosts)
+    entries: list[RosterEntry] = []
+    for name, parts in hosts.items():
+        participants: list[tuple[str, int | str]] = []
+        for part in parts:
+            key = Ed25519PrivateKey.generate()
+            file = f"keys/participant-{part + 1:0{digits}d}.key"
+            _write_secret(work / "hosts" / name / file, ed25519_pem(key))
+            # Without a suffix: she puts a .csv or an .npz there.
+            participants.append((file, f"data/participant-{part + 1:0{digits}d}" if dataset == OWN else part))
+            entries.append(RosterEntry(key.public_key().public_bytes_raw(), name))
+        text = host_toml(
+            options,
+            host=name,
+            authority_public_key=public,
+            dataset=dataset,
+            task=task,
+            participants=participants,
+            h_min=plan.h_min,
+            colluders=plan.colluders,
+        )
+        _write_public(work / "hosts" / name / "host.toml", text.encode())
+        if dataset == OWN:
+            (work / "hosts" / name / "data").mkdir(mode=0o700)
+        _write_public(work / "hosts" / name / "ca.pem", authority.tls.pem)
+        tls_key = new_key()
+        certificate = authority.tls.issue_client(tls_key.public_key(), host_uri(name), now, SERVER_DAYS)
+        _write_public(work / "hosts" / name / "tls" / "client.pem", certificate)
+        _write_secret(work / "hosts" / name / "tls" / "client.key", private_pem(tls_key))
+    _write_authority(work, options, authority, entries, clock)
+    files.write(work / "coordinator")
+    (work / "coordinator").chmod(0o755)
+    _write_public(work / "tls" / "ca.pem", files.tls_ca)
+    # Keys must never be committed, wherever the folder lies.
+    _write_public(work / ".gitignore", b"*\n")
+    _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())
+    return list(hosts)
+
+
+def _write_authority(
+    work: Path, options: StudyOptions, keys: AuthorityKeys, entries: list[RosterEntry], clock: float
+) -> None:
+    """The authority's folder, and the first roster that it signs."""
+    from pydantic import ValidationError
+
+    from authority.folder import AuthorityTable, write_folder
+    from authority.founding import write_roster
+    from authority.roster import begin
+    from authority.store import locked
+
+    try:
+        settings = AuthorityTable(
+            study=options.name,
+            coordinator=options.client_enrolment,
+            draws=options.rounds if options.sampling == "lottery" else 0,
+            places=options.places,
+            own_data=options.dataset == OWN,
+            task=options.task if options.task not in TASKS else "",
+        )
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise Failure(
+            ExitCode.INPUT, f"the study can't be written. study.name = {options.name!r}: {detail['msg']}."
+        ) from None
+    folder = write_folder(work / "authority", settings, keys)
+    with locked(folder.state) as store:
+        write_roster(begin(folder, store, entries, clock), work)
+
+
+def _check_files(work: Path, names: list[str]) -> None:
+    """Read back what was written: an option that the files can't hold is refused now, not at the first start.
+    """
+    import client.host_file
+    import server.study_file
+    from runtime.settings_file import ConfigurationError
+
+    try:
+        server.study_file.load(work)
+        for name in names[:1]:
+            client.host_file.load(work / "hosts" / name)
+    except ConfigurationError as error:
+        told = str(error).replace(f"{work}/", "")
+        raise Failure(ExitCode.INPUT, f"the study can't be written. {told}") from None
+
+
+def _write_public(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """Readable by the owner alone from the first moment."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

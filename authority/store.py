@@ -1,0 +1,338 @@
+"""What an authority has decided, in one SQLite file: invitations, requests, members, signed rosters.
+
+Every decision is durable before anybody is told, so a crash can lose a message but never a decision: the same request
+gets the same answer, and no version of the roster is ever signed twice with different content. Nothing is kept in
+memory, and one process at a time works on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from authority.folder import AuthorityError
+from runtime.durable import DAMAGED, DurableStore, Statement, StorageError
+
+APPLICATION_ID: Final = 0x534F4155  # "SOAU"
+VERSION: Final = 3
+AT_ONCE: Final = 5_000
+WAIT_S: Final = 15.0
+"""How long a command waits for another one on the same folder to end."""
+
+_SCHEMA = """
+CREATE TABLE invitations (
+    code_id BLOB PRIMARY KEY, secret BLOB NOT NULL, name TEXT NOT NULL, made REAL NOT NULL, expires INTEGER NOT NULL,
+    identity BLOB, withdrawn REAL, from_desk INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE members (
+    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL,
+    place INTEGER NOT NULL UNIQUE
+) WITHOUT ROWID;
+CREATE TABLE requests (
+    id BLOB PRIMARY KEY, kind TEXT NOT NULL, identity BLOB NOT NULL, csr BLOB NOT NULL, judged REAL NOT NULL,
+    answer BLOB, published INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE versions (
+    version INTEGER PRIMARY KEY, signed REAL NOT NULL, participants INTEGER NOT NULL, roster BLOB NOT NULL,
+    lottery BLOB, published INTEGER NOT NULL DEFAULT 0
+)
+"""
+
+_PLACES = """
+CREATE TABLE members_with_places (
+    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL,
+    place INTEGER NOT NULL UNIQUE
+) WITHOUT ROWID;
+INSERT INTO members_with_places
+    SELECT identity, host, by_code, joined, revoked, row_number() OVER (ORDER BY joined, host, identity) FROM members;
+DROP TABLE members;
+ALTER TABLE members_with_places RENAME TO members
+"""
+"""From the first version to the second: by the order of admission; those made with the study by the names of hosts."""
+
+_FROM_DESK = "ALTER TABLE invitations ADD COLUMN from_desk INTEGER NOT NULL DEFAULT 0"
+"""From the second version to the third."""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A join code as the authority keeps it; times in seconds since 1970."""
+
+    code_id: bytes
+    secret: bytes = field(repr=False)
+    name: str  # of the host, as the authority wants it; empty: as the participant wishes
+    made: float
+    expires: int
+    identity: bytes | None  # that used it
+    withdrawn: float | None
+    from_desk: bool = False  # else handed over by hand
+
+    def is_open(self, now: float) -> bool:
+        """Whether somebody can still join with it."""
+        return self.identity is None and self.withdrawn is None and now < self.expires
+
+
+@dataclass(frozen=True)
+class Member:
+    """One identity that was ever given a place."""
+
+    identity: bytes
+    host: str
+    by_code: bool  # else made with the study
+    joined: float
+    revoked: float | None
+    place: int  # from 1, in the order of admission; never given again
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A request that was accepted; ``answer`` is None until the roster that lists it is signed."""
+
+    id: bytes
+    kind: str
+    identity: bytes
+    csr: bytes
+    judged: float
+    answer: bytes | None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A signed roster; the lottery's seeds are kept for the newest one only."""
+
+    version: int
+    signed: float
+    participants: int
+    roster: bytes = field(repr=False)
+    lottery: bytes | None = field(repr=False)
+    published: bool
+
+
+class AuthorityStore:
+    """The open file. Reads see everything that is decided; `write` returns when it is durable."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            runtime.durable.StorageError: not an authority's store, or it takes no writes.
+        """
+        if not path.exists():  # SQLite would make it as the umask says, and it holds the codes' secrets
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self.path = path
+        _bring_up_to_date(path)
+        self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
+
+    def close(self) -> None:
+        """Write what is queued and let others in."""
+        self._store.close()
+
+    def write(self, *statements: Statement) -> None:
+        """One transaction.
+
+        Raises:
+            runtime.durable.StorageError: nothing of it is stored.
+        """
+        self._store.submit(*statements).result()
+
+    def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._store.read(sql, parameters)
+
+    def invitations(self) -> list[Invitation]:
+        """All, the newest last."""
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            "ORDER BY made, code_id"
+        )
+        return [Invitation(*row[:7], from_desk=bool(row[7])) for row in rows]
+
+    def invitation(self, code_id: bytes) -> Invitation | None:
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            "WHERE code_id = ?",
+            (code_id,),
+        )
+        return Invitation(*rows[0][:7], from_desk=bool(rows[0][7])) if rows else None
+
+    def open_invitations(self, now: float) -> list[Invitation]:
+        """Those with which somebody can still join, the newest last."""
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ? ORDER BY made, code_id",
+            (now,),
+        )
+        return [Invitation(*row[:7], from_desk=bool(row[7])) for row in rows]
+
+    def open_codes(self, now: float) -> tuple[int, int]:
+        """How many invitations are open, and how many of these the desk gave."""
+        rows = self._read(
+            "SELECT count(*), coalesce(sum(from_desk), 0) FROM invitations "
+            "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?",
+            (now,),
+        )
+        return int(rows[0][0]), int(rows[0][1])
+
+    def members(self) -> list[Member]:
+        """Everybody who ever was one, in ascending order of identity."""
+        rows = self._read("SELECT identity, host, by_code, joined, revoked, place FROM members ORDER BY identity")
+        return [Member(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+    def member(self, identity: bytes) -> Member | None:
+        rows = self._read(
+            "SELECT identity, host, by_code, joined, revoked, place FROM members WHERE identity = ?", (identity,)
+        )
+        return Member(rows[0][0], rows[0][1], bool(rows[0][2]), *rows[0][3:]) if rows else None
+
+    def present(self) -> int:
+        """How many members there are now."""
+        return int(self._read("SELECT count(*) FROM members WHERE revoked IS NULL")[0][0])
+
+    def present_by_desk(self) -> int:
+        """How many of them joined with a code of the desk."""
+        rows = self._read(
+            "SELECT count(*) FROM members WHERE revoked IS NULL AND identity IN "
+            "(SELECT identity FROM invitations WHERE from_desk AND identity IS NOT NULL)"
+        )
+        return int(rows[0][0])
+
+    def hosts(self) -> list[str]:
+        """The name of everybody's host who ever was a member."""
+        return [row[0] for row in self._read("SELECT host FROM members")]
+
+    def judged(self, request_id: bytes) -> Judged | None:
+        rows = self._read("SELECT id, kind, identity, csr, judged, answer FROM requests WHERE id = ?", (request_id,))
+        return Judged(*rows[0]) if rows else None
+
+    def waiting(self) -> list[Judged]:
+        """Accepted requests to join that wait for the next version."""
+        rows = self._read(
+            "SELECT id, kind, identity, csr, judged, answer FROM requests WHERE answer IS NULL ORDER BY id"
+        )
+        return [Judged(*row) for row in rows]
+
+    def judged_since(self, identity: bytes, since: float) -> int:
+        """How many requests of an identity were accepted after a time."""
+        return int(
+            self._read("SELECT count(*) FROM requests WHERE identity = ? AND judged > ?", (identity, since))[0][0]
+        )
+
+    def unpublished(self) -> list[tuple[bytes, bytes]]:
+        """(request id, answer) of which no coordinator has said yet that it has them; as many as fit one package."""
+        rows = self._read(
+            "SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id LIMIT ?", (AT_ONCE,)
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    def versions(self) -> list[tuple[int, float, int, bool]]:
+        """(version, signed, participants, published) of each, in ascending order."""
+        rows = self._read("SELECT version, signed, participants, published FROM versions ORDER BY version")
+        return [(version, signed, participants, bool(published)) for version, signed, participants, published in rows]
+
+    def newest(self) -> Version | None:
+        """The last version that was signed."""
+        rows = self._read(
+            "SELECT version, signed, participants, roster, lottery, published FROM versions "
+            "ORDER BY version DESC LIMIT 1"
+        )
+        if not rows:
+            return None
+        version, signed, participants, roster, lottery, published = rows[0]
+        return Version(version, signed, participants, roster, lottery, bool(published))
+
+    def last_written(self) -> float:
+        """The time of the last decision, by the clock of the machine it was made on; 0 when there is none."""
+        row = self._read(
+            "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
+            "requests), (SELECT coalesce(max(signed), 0) FROM versions), (SELECT coalesce(max(revoked), 0) FROM "
+            "members))"
+        )[0]
+        return float(row[0])
+
+
+def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statement:
+    """Make somebody a member, with the next place; whoever is one stays what she is."""
+    return (
+        "INSERT INTO members (identity, host, by_code, joined, place) "
+        "VALUES (?, ?, ?, ?, (SELECT coalesce(max(place), 0) + 1 FROM members)) ON CONFLICT (identity) DO NOTHING",
+        (identity, host, by_code, joined),
+    )
+
+
+def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
+    """Drop the desk's codes that nobody used: those that were taken back, and those that expired before a time.
+
+    One that was made later than now stays: it may be what tells that the clock has gone back (`last_written`).
+    """
+    return (
+        "DELETE FROM invitations WHERE from_desk AND identity IS NULL AND made <= ? "
+        "AND (withdrawn IS NOT NULL OR expires < ?)",
+        (now, expired_before),
+    )
+
+
+def _bring_up_to_date(path: Path) -> None:
+    """A store of an earlier version, whole or not at all. Anything else is left to `DurableStore`."""
+    with path.open("rb") as file:
+        head = file.read(72)
+    if not head or head[60:64] == VERSION.to_bytes(4, "big"):  # SQLite's file format: the user version
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            kind = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            if kind in ([APPLICATION_ID, 1], [APPLICATION_ID, 2]):
+                steps = "; ".join((_PLACES, _FROM_DESK)[kind[1] - 1 :])
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.executescript(f"BEGIN IMMEDIATE; {steps}; PRAGMA user_version={VERSION}; COMMIT;")
+    except DAMAGED as error:
+        raise StorageError(f"{path} can't be used as a database: {error}") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
+    """The store of an authority, with nobody else at work in it.
+
+    Args:
+        path: of the store's file.
+        wait_s: for a process that is just at work there.
+
+    Raises:
+        AuthorityError: another process is.
+        runtime.durable.StorageError: as `AuthorityStore`.
+    """
+    with exclusive(path.with_name("authority.lock"), wait_s):
+        store = AuthorityStore(path)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, wait_s: float) -> Iterator[None]:
+    """A lock that the process's end releases, however it ends.
+
+    Raises:
+        AuthorityError: another process holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise AuthorityError(
+                        f"another process is at work in {path.parent}: wait for it, or stop it"
+                    ) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)

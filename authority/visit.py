@@ -1,0 +1,115 @@
+"""One visit to the coordinator: what waits there is judged, the next roster signed, and what was decided published.
+
+The folder is locked only while something is decided, never while the network is waited for, so that invitations can be
+made beside an authority that runs. A visit that breaks off anywhere is made good by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from authority.folder import AuthorityError, AuthorityFolder
+from authority.link import Link, LinkError
+from authority.requests import Judgement, judge, look, newest_roster, read_requests
+from authority.roster import mark_published, package_of, sign_next
+from authority.store import WAIT_S, AuthorityStore, locked
+from secagg.keys import RandomBytes
+from wire.enrolment import SignedRequest
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What was done.
+
+    Attributes:
+        judgements: of the requests that were chosen.
+        signed: the version that was signed, and with how many participants; None if none was.
+        published: the version that the coordinator has now; None if there was nothing to publish.
+        waiting: accepted requests that wait for the next version.
+    """
+
+    judgements: list[Judgement] = field(default_factory=list)
+    signed: tuple[int, int] | None = None
+    published: int | None = None
+    waiting: int = 0
+
+
+def preview(folder: AuthorityFolder, link: Link, clock: Callable[[], float] = time.time) -> list[Judgement]:
+    """What waits at the coordinator, and what would be done about it; changes nothing."""
+    requests = read_requests(link.pending().requests)
+    with locked(folder.state) as store:
+        roster = newest_roster(folder, store)
+        return [look(folder, store, signed, roster, clock()) for signed in requests]
+
+
+def attend(
+    folder: AuthorityFolder,
+    link: Link,
+    *,
+    sign: bool,
+    chosen: Callable[[SignedRequest], bool] = lambda _: True,
+    after: int = 0,
+    clock: Callable[[], float] = time.time,
+    random_bytes: RandomBytes = os.urandom,
+    wait_s: float = WAIT_S,
+) -> Visit:
+    """Fetch, judge, sign if asked to, publish.
+
+    Args:
+        sign: close the next version when anything has changed.
+        chosen: which requests are judged; the others go on waiting.
+        after: see `authority.roster.sign_next`.
+
+    Raises:
+        authority.link.LinkError: the coordinator can't be reached; what was decided is kept for the next time.
+        AuthorityError: see `judge` and `sign_next`.
+        runtime.durable.StorageError: nothing of the last decision is stored.
+    """
+    pending = link.pending()
+    requests = read_requests(pending.requests)
+    signed = None
+    with locked(folder.state, wait_s) as store:
+        check_not_behind(store, pending.roster_version, after)
+        judgements = judge(folder, store, requests, clock(), chosen)
+        if sign:
+            version = sign_next(folder, store, clock(), after=after, random_bytes=random_bytes)
+            signed = None if version is None else (version.version, version.participants)
+        # A request that was judged before and still waits there: its answer got lost.
+        lost = [one.answer for one in judgements if one.answer is not None]
+        newest, waiting = store.newest(), len(store.waiting())
+        wanted = bool(lost or store.unpublished()) or (newest is not None and newest.version > pending.roster_version)
+        package = package_of(store, lost) if wanted else None
+        if newest is not None and not newest.published and newest.version == pending.roster_version:
+            mark_published(store, newest.version, ())  # by hand
+    published = None
+    if package is not None:
+        data, number, request_ids = package
+        try:
+            published = link.publish(data)
+        except LinkError as error:
+            what = "what was decided is" if signed is None else f"version {number} is signed and will be"
+            raise LinkError(f"{error}. Nothing is lost: {what} published by the next visit") from error
+        with locked(folder.state, wait_s) as store:
+            mark_published(store, number, request_ids)
+    return Visit(judgements, signed, published, waiting)
+
+
+def check_not_behind(store: AuthorityStore, coordinator_version: int, after: int) -> None:
+    """Refuse to sign beside a coordinator that claims a later version than was ever signed here.
+
+    Either it lies, or this folder was restored from an older copy; then the same number would be signed twice.
+
+    Raises:
+        AuthorityError: it claims one.
+    """
+    newest = store.newest()
+    known = max(after, 0 if newest is None else newest.version)
+    if coordinator_version > known:
+        raise AuthorityError(
+            f"the coordinator says it has version {coordinator_version} of the roster, but this folder has signed only "
+            f"{known}: it was restored from an older copy, or the coordinator lies. If it was restored, look at who is "
+            f"a member here, then go on with `sordino authority sign DIR --after {coordinator_version}`"
+        )

@@ -1,0 +1,293 @@
+"""Whether data can be what a study needs, seen before anything is made or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from learning.data_names import BUILT_IN, OWN, located
+from learning.task_names import STATISTICS, TASKS
+from runtime.failure import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from authority.new_study import StudyOptions
+    from learning.datasets import Dataset
+
+_SHAPES: Final = frozenset({"features", "side", "channels", "classes", "length", "vocabulary"})
+"""Options that say what examples look like."""
+_LAID_OUT: Final = _SHAPES - {"classes", "vocabulary"}
+_HER_OWN: Final = (
+    "name the data that your class is for: --dataset own where everybody brings a file of her own, or one of `sordino "
+    "data list`; or fit the class, perhaps with --task-option"
+)
+_WORDS_MARKED: Final = 3  # numbers above a vocabulary: unknown, beginning, end
+
+
+def concrete(dataset: str) -> str:
+    """The data set behind a name, its path absolute: the files may be read from other folders than this.
+
+    Raises:
+        learning.datasets.DatasetError: no data set could have this name.
+    """
+    from learning.datasets import resolve_dataset
+
+    return located(resolve_dataset(dataset), Path.cwd())
+
+
+def fitted(options: StudyOptions) -> StudyOptions:
+    """With the options of the task that say what examples look like, where a prepared set says it and nobody else did.
+
+    A set that ships fits the tasks as they are; of a published format, or files of the participants' own, no more is
+    known than they say when they are read.
+
+    Raises:
+        learning.datasets.DatasetError: there is no such set here.
+        learning.options.OptionError, learning.task.TaskUnavailable: the task can't be.
+    """
+    from learning.data_names import is_prepared_name
+    from learning.prepared_data import open_prepared
+
+    if options.task not in TASKS or options.task in STATISTICS or not is_prepared_name(options.dataset):
+        return options
+    import numpy as np
+
+    from learning.datasets import Dataset
+
+    held = open_prepared(options.dataset)
+    labels = held.labels("train")
+    first, _ = held.rows("train", np.arange(min(len(labels), 1)))
+    found = shape_options(options.task, Dataset(first, np.array(labels[:1])))
+    if not _LAID_OUT.isdisjoint(options.task_options):  # said by somebody, rightly or not
+        found = {}
+    known = _options_known(options.task)
+    if "classes" in known and len(labels):
+        found["classes"] = int(labels.max()) + 1
+    if "vocabulary" in known and len(labels):
+        words = held.manifest.get("options", {}).get("vocabulary")
+        found["vocabulary"] = words if isinstance(words, int) else max(int(labels.max()) - _WORDS_MARKED, 1)
+    return replace(options, task_options=found | dict(options.task_options))
+
+
+def shape_options(task: str, examples: Dataset) -> dict[str, int]:
+    """Options of a task that say what examples look like, as these do; empty where it can't take them at all.
+
+    Args:
+        task: one of ``TASKS``.
+        examples: one will do; their number of classes is not told, since one example doesn't.
+    """
+    known = _options_known(task)
+    shape, kind = examples.features.shape[1:], examples.features.dtype.kind
+    if "features" in known and len(shape) == 1 and kind == "f":
+        return {"features": shape[0]}
+    if "side" in known and len(shape) in (2, 3) and shape[0] == shape[1] and kind in "uf":
+        return {"side": shape[0]} | ({"channels": shape[2]} if len(shape) == 3 else {})
+    if "length" in known and len(shape) == 1 and kind == "i" and examples.labels.ndim == 2:
+        return {"length": shape[0]}
+    return {}
+
+
+def fitting_options(name: str, options: Mapping[str, Any], examples: Dataset) -> list[str]:
+    """What to type so that a task takes examples of this shape; empty where nothing would help.
+
+    Args:
+        name: of the task, or of a class of one's own, of which nothing is known.
+        options: those that are chosen.
+        examples: one will do.
+    """
+    wanted = shape_options(name, examples)
+    return [f"--task-option {key}={value}" for key, value in wanted.items() if options.get(key) != value]
+
+
+def _options_known(task: str) -> set[str]:
+    from learning.task import options_of
+
+    return {one.name for one in fields(options_of(task, {}))} & _SHAPES if task in TASKS else set()
+
+
+def check_data(options: StudyOptions) -> None:
+    """Whether the participants that are made here can have their parts, and the task use an example of the first.
+
+    What ships is known to work with tasks as they ship; so this looks at other sets, partitions and tasks, at other
+    shapes of examples, and at the coordinator's own file.
+
+    Raises:
+        Failure: the set can't be cut so, or the task takes other examples.
+        learning.datasets.DatasetError: there is no such set here.
+    """
+    from learning.cut_data import cut_dataset
+    from learning.datasets import DatasetError, load_partition
+    from learning.options import AE_DPFL
+    from learning.own_data import load_test
+
+    judges = options.task not in STATISTICS and options.task_options.get("method") != AE_DPFL
+    if judges and options.test and Path(options.test).is_file():  # one that is missing is told of elsewhere
+        check_task_takes(options.task, options.task_options, load_test(options.dataset, options.test), options.test)
+    if options.dataset == OWN or not options.participants:
+        return
+    as_shipped = options.task in TASKS and not _SHAPES & set(options.task_options)
+    if options.dataset in BUILT_IN and options.partition in ("iid", "dirichlet") and as_shipped:
+        return
+    dataset = concrete(options.dataset)
+    try:
+        parts = cut_dataset(dataset, options.partition, options.places, options.alpha, options.seed, options.shards)
+    except DatasetError:
+        raise
+    except ValueError as error:
+        raise Failure(ExitCode.INPUT, f"{options.dataset} can't be cut so: {error}.") from None
+    check_task_takes(options.task, options.task_options, load_partition(dataset, parts[0][:1]), options.dataset)
+
+
+def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of: str, *, planned: int) -> None:
+    """Whether examples look like what a task takes: names, shapes and numbers of values, and nothing of them is used.
+
+    For whoever is still to be asked whether she joins: no model is made, and no module imported, for a stranger's
+    options. Arguments and errors as `check_task_takes`, whose check is the whole one.
+    """
+    from learning.task import make_task, options_of
+    from learning.tasks.inputs import require_labels
+
+    if name not in TASKS:
+        return
+    if name not in STATISTICS:
+        _check_size(name, options, examples.form(), of, planned)
+    try:
+        if name in STATISTICS:
+            statistic: Any = make_task(name, dict(options))
+            statistic.check_form(examples.form())
+        elif hasattr(options_of(name, options), "example_shape"):
+            require_labels(examples.form())
+    except (ValueError, IndexError) as error:
+        raise _cannot_use(name, options, examples, of, str(error), joins=True) from None
+
+
+def check_task_takes(
+    name: str, options: Mapping[str, Any], examples: Dataset, of: str, *, planned: int | None = None
+) -> None:
+    """Whether a task can use examples: one step on one, and only the shapes of what comes of it are looked at.
+
+    Where a study is planned the first example is tried, values and all. Where somebody joins it is zeros in the form of
+    hers: that she stays away is seen, and a stranger chose what would make her (decision 0004).
+
+    A task of one's own is also asked to evaluate, so that a mistake shows before the first round has cost anything.
+    A vector has no names: arrays in another order than the task states would be added up with others' without a word.
+
+    Args:
+        of: what they are from, for the message.
+        planned: values of an update by the plan, where somebody joins a stranger's study: another number, or examples
+            of another shape, are then refused before memory is taken for the model.
+
+    Raises:
+        Failure: it can't.
+        learning.options.OptionError, learning.task.TaskUnavailable: the task can't be made.
+    """
+    from learning.own_task import TaskMistake, with_place
+    from learning.parameters import flatten_contribution
+    from learning.task import ModelTask, make_task, update_rng
+
+    first = examples.take(range(min(len(examples), 1))) if planned is None else examples.form()
+    if planned is not None:
+        _check_size(name, options, first, of, planned)
+    try:
+        task = make_task(name, _one_step(name, options))
+        try:
+            check_form = getattr(task, "check_form", None)
+            if check_form is not None:
+                check_form(examples.form())
+            start = task.initial_parameters()
+            made = task.local_update(start, first, update_rng(0, 1, 0), 1.0)
+            if name not in TASKS and planned is None and isinstance(task, ModelTask):  # whoever plans it evaluates it
+                task.evaluate(start, first)
+        except TaskMistake:
+            raise
+        except (ValueError, IndexError) as error:
+            raise _cannot_use(name, options, examples, of, with_place(error), joins=planned is not None) from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's word for it
+            raise Failure(
+                ExitCode.INPUT,
+                f"the task {name} needs more memory than there is on this machine",
+                "take part from a larger machine, or ask for a smaller model",
+            ) from None
+        raise
+    try:
+        flatten_contribution(made, task.contribution_shapes)
+    except ValueError as error:
+        raise Failure(
+            ExitCode.INPUT,
+            f"the task {name}, tried on an example of {of}: {error}",
+            "let local_update return those names, in that order, or fit the task to the examples with --task-option",
+        ) from None
+
+
+def _one_step(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, but for how long is trained, and on how many queries is voted: up to 100,000 and 10,000."""
+    from learning.options import AE_DPFL, DP_FEDSGD, TrainingOptions
+    from learning.task import options_of
+
+    made, tried = options_of(name, options), dict(options)
+    if isinstance(made, TrainingOptions) and made.method != DP_FEDSGD:  # that is one step by itself
+        tried["local_steps"] = 1
+    if options.get("method") == AE_DPFL:
+        tried["queries"] = 1
+    return tried
+
+
+def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, planned: int) -> None:
+    """Hold examples and number of values against what is stated, and make no model for it."""
+    from learning.options import AE_DPFL, OptionError
+    from learning.parameters import dimension
+    from learning.task import model_shapes, options_of
+    from learning.tasks.votes import VoteOptions, check_questions
+    from mechanisms.statement import LARGEST_DIM
+
+    shape = getattr(options_of(name, options), "example_shape", None)
+    if shape is not None and first.features.shape[1:] != tuple(shape):
+        theirs = first.features.shape[1:]
+        why = f"examples have shape {theirs}; this task takes {tuple(shape)}"
+        raise _cannot_use(name, options, first, of, why, joins=True)
+    values, most = dimension(model_shapes(name, options)), LARGEST_DIM
+    if options.get("method") == AE_DPFL:  # the model stays with her, so no plan states its size
+        if values > most:
+            raise Failure(ExitCode.INPUT, f"the task {name} has a model of {values} values; at most {most} are tried")
+        try:
+            check_questions(int(options.get("queries", VoteOptions.queries)), first.features.shape[1:])
+        except OptionError as error:
+            raise Failure(ExitCode.INPUT, f"the task {name}: {error}", "ask the study's owner") from None
+    elif values != planned:
+        raise Failure(
+            ExitCode.INPUT,
+            f"the task {name} makes an update of {values} values with the study's options; its plan is for {planned}",
+            "ask the study's owner: no participant could take part",
+        )
+
+
+def _cannot_use(
+    name: str, options: Mapping[str, Any], examples: Dataset, of: str, why: str, *, joins: bool
+) -> Failure:
+    from learning.own_data import columns_told
+
+    told = f"the task {name} can't use the examples of {of}: {why}"
+    if examples.columns or not examples.labelled:
+        told += f". {columns_told(examples)}"
+    if joins:
+        return Failure(
+            ExitCode.INPUT, told, "bring a file with the columns that the study's owner has agreed on, or ask her"
+        )
+    fitting = fitting_options(name, options, examples)
+    if not fitting and examples.features.dtype.kind == "i" and name in TASKS:
+        instead = "--task lstm learns sequences of words"
+        if examples.labels.ndim != 2:
+            instead = (
+                "no task that ships learns from numbers that stand for categories; --task histogram counts "
+                "classes, and docs/your_own_model.md says how to make a task of one's own"
+            )
+        return Failure(ExitCode.INPUT, told, instead)
+    if not fitting and name not in TASKS:
+        return Failure(ExitCode.INPUT, told, _HER_OWN)
+    if not fitting:
+        return Failure(ExitCode.INPUT, told, "name another --task, or fit it with --task-option")
+    if "classes" in _options_known(name) and "classes" not in options:
+        fitting.append("--task-option classes=N for labels from 0 to N - 1")
+    return Failure(ExitCode.INPUT, told, f"{', '.join(fitting)}; or another --task")

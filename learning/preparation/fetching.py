@@ -1,0 +1,85 @@
+"""Fetching a package by its name and version, through the package manager that is installed; never by an address.
+
+npm is told to run no script, and apt-get downloads and installs nothing. pip takes a wheel as it is and builds none
+(``--only-binary``). Of an archive of sources it runs the package's own ``setup.py`` to learn its name: only once the
+archive has the pinned SHA-256 (``--require-hashes``), and with the setuptools that is installed here
+(``--no-build-isolation``). Left to itself it would fetch the newest setuptools, which nobody has pinned, and run that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from learning.preparation.sources import Package
+from runtime.failure import ExitCode, Failure
+
+_TIMEOUT_S = 900
+
+
+def installed(package: Package) -> Path | None:
+    """Where its files lie on this machine already; only Debian packages do."""
+    return package.installed if package.installed is not None and package.installed.is_dir() else None
+
+
+def command(package: Package, folder: Path) -> list[str]:
+    """What fetches it into ``folder``, where it is run."""
+    if package.manager == "npm":
+        return ["npm", "pack", f"{package.name}@{package.version}", "--ignore-scripts", "--silent"]
+    if package.manager == "debian":
+        return ["apt-get", "download", package.name]
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--quiet"]
+    build = "--no-build-isolation" if _is_sources(package) else "--only-binary=:all:"
+    return [*pip, build, "--require-hashes", "-r", str(folder / "requirements.txt")]
+
+
+def spoken(package: Package) -> str:
+    """The command in short, for the one who is asked."""
+    if package.manager == "pypi":
+        if not _is_sources(package):
+            return f"pip download --no-deps --only-binary=:all: --require-hashes {package.name}=={package.version}"
+        return (
+            f"pip download --no-deps --no-build-isolation --require-hashes {package.name}=={package.version} (runs its "
+            "setup.py with the setuptools installed here, once the archive has that SHA-256; --from runs nothing)"
+        )
+    return " ".join(command(package, Path()))
+
+
+def _is_sources(package: Package) -> bool:
+    return package.manager == "pypi" and not package.file.endswith(".whl")
+
+
+def fetch(package: Package, folder: Path) -> Path:
+    """The archive, in ``folder``; its SHA-256 is checked by whoever opens it.
+
+    Raises:
+        Failure: the package manager isn't there, or setuptools for an archive of sources; or fetching fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if package.manager == "pypi":
+        line = f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n"
+        (folder / "requirements.txt").write_text(line, encoding="utf-8")
+    words = command(package, folder)
+    otherwise = f"Fetch {package.file} in another way and name it with --from."
+    if shutil.which(words[0]) is None:
+        raise Failure(ExitCode.INPUT, f"{words[0]} isn't installed, so {package} can't be fetched", otherwise)
+    if _is_sources(package) and importlib.util.find_spec("setuptools") is None:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{package} is an archive of sources: pip can't fetch it without setuptools, which isn't installed here",
+            f"Install it (pip install setuptools), or fetch {package.file} in another way and name it with --from.",
+        )
+    try:
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise Failure(ExitCode.NETWORK, f"{words[0]} didn't fetch {package} in {_TIMEOUT_S} s", otherwise) from None
+    found = [folder / package.file, *sorted(folder.glob(f"{package.name}_*.deb"))]
+    archive = next((path for path in found if path.is_file()), None)
+    if done.returncode or archive is None:
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines or ["no file"]
+        raise Failure(ExitCode.NETWORK, f"{words[0]} can't fetch {package}: {errors[-1][:300]}", otherwise)
+    return archive

@@ -1,0 +1,155 @@
+"""Processes that demo and load test start: the coordinator and the clients, each with a log of its own.
+
+They are in a session of their own, so Ctrl-C reaches the starter alone, and they end by themselves when it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.processes import BLAS_THREADS, cpu_seconds, peak_resident_mb
+
+STOP_S: Final = 8.0
+"""How long a process may take to end when asked, before it is made to."""
+_POLL_S: Final = 0.05
+_GRACE_S: Final = 2.0
+
+
+@dataclass
+class Child:
+    """One process of ours: a module of ours with arguments, its output in a log file."""
+
+    name: str
+    arguments: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    module: str = "sordino"
+    peak_mb: float = 0.0
+    cpu_s: float = 0.0
+    """User and system time when last measured."""
+    killed: bool = False
+    """On purpose, to be started again."""
+    ended: bool = False
+    """By itself, and said."""
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        self.killed = False
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.module, *self.arguments, "--end-with", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    def poll(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.running:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """As the power cut does it: no chance to say good-bye."""
+        self.killed = True
+        self.signal(signal.SIGKILL)
+
+    def measure(self) -> None:
+        if self.process is not None and self.running:
+            self.peak_mb = max(self.peak_mb, peak_resident_mb(self.process.pid) or 0.0)
+            self.cpu_s = max(self.cpu_s, cpu_seconds(self.process.pid) or 0.0)
+
+    def last_words(self) -> str:
+        """The last line of its log, for an error message."""
+        with contextlib.suppress(OSError):
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+            if lines:
+                return lines[-1][:300]
+        return "it said nothing"
+
+
+@dataclass
+class Asked:
+    """Whether somebody has asked for an end, by Ctrl-C or SIGTERM.
+
+    A KeyboardInterrupt may come up between any two instructions: where an event is half counted, or behind the lock
+    that `subprocess.Popen` has just taken to ask after its process, which nobody gets any more then.
+    """
+
+    to_end: bool = False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """The first one is noted, for a loop that looks; the second one interrupts."""
+
+        def note(number: int, frame: Any) -> None:
+            if self.to_end:
+                raise KeyboardInterrupt
+            self.to_end = True
+
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
+    """Ask all to end, then make them: at once on Ctrl-C, for who asks twice doesn't wait."""
+    children = [*clients] if coordinator is None else [coordinator, *clients]
+    with contextlib.suppress(KeyboardInterrupt):
+        _ask(coordinator, clients)
+    for child in children:
+        child.signal(signal.SIGKILL)
+        if child.process is not None:
+            child.process.wait()
+
+
+def _ask(coordinator: Child | None, clients: Sequence[Child]) -> None:
+    """Until all have ended, or have had their time. Clients end by themselves when they hear that the study has."""
+    children = [*clients] if coordinator is None else [coordinator, *clients]
+    if coordinator is not None:
+        coordinator.signal(signal.SIGTERM)
+    until = time.monotonic() + STOP_S
+    ask_at: float | None = None
+    while any(child.running for child in children) and time.monotonic() < until:
+        if coordinator is None or not coordinator.running:
+            ask_at = ask_at if ask_at is not None else time.monotonic() + _GRACE_S
+            if time.monotonic() >= ask_at:
+                ask_at = until
+                for child in clients:
+                    child.signal(signal.SIGTERM)
+        time.sleep(_POLL_S)
+
+
+def child_environment() -> dict[str, str]:
+    """The environment for processes of a demo: no overrides of settings, and one thread for linear algebra
+    each.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("SORDINO_")}
+    environment |= dict.fromkeys(BLAS_THREADS, "1")
+    home = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH", "")]))
+    environment["PYTHONUNBUFFERED"] = "1"
+    return environment

@@ -1,0 +1,97 @@
+"""Logs of the shells: on standard error, never on standard output, which belongs to the verb's answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from types import ModuleType
+
+
+def _structlog_without_rich() -> ModuleType:
+    """structlog loads rich to draw tracebacks, which we never show: 5 MB of resident memory in every process."""
+    hide = "structlog" not in sys.modules and "rich" not in sys.modules
+    if hide:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # Python's own way to say: not there
+    try:
+        import structlog
+    finally:
+        if hide:
+            del sys.modules["rich"]
+    return structlog
+
+
+_structlog_without_rich()
+
+import structlog  # noqa: E402  # loaded above
+
+from runtime.peer_text import peer_text  # noqa: E402  # after structlog
+
+
+def _plain_line(logger: object, name: str, message: structlog.types.EventDict) -> str:
+    """``14:52:07  warning: what happened (path: roster.json)``, as the verbs' own plain lines begin."""
+    at, level, said = message.pop("timestamp"), message.pop("level"), message.pop("event")
+    if message.pop("exc_info", None) and (error := sys.exc_info()[1]) is not None:
+        message["error"] = f"{type(error).__name__}: {error}"
+    more = ", ".join(f"{key}: {value}" for key, value in message.items())
+    line = f"{level}: {said}" + (f" ({more})" if more else "")
+    # Some of it comes from the other side: nothing in it begins a line or steers a terminal.
+    return f"{at}  " + "".join(one if one.isprintable() else " " for one in line)
+
+
+def _shown_safely(logger: object, name: str, message: structlog.types.EventDict) -> structlog.types.EventDict:
+    """A reason that a coordinator or a participant gave is quoted as it came; on a terminal it must stay text."""
+    return {key: peer_text(value) if isinstance(value, str) else value for key, value in message.items()}
+
+
+class _OthersLines(logging.Handler):
+    """What libraries say through Python's own logging (uvicorn, gRPC, asyncio), in the same format as all else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        more: dict[str, object] = {"logger": record.name}
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            more["error"] = f"{type(error).__name__}: {error}"
+            if not sys.stderr.isatty():
+                more["exc_info"] = record.exc_info
+        try:
+            structlog.get_logger().log(record.levelno, record.getMessage(), **more)
+        except Exception:  # as its base class does: what can't be written mustn't end what it tells of
+            self.handleError(record)
+
+
+def configure_logs(
+    *, lowest: int = logging.INFO, plain: bool = False, terminal_line: structlog.types.Processor | None = None
+) -> None:
+    """One line a message: for people on a terminal, as JSON elsewhere.
+
+    Args:
+        lowest: the least severe level that is written; where a panel is on the terminal, warnings.
+        plain: lines for people elsewhere too, between those of a verb that tells plain lines there.
+        terminal_line: makes a line on a terminal, instead of structlog's own way.
+    """
+    # gRPC writes lines of its own from C, in a format of its own; what they say comes back as an error anyway.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    terminal = sys.stderr.isatty()
+    people = terminal or plain
+    renderer: structlog.types.Processor = structlog.processors.JSONRenderer()
+    if terminal:
+        renderer = terminal_line or structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    elif plain:
+        renderer = _plain_line
+    root = logging.getLogger()
+    for before in [one for one in root.handlers if isinstance(one, _OthersLines)]:
+        root.removeHandler(before)
+    root.addHandler(_OthersLines(logging.WARNING))
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if people else "iso", utc=not people),
+            *([_shown_safely] if people else [structlog.processors.format_exc_info]),  # JSON escapes all of it
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(lowest),
+        # Looked up for each message: a live panel redirects sys.stderr while it is shown.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

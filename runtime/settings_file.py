@@ -1,0 +1,205 @@
+"""Read one TOML settings file into a frozen pydantic model, with the environment on top.
+
+Both shells read a file of their own (``study.toml``, ``host.toml``) by the same rules: unknown keys are
+refused, every key can be overridden by ``SORDINO_TABLE__KEY``, and every mistake is told as one line that
+names the file (or the variable), the key, what was found and what is expected. It knows no particular file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from runtime.address import split_address as split_address
+
+ENVIRONMENT_PREFIX = "SORDINO_"
+_LIMIT = 80  # characters of a refused value that are repeated in an error
+
+
+class ConfigurationError(ValueError):
+    """A settings file, or a variable that overrides it, can't be used. The message says what to change."""
+
+
+class Table(BaseModel):
+    """One table of a settings file: frozen, and a key that it doesn't know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Settings(BaseSettings):
+    """A whole settings file. ``SORDINO_TABLE__KEY`` in the environment wins over the file."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only two sources, the environment first: no .env file or secrets folder is read unasked."""
+        return env_settings, init_settings
+
+
+Model = TypeVar("Model", bound=Settings)
+
+
+def read_settings(
+    model: type[Model],
+    path: Path,
+    *,
+    hint: str,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Model:
+    """Parse and validate ``path``.
+
+    Args:
+        model: what the file must be.
+        path: the TOML file.
+        hint: a sentence that says how such a file is made; ends the message when there is no file.
+        prepare: is given the file's content and returns the content to validate, such as one that a table in another
+            file completes; may raise `ConfigurationError`.
+
+    Raises:
+        ConfigurationError: the file can't be read, isn't TOML, or holds a value that the model refuses.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: there is no such file. {hint}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not a UTF-8 text file (byte {error.start}). {hint}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror or error}.") from None
+    try:
+        content = tomllib.loads(text)
+    except ValueError as error:  # beside the errors of tomllib, what int() says of a number of 5000 digits
+        quotes = " (text needs quotes)" if str(error).startswith("Invalid value") else ""
+        raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: not valid TOML: lists or tables within each other too often.") from None
+    for key in content:
+        if key.startswith("_"):  # which pydantic-settings would take for options of its own, such as _env_file
+            raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
+    if prepare is not None:
+        content = prepare(content)
+    try:
+        return model(**content)
+    except ValidationError as error:
+        lines = [_explain(path, model, detail) for detail in error.errors(include_url=False)]
+        raise ConfigurationError("\n".join(lines)) from None
+    except SettingsError as error:
+        raise ConfigurationError(
+            f"environment: {error}. Set single keys, such as {ENVIRONMENT_PREFIX}PRIVACY__EPSILON=8."
+        ) from None
+
+
+def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
+    """Refuse a settings file that points at files which aren't there or can't be read.
+
+    Args:
+        path: the settings file, for the message.
+        files: dotted key -> absolute path of the file that it names.
+        hint: what to do about it.
+
+    Raises:
+        ConfigurationError: naming every key whose file is missing or unreadable.
+    """
+    lines = []
+    for key, file in files.items():
+        if not file.is_file():
+            lines.append(f"{path}: {key}: there is no file {file}. {hint}")
+        elif not os.access(file, os.R_OK):
+            lines.append(f"{path}: {key}: {file} can't be read by this user. Change its owner or mode.")
+    if lines:
+        raise ConfigurationError("\n".join(lines))
+
+
+def number_if_it_is_one(value: Any) -> Any:
+    """The environment holds only text: turn "20" and "0.5" into numbers where the key's type is left open."""
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    return value
+
+
+def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
+    """One line for one refused key."""
+    location: Sequence[str | int] = detail["loc"]
+    key = _dotted(location)
+    where, key = _origin(path, location, key)
+    kind, value = detail["type"], detail.get("input")
+    if kind == "missing":
+        return f"{where}: {key} is missing. Add it."
+    if kind == "extra_forbidden":
+        return f"{where}: {key} is not a known key.{_suggestion(model, location)}"
+    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
+    message = message.removeprefix("Input ") if message.startswith("Input should") else message
+    message = message[:1].lower() + message[1:]
+    if kind in ("bool_parsing", "bool_type"):
+        message = "should be true or false"
+    if isinstance(value, Mapping | BaseModel) or value is None:
+        return f"{where}: {key + ': ' if key else ''}{message}."
+    shown = repr(value) if len(repr(value)) <= _LIMIT else repr(value)[:_LIMIT] + "..."
+    separator = "" if message.startswith(("should", "must", "is ")) else ":"
+    return f"{where}: {key} = {shown}{separator} {message}."
+
+
+def _dotted(location: Sequence[str | int]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _origin(path: Path, location: Sequence[str | int], key: str) -> tuple[str, str]:
+    """Blame the environment variable where it is the one that set the key."""
+    wanted = ENVIRONMENT_PREFIX + "__".join(str(part) for part in location).upper()
+    for name in os.environ:
+        if name.upper() == wanted:
+            return f"environment variable {name}", key
+    return str(path), key
+
+
+def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
+    """The nearest known key of the table that the unknown one stands in, and else all of them."""
+    table: Any = model
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        field = getattr(table, "model_fields", {}).get(part)
+        table = _model_within(field.annotation) if field is not None else None
+    known = list(getattr(table, "model_fields", {}))
+    near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean {near[0]}?"
+    return f" Known here: {', '.join(known)}." if known else " Remove it."
+
+
+def _model_within(annotation: Any) -> Any:
+    """``Table`` in ``Table``, ``tuple[Table, ...]`` or ``Table | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for part in getattr(annotation, "__args__", ()):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return None

@@ -1,0 +1,610 @@
+"""One attempt of a round: drives the protocol core through its phases against real sessions and clocks.
+
+Everything that arrives goes through one inbox and is handled in order; arithmetic runs in the worker thread, never on
+the event loop. A phase ends as soon as everybody it waits for has answered or left, at the latest at its
+deadline. Too few, and the attempt aborts with nothing revealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from secagg.context import RoundConfig
+from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
+from secagg.messages import (
+    ADVERTISE_KEYS,
+    CONSISTENCY_CHECK,
+    MASKED_INPUT,
+    SHARE_KEYS,
+    UNMASKING,
+    MaskedInput,
+    SurvivorSets,
+    UnmaskingRequest,
+)
+from secagg.packing import packed_size
+from secagg.parallel import Parallel
+from secagg.server_phases import (
+    AdvertiseKeys,
+    ConsistencyCheck,
+    Unmasking,
+)
+from secagg.unmasking import Completed
+from server.attempt.arrivals import Back, Left, Said, Staged
+from server.attempt.outgoing import Outgoing
+from server.attempt.reconnection_slots import Places
+from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
+from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
+from server.sessions import CLOSED, Session, Sessions
+from wire import assembled, codec
+from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
+
+PROGRESS_INTERVAL_S = 0.5
+
+Emit = Callable[..., None]
+Proof = tuple[frozenset[bytes], bytes]  # whom a survivor proof is for, by identity, and that message
+
+
+# Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
+_MOST_STAGED_BYTES: Final = 96 << 20
+_FEWEST_CREDITS: Final = 4
+
+
+class AttemptAborted(Exception):
+    """The attempt ended without a sum."""
+
+    def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
+        super().__init__(f"{phase}: {reason}")
+        self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
+
+
+@dataclass
+class AttemptFigures:
+    """What an attempt measured."""
+
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    dropouts: int = 0
+    first_key_at: float | None = None
+    key_to_sum_s: float = 0.0
+
+
+class Attempt:
+    """Runs one attempt; `run` returns the sum or raises `AttemptAborted`."""
+
+    def __init__(
+        self,
+        config: RoundConfig,
+        cohort: frozenset[int],
+        sessions: Sessions,
+        deadlines_s: Mapping[str, float],
+        upload_credits: int,
+        worker: Executor,
+        parallel: Parallel,
+        emit: Emit,
+        freeze: Callable[[ConsistencyCheck], Any],
+        charge: Callable[[Unmasking, bytes], Any],
+        roster_sha256: bytes,
+        resume_s: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            cohort: participants to invite, all with a session.
+            deadlines_s: seconds for each phase by its name.
+            parallel: threads for the masks of an unmasking.
+            freeze: awaited before u3 is told to anyone.
+            charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
+            roster_sha256: of the signed roster file, by which participants fetch it.
+            resume_s: how long a participant whose connection broke keeps its place.
+        """
+        self.config, self.cohort = config, cohort
+        self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker
+        self._emit_event, self._freeze, self._charge = emit, freeze, charge
+        self._roster_sha256, self._parallel = roster_sha256, parallel
+        self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+        self._alive = set(cohort)
+        self._messages: Counter[int] = Counter()
+        self._control_bytes: Counter[int] = Counter()  # of messages
+        self._most_control_bytes = most_control_bytes(config.parameters)
+        self._overran: set[int] = set()
+        self._vector_bytes: Counter[int] = Counter()  # of uploads
+        here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
+        self._places = Places(here, resume_s, self.lost)
+        self._outgoing = Outgoing(self._places, self._alive, self._compute)
+        self._over = False
+        self._phase_name = ADVERTISE_KEYS
+        self._waiting: set[int] = set()  # of the phase under way: who may still answer
+        self._answered: set[int] = set()  # and whose answer counts
+        self._deadline = 0.0  # of that phase, monotonic
+        parameters = config.parameters
+        size = packed_size(parameters.dim, parameters.bits)
+        credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
+        self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
+        self.figures = AttemptFigures()
+        self.proof: Proof | None = None  # once there is a sum that somebody who was charged isn't in
+        self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
+        self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated
+        self.starved: frozenset[int] = frozenset()  # dealers who ended the attempt by that, if they did
+
+    # ------------------------------------------------------------ from the service
+
+    def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
+        """A phase message of this attempt arrived, in so many bytes."""
+        if self._takes(session):
+            said = Said(message.WhichOneof("message"), message.SerializeToString())
+            self._take(session.participant, said, size)
+
+    def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
+        """A participant will not go on."""
+        if self._takes(session):
+            self._take(session.participant, Left(REFUSALS.get(message.code, "refused")), size)
+
+    def _takes(self, session: Session) -> bool:
+        """Whether its participant is still in the attempt and within its limits; else the message is a stray one."""
+        takes = session.participant in self._alive and session.participant not in self._overran
+        takes = takes and self._places.speaks(session)
+        if takes:
+            session.strays = 0
+        else:
+            session.stray()
+        return takes
+
+    def _take(self, participant: int, item: Any, size: int) -> None:
+        """Into the inbox, which holds no more of one participant than an attempt can need."""
+        self._messages[participant] += 1
+        self._control_bytes[participant] += size
+        if self._messages[participant] > MOST_MESSAGES:
+            self._overran.add(participant)
+            item = Left("sent more messages than an attempt has")
+        if self._control_bytes[participant] > self._most_control_bytes:
+            self._overran.add(participant)
+            item = Left("sent more bytes than an attempt has")
+        self._inbox.put_nowait((participant, item))
+
+    def lost(self, participant: int, reason: str) -> None:
+        """A participant is out."""
+        self._inbox.put_nowait((participant, Left(reason)))
+
+    def away(self, session: Session, reason: str, *, keep: bool) -> None:
+        """A participant's session ended. ``keep``: its place, for a while."""
+        if session.participant in self._alive:
+            self._places.away(session, reason, keep=keep)
+
+    def returned(self, session: Session, resume: pb.Resume | None) -> bool:
+        """A participant has opened a new session, and says what has reached it if it can go on.
+
+        Returns:
+            Whether the attempt answers; if not, it isn't a matter of this attempt, or its place is gone.
+        """
+        who = session.participant
+        if who not in self._alive:
+            return False
+        if resume is None and self._messages[who] == 0 and self._phase_name == ADVERTISE_KEYS:
+            received = 0  # not even the announcement has reached it; or it was started again, and will say so
+        elif resume is None:
+            self._places.give_up(who)  # it was started again: what it would need is gone
+            return True
+        else:
+            received = resume.received
+        if not self._places.coming(session):
+            self.lost(who, "its connection breaks again and again")
+        self._inbox.put_nowait((who, Back(session, received)))
+        return True
+
+    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
+        """Stage and add one vector; returns its digest once it counts.
+
+        Raises:
+            UploadRefused: not expected, malformed, late, or not what was offered.
+        """
+        participant = session.participant
+        if not self._places.speaks(session):
+            raise UnexpectedUpload("no upload is expected on this session")
+        try:
+            offer, packed = await self._uploads.stage(participant, chunks)
+        except BrokenUpload as error:
+            self._broken(participant, str(error))
+            raise
+        except asyncio.CancelledError:
+            self._broken(participant, CLOSED)
+            raise
+        if self._over:
+            raise UnexpectedUpload("the attempt is over")
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait((participant, Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
+        if not await done:
+            raise UploadRefused("the vector was not taken")
+        self._vector_bytes[participant] += len(packed)
+        return offer.sha256
+
+    # ------------------------------------------------------------ the phases
+
+    async def run(self) -> Completed:
+        """All five phases."""
+        try:
+            return await self._run()
+        except TooFewClients as error:
+            raise AttemptAborted(
+                error.phase, f"{error.received} participants, {error.needed} needed", error.received, error.needed
+            ) from error
+        except ReconstructionFailed as error:
+            self.cheats.update(error.culprits)
+            raise AttemptAborted(self._phase_name, "shares rebuild no secret", 0, 0) from error
+        except ProtocolError as error:
+            raise AttemptAborted(self._phase_name, str(error), 0, 0) from error
+        finally:
+            self._over = True
+            self._places.close()
+            self._uploads.close()
+            self._fail_staged()
+
+    async def _run(self) -> Completed:
+        parameters = self.config.parameters
+        round_, attempt = self.config.round, self.config.attempt
+
+        advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
+        start = pb.RoundStart(
+            round=round_,
+            attempt=attempt,
+            model_sha256=self.config.model_digest,
+            study_sha256=self.config.study_digest,
+            roster_sha256=self._roster_sha256,
+            ticket=codec.write_ticket(self.config.ticket),
+        )
+        await self._outgoing.broadcast(self.cohort, assembled.message(round_start=start))
+        await self._collect(
+            Step(
+                ADVERTISE_KEYS,
+                advertise,
+                self.cohort,
+                parameters.quorum,
+                lambda who, m: advertise.receive(who, codec.read_advertisement(m.advertise_keys)),
+                leave=advertise.drop,
+            )
+        )
+        share, cohort_keys = await self._compute(advertise.close)
+
+        writer = assembled.CohortKeysWriter(round_, attempt)
+        await self._outgoing.each(cohort_keys, writer.write)
+        del writer, cohort_keys
+        await self._collect(
+            Step(
+                SHARE_KEYS,
+                share,
+                frozenset(share.cohort.u1),
+                parameters.quorum,
+                lambda who, m: share.receive(who, codec.read_sealed_shares(m.share_keys)),
+                leave=share.drop,
+            )
+        )
+        masked, shares = await self._compute(share.close)
+
+        await self._outgoing.each(shares, lambda one: assembled.neighbour_shares(round_, attempt, one))
+        # The ciphertexts hold both kinds of share: they go once everybody has answered, for until then somebody may
+        # come back who lacks hers (decision 0012), and so do the paths.
+        del shares
+        await self._collect(
+            Step(
+                MASKED_INPUT,
+                masked,
+                masked.u2,
+                parameters.min_survivors,
+                lambda who, m: check_offer(masked, who, m.masked_input),
+                then=self._queue_offer,
+            )
+        )
+        check, sets = await self._compute(masked.close)
+
+        await self._freeze(check)
+        survivors = next(iter(sets.values()))
+        survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
+        late = None
+        if parameters.signed:
+            unmasking, late = await self._signed(check, sets, survivors)
+        else:
+            unmasking = await self._compute(check.without_signatures)
+            await self._charge(unmasking, b"")
+            await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
+        completed = await self._open(unmasking, late)
+        if self.figures.first_key_at is not None:
+            self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
+        return completed
+
+    async def _signed(
+        self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivors: SurvivorSets
+    ) -> tuple[Unmasking, Late]:
+        """The sets signed by enough, charged, and shares asked for; and what becomes of those who sign later."""
+        round_, attempt = self.config.round, self.config.attempt
+        ends = time.monotonic() + self._deadlines_s[CONSISTENCY_CHECK]
+
+        def sign(who: int, message: pb.PhaseMessage) -> bool:
+            check.receive(who, codec.read_consistency(message.consistency))
+            return check.proven
+
+        survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
+        await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
+        # The more have signed, the fewer signatures each participant checks.
+        await self._collect(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0))
+        unmasking, requests = await self._compute(check.close)
+
+        # The signatures that are journaled with the charge.
+        shown = UnmaskingRequest(check.proof)
+        request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
+        await self._charge(unmasking, request)
+        writer, complete = assembled.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
+        to_everybody = await self._compute(writer.write, next(iter(requests.values()))) if complete else b""
+
+        async def ask(requests: Mapping[int, UnmaskingRequest]) -> None:
+            if complete:
+                await self._outgoing.broadcast(requests, to_everybody)
+            else:
+                await self._outgoing.each(requests, writer.write)
+
+        async def admit(who: int, message: pb.PhaseMessage) -> None:
+            await ask(await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency)))
+
+        await ask(requests)
+        # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
+        proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
+        outside = sorted(unmasking.u2 - unmasking.u3)
+        self.proof = frozenset(map(self.config.roster.identity, outside)), proof
+        for who in outside:
+            session = self._sessions.get(who)
+            if session is not None:
+                session.send(proof)
+        return unmasking, Late(CONSISTENCY_CHECK, admit, ends)
+
+    async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
+        """As soon as there are enough shares; if some of them are rotten, once everybody has answered."""
+
+        def reveal(who: int, message: pb.PhaseMessage) -> bool:
+            unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
+            return unmasking.enough
+
+        try:
+            return await self._opened(unmasking, reveal, late)
+        finally:
+            self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
+
+    async def _opened(
+        self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool], late: Late | None
+    ) -> Completed:
+        await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
+        try:
+            completed: Completed = await self._compute(unmasking.close, self._parallel)
+        except ReconstructionFailed:
+            if not (unmasking.u3 & self._alive) - unmasking.received:
+                raise
+
+            def reveal_all(who: int, message: pb.PhaseMessage) -> None:
+                unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
+
+            await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal_all, late=late))
+            completed = await self._compute(unmasking.close, self._parallel)
+        self.cheats.update(completed.cheats)
+        return completed
+
+    # ------------------------------------------------------------ one phase
+
+    async def _collect(self, step: Step) -> None:
+        """Wait until everybody has answered or left, enough have, too few can, or the deadline is over."""
+        name, needed = step.name, step.needed
+        self._phase_name = name
+        began = time.monotonic()
+        self._deadline = began + self._deadlines_s[name]
+        if step.late is not None:
+            self._deadline = max(self._deadline, step.late.ends)
+        self._answered = set(step.phase.received)  # nobody, unless the phase goes on
+        self._waiting = set(step.expected & self._alive) - self._answered
+        expected = len(step.expected)
+        self._emit("phase_started", phase=name, expected=expected, needed=needed, deadline_s=self._deadlines_s[name])
+        last_progress = 0.0
+        too_few: TooFewClients | None = None
+        ends: float | None = None
+        while self._waiting:
+            now = time.monotonic()
+            if step.enough:
+                ends = ends or now + step.linger * (now - began)
+                self._deadline = min(self._deadline, ends)
+                if self._deadline <= now:
+                    break
+            possible = len(self._answered) + len(self._waiting)
+            if possible < needed:
+                # Waiting longer helps nobody, and those who could still answer are not to blame.
+                too_few = TooFewClients(name, possible, needed)
+                break
+            left_s = self._deadline - now
+            if left_s <= 0:
+                for who in sorted(self._waiting):
+                    await self._leave(step, who, "did not answer before the deadline")
+                break
+            if now - last_progress >= PROGRESS_INTERVAL_S:
+                last_progress = now
+                self._emit(
+                    "phase_progress",
+                    phase=name,
+                    received=len(self._answered),
+                    expected=expected,
+                    needed=needed,
+                    left_s=round(left_s, 1),
+                )
+            try:
+                # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
+                async with asyncio.timeout(min(left_s, PROGRESS_INTERVAL_S)):
+                    who, item = await self._inbox.get()
+            except TimeoutError:
+                continue
+            await self._handle(step, who, item)
+        assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
+        seconds = time.monotonic() - began
+        self.figures.phase_seconds[name] = round(seconds, 4)
+        self.figures.received[name] = len(self._answered)
+        self._emit("phase_ended", phase=name, received=len(self._answered), seconds=round(seconds, 4))
+        if too_few is not None:
+            raise too_few
+
+    async def _handle(self, step: Step, who: int, item: Any) -> None:
+        if isinstance(item, Left):
+            if who in self._alive:
+                await self._leave(step, who, item.reason)
+            return
+        if isinstance(item, Back):
+            await self._resume(step, who, item)
+            return
+        if who not in self._alive:
+            if isinstance(item, Staged):
+                item.settle(False)
+            return
+        name = None
+        try:
+            if isinstance(item, Staged):
+                await self._add_staged(step, who, item)
+                return
+            name = PHASE_FIELDS.get(item.kind)
+            if name is None:
+                raise MalformedMessage("an empty phase message")
+            if step.late is not None and name == step.late.name:
+                self._outgoing.answered(who)
+                await step.late.handle(who, item.read())
+                in_time = min(time.monotonic(), step.late.ends)
+                self._deadline = max(self._deadline, in_time + self._deadlines_s[step.name])
+                return
+            if name != step.name:
+                return  # late: its phase is over, and it was dropped there or didn't count
+            if item.kind == "advertise_keys" and self.figures.first_key_at is None:
+                self.figures.first_key_at = time.monotonic()
+            step.enough = bool(await self._compute(lambda: step.handle(who, item.read())))
+            if step.then is not None:
+                step.then(who, item.read())
+            else:
+                self._counts(who)
+        except (InvalidMessage, MalformedMessage) as error:
+            # No honest participant sends such a message, whatever it was told, and nobody else speaks in its name.
+            reason = getattr(error, "reason", None) or str(error)
+            self.cheats[who] = f"{name or step.name}: {reason}"
+            await self._leave(step, who, reason)
+        except (ProtocolError, UploadRefused) as error:
+            await self._leave(step, who, getattr(error, "reason", None) or str(error))
+
+    async def _resume(self, step: Step, who: int, back: Back) -> None:
+        """Its turn has come: it is told how much of it has arrived, and what it lacks again."""
+        if who not in self._alive:
+            back.session.send(self._left_out("its place was given up"))
+            return
+        if not self._places.back(back.session):
+            return
+        told = self._outgoing.number[who]
+        if back.received:
+            resumed = pb.Resumed(
+                round=self.config.round,
+                attempt=self.config.attempt,
+                received=self._messages[who],
+                uploaded=self._uploads.complete(who),
+            )
+            self._outgoing.tell(who, assembled.message(resumed=resumed))
+        if back.received != told and not (back.received == told - 1 and await self._outgoing.again(who)):
+            await self._leave(step, who, "can't have received what it says")
+            return
+        offset = self._uploads.again(who)
+        if offset is not None:
+            self._grant_credit(who, offset)
+        self._emit("participant_resumed", phase=step.name, participant=who)
+
+    def _counts(self, who: int) -> None:
+        self._outgoing.answered(who)
+        self._waiting.discard(who)
+        self._answered.add(who)
+
+    async def _leave(self, step: Step, who: int, reason: str) -> None:
+        """Out of the attempt, and out of the phase where that costs the others nothing."""
+        self._drop(who, step.name, reason)
+        if step.leave is not None:
+            await self._compute(step.leave, who)
+            self._answered.discard(who)
+
+    def _queue_offer(self, who: int, message: pb.PhaseMessage) -> None:
+        self._outgoing.answered(who)
+        self._uploads.offer(who, message.masked_input.sha256, message.masked_input.signature)
+
+    async def _add_staged(self, step: Step, who: int, staged: Staged) -> None:
+        taken = False
+        try:
+            if step.name == MASKED_INPUT:
+                await self._compute(step.phase.receive, who, staged.message)
+                taken = True
+                self._counts(who)
+        finally:
+            staged.settle(taken)
+            self._uploads.forget(who)
+
+    def _broken(self, participant: int, reason: str) -> None:
+        """An upload ended too early; unless another stream has taken its place it must go on soon."""
+        if self._uploads.broken(participant):
+            self._places.expect(participant, f"upload failed: {reason}")
+
+    def upload_failed(self, participant: int, reason: str) -> None:
+        """An upload broke off: nothing of it counts, and its credit goes on."""
+        self.lost(participant, f"upload failed: {reason}")
+
+    def upload_malformed(self, participant: int, reason: str) -> None:
+        """An upload that could never have been a vector."""
+        self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
+        self.upload_failed(participant, reason)
+
+    def count_download(self, participant: int, size: int) -> None:
+        """The model went to the process that hosts this participant."""
+        self._outgoing.bytes[participant] += size
+
+    def mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
+        """Mean bytes these participants sent, and the whole cohort received, in this attempt.
+
+        Protobuf framing included, TLS not. A model fetched once for several participants of a process counts once.
+        """
+        sent = sum(self._control_bytes[who] + self._vector_bytes[who] for who in participants)
+        received = sum(self._outgoing.bytes.values()) / max(len(self.cohort), 1)
+        return round(sent / max(len(participants), 1)), round(received)
+
+    # ------------------------------------------------------------ helpers
+
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Arithmetic off the loop; one worker, so the core is only ever touched by one thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+    def _grant_credit(self, participant: int, offset: int = 0) -> None:
+        credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt, offset=offset)
+        self._outgoing.tell(participant, assembled.message(upload_credit=credit))
+
+    def _drop(self, who: int, phase: str, reason: str) -> None:
+        """Out of this attempt; the session stays, so that the participant can join the next one."""
+        self._alive.discard(who)
+        self._waiting.discard(who)
+        self._uploads.forget(who)
+        self._places.forget(who)
+        self._outgoing.answered(who)
+        self.figures.dropouts += 1
+        host = self.config.roster.entries[who].host
+        self._emit("participant_dropped", phase=phase, participant=who, host=host, reason=reason)
+        session = self._sessions.get(who)
+        if session is not None:
+            session.send(self._left_out(reason))
+
+    def _left_out(self, reason: str) -> bytes:
+        end = pb.RoundEnd(
+            round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
+        )
+        return assembled.message(round_end=end)
+
+    def _emit(self, kind: str, **body: Any) -> None:
+        self._emit_event(kind, round=self.config.round, attempt=self.config.attempt, **body)
+
+    def _fail_staged(self) -> None:
+        while not self._inbox.empty():
+            _, item = self._inbox.get_nowait()
+            if isinstance(item, Staged):
+                item.settle(False)

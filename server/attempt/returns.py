@@ -1,0 +1,65 @@
+"""What a participant hears that has opened a new session: its place in the attempt, or how that ended without it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from server.attempt.attempt import Attempt, Proof
+from server.sessions import Session
+from wire import assembled
+from wire import coordinator_pb2 as pb
+
+Number = tuple[int, int]
+MOST_PROOFS: Final = 32
+"""Of the newest attempts; each has as many signatures as its cohort asks for, some 40 KB at a thousand participants."""
+
+
+class Returns:
+    """Remembers what somebody who was away may have missed of the attempts that are over."""
+
+    def __init__(self) -> None:
+        self._completed: Number = (0, 0)
+        self._proofs: deque[Proof] = deque(maxlen=MOST_PROOFS)  # newest last
+
+    def after(self, attempt: Attempt, *, completed: bool) -> None:
+        """An attempt is over. May be told twice, at first as one that wasn't completed."""
+        proof = attempt.proof
+        if proof is not None and proof[0] and proof not in self._proofs:
+            self._proofs.append(proof)
+        if completed:
+            self._completed = attempt.config.round, attempt.config.attempt
+
+    def prove(self, session: Session, attempt: Attempt | None) -> None:
+        """Whoever was charged and isn't in a sum hears so, the last one that concerns her: only that can be taken back.
+
+        Args:
+            attempt: the one under way.
+        """
+        latest = None if attempt is None else attempt.proof
+        for proof in (latest, *reversed(self._proofs)):
+            if proof is not None and session.identity in proof[0]:
+                session.send(proof[1])  # who has it already ignores it
+                return
+
+    def answer(self, session: Session, resume: pb.Resume | None, attempt: Attempt | None) -> None:
+        """A session is ready.
+
+        Args:
+            resume: the attempt that its participant wants to go on with.
+            attempt: the one under way.
+        """
+        if resume is None:
+            if attempt is not None:
+                attempt.returned(session, None)
+            return
+        number = resume.round, resume.attempt
+        if attempt is not None and number == (attempt.config.round, attempt.config.attempt):
+            if attempt.returned(session, resume):
+                return
+        elif attempt is not None:
+            attempt.returned(session, None)
+        completed = number == self._completed
+        reason = "" if completed else "the attempt is over, or went on without it"
+        end = pb.RoundEnd(round=resume.round, attempt=resume.attempt, completed=completed, reason=reason)
+        session.send(assembled.message(round_end=end))

@@ -1,0 +1,1 @@
+"""Studies played for knowledge: simulation, experiments, load tests, benchmarks, the demo."""

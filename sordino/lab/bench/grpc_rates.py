@@ -1,0 +1,178 @@
+"""gRPC on loopback with TLS: what a call, a stream message and a megabyte cost, client and server together.
+
+The server is a separate process, as in deployment: `python -m sordino.lab.bench.grpc_rates` prints its port and
+serves until its standard input closes. It answers with the CPU time it has used so far, so both sides are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import uvloop
+
+from sordino.lab.bench.timing import Spread
+from wire.chunks import CHUNK_BYTES
+
+_SERVICE: Final = "bench.Rates"
+_UPLOAD_BYTES: Final = 32 << 20
+_CALLS: Final = 400
+
+
+def measure(runs: int) -> list[tuple[str, str, Spread]]:
+    """Rows (name, unit, spread over the runs).
+
+    Raises:
+        RuntimeError: the server process didn't start.
+    """
+    certificate, key = _self_signed()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "sordino.lab.bench.grpc_rates"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[3],
+        text=True,
+    )
+    if server.stdin is None or server.stdout is None:
+        raise RuntimeError("the server for the gRPC rates has no pipes")
+    try:
+        server.stdin.write(f"{certificate.decode()}\x00{key.decode()}\x00")
+        server.stdin.flush()
+        port = server.stdout.readline().strip()
+        if not port:
+            raise RuntimeError("the server for the gRPC rates didn't start")
+        return uvloop.run(_measure(f"localhost:{port}", certificate, runs))
+    finally:
+        server.stdin.close()
+        server.wait(timeout=10)
+
+
+async def _measure(address: str, certificate: bytes, runs: int) -> list[tuple[str, str, Spread]]:
+    credentials = grpc.ssl_channel_credentials(root_certificates=certificate)
+    async with grpc.aio.secure_channel(address, credentials) as channel:
+        cpu = channel.unary_unary(f"/{_SERVICE}/Cpu")
+        unary = channel.unary_unary(f"/{_SERVICE}/Unary")
+        stream = channel.stream_stream(f"/{_SERVICE}/Stream")
+        upload = channel.stream_unary(f"/{_SERVICE}/Upload")
+        small, chunk = bytes(100), bytes(CHUNK_BYTES)
+
+        async def calls() -> None:
+            for _ in range(_CALLS):
+                await unary(small)
+
+        async def messages() -> None:
+            call = stream()
+            for _ in range(_CALLS):
+                await call.write(small)
+                await call.read()
+            await call.done_writing()
+            await call.read()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(_UPLOAD_BYTES // CHUNK_BYTES):
+                yield chunk
+
+        async def bytes_up() -> None:
+            await upload(chunks())
+
+        rows = []
+        for name, unit, work, scale in (
+            ("unary call, 100 bytes", "us", calls, 1e6 / _CALLS),
+            ("message on a stream and its answer, 100 bytes", "us", messages, 1e6 / _CALLS),
+            ("upload in chunks of 256 KiB", "ms/MB", bytes_up, 1e3 / (_UPLOAD_BYTES / 1e6)),
+        ):
+            spent = []
+            for run in range(runs + 1):
+                before = time.process_time() + float(await cpu(b""))
+                await work()
+                after = time.process_time() + float(await cpu(b""))
+                if run:
+                    spent.append(scale * (after - before))
+            rows.append((name, unit, Spread.of(spent)))
+        return rows
+
+
+def _self_signed() -> tuple[bytes, bytes]:
+    """A certificate for this run, in PEM with its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            ),
+            False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), private
+
+
+async def _serve(certificate: bytes, key: bytes) -> None:
+    async def unary(request: bytes, _: Any) -> bytes:
+        return request
+
+    async def cpu(_: bytes, __: Any) -> bytes:
+        return repr(time.process_time()).encode()
+
+    async def stream(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request
+
+    async def upload(requests: AsyncIterator[bytes], _: Any) -> bytes:
+        total = 0
+        async for request in requests:
+            total += len(request)
+        return total.to_bytes(8, "little")
+
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    methods = {
+        "Unary": grpc.unary_unary_rpc_method_handler(unary),
+        "Cpu": grpc.unary_unary_rpc_method_handler(cpu),
+        "Stream": grpc.stream_stream_rpc_method_handler(stream),
+        "Upload": grpc.stream_unary_rpc_method_handler(upload),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
+    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key, certificate)]))
+    await server.start()
+    print(port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    await server.stop(0)
+
+
+def _main() -> None:
+    parts: list[bytes] = []
+    for _ in range(2):
+        part = bytearray()
+        while (byte := os.read(0, 1)) not in (b"\x00", b""):
+            part += byte
+        parts.append(bytes(part))
+    uvloop.run(_serve(*parts))
+
+
+if __name__ == "__main__":
+    _main()

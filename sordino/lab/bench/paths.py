@@ -1,0 +1,351 @@
+"""Each hot path of the protocol beside its limit on this machine, measured in turns within one run.
+
+A limit is the same work by the bare library calls that it can't do without, on data already in place: what a path
+takes beyond it is ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from nacl.bindings import crypto_sign_open
+
+from mechanisms.discrete_gaussian import discrete_gaussian
+from mechanisms.encoder import Encoder
+from mechanisms.lattice_noise import LatticeNoise
+from mechanisms.skellam import skellam
+from secagg import shamir
+from secagg.masking import CHUNK_BYTES, apply_masks, choose_keystream
+from secagg.packing import add_packed, pack
+from sordino.lab.bench.secagg import Setting
+from sordino.lab.bench.secagg import run as run_attempt
+from sordino.lab.bench.timing import beside, seconds_each
+from wire.study import plan_study
+
+BITS: Final = 20
+
+
+@dataclass(frozen=True)
+class Path:
+    """One row: what is timed, what it is held against."""
+
+    key: str  # in the bounds file
+    name: str
+    limit_name: str
+    unit: str
+    ours: Callable[[], float]
+    limit: Callable[[], float]
+
+
+def run(runs: int = 5, only: str | None = None) -> list[dict[str, Any]]:
+    """Measure all paths, or the one named.
+
+    Returns:
+        rows with ``path``, ``name``, ``limit_name``, ``unit``, and minimum, median and maximum of ``ours``, ``limit``
+        and ``ratio`` (ours over limit; 1 is the best there is).
+
+    Raises:
+        ValueError: no path has that name.
+    """
+    rows = []
+    for path in _paths():
+        if only not in (None, path.key):
+            continue
+        ours, limit, ratio = beside(path.ours, path.limit, runs)
+        rows.append(
+            {
+                "path": path.key,
+                "name": path.name,
+                "limit_name": path.limit_name,
+                "unit": path.unit,
+                "ours": ours.to_json(),
+                "limit": limit.to_json(),
+                "ratio": ratio.to_json(),
+            }
+        )
+    if not rows:
+        raise ValueError(f"no path is named {only!r}; there are {', '.join(path.key for path in _paths())}")
+    return rows
+
+
+def _paths() -> Iterator[Path]:
+    yield _masks("masks_long", 1_000_000, 16)
+    yield _masks("masks", 100_000, 50)
+    yield _packing()
+    yield _adding()
+    yield _sharing()
+    yield _rebuilding()
+    for stddev in (10, 1000):
+        yield _noise(f"noise_{stddev}", "discrete Gaussian", stddev, discrete_gaussian(Fraction(stddev) ** 2))
+    for stddev in (10, 1000):
+        yield _noise(f"skellam_{stddev}", "Skellam", stddev, skellam(Fraction(stddev) ** 2))
+    yield _encoding()
+    yield _client()
+    yield _unmasking()
+
+
+def _masks(key: str, dim: int, count: int) -> Path:
+    accumulator = np.zeros(dim, dtype="<u4")
+    masks = [(os.urandom(16), 1 if index % 2 else -1) for index in range(count)]
+    scale = 1e9 / dim / count
+    mode = modes.GCM(bytes(12)) if choose_keystream() == "gcm" else modes.CTR(bytes(15) + b"\x02")
+    stream = Cipher(algorithms.AES(bytes(16)), mode).encryptor()
+    zeros, scratch = bytes(CHUNK_BYTES), bytearray(CHUNK_BYTES + 16)
+    one, other = np.zeros(CHUNK_BYTES // 4, "<u4"), np.ones(CHUNK_BYTES // 4, "<u4")
+
+    def limit() -> float:
+        each = seconds_each(lambda: stream.update_into(zeros, scratch)) + seconds_each(
+            lambda: np.add(one, other, out=one)
+        )
+        return each / (CHUNK_BYTES // 4) * 1e9
+
+    return Path(
+        key,
+        f"expand and add {count} masks, d = {dim:,}, u32",
+        "keystream alone and add alone, 256 KiB in cache",
+        "ns/value",
+        lambda: scale * seconds_each(lambda: apply_masks(accumulator, masks, BITS)),
+        limit,
+    )
+
+
+_PLANE: Final = 1 << 15
+
+
+def _passes(*operations: str) -> float:
+    """Nanoseconds a value of some numpy passes over planes in cache."""
+    left, right = np.ones(_PLANE, "<u4"), np.ones(_PLANE, "<u4")
+    out = np.empty(_PLANE, "<u4")
+    shift = np.uint32(12)
+    calls: dict[str, Callable[[], Any]] = {
+        "shift": lambda: np.left_shift(left, shift, out=out),
+        "or": lambda: np.bitwise_or(left, right, out=out),
+        "add": lambda: np.add(left, right, out=out),
+        "and": lambda: np.bitwise_and(left, shift, out=out),
+    }
+    return sum(seconds_each(calls[operation]) for operation in operations) / _PLANE * 1e9
+
+
+def _packing() -> Path:
+    dim = 1_000_000
+    values = np.frombuffer(os.urandom(4 * dim), dtype="<u4") & np.uint32((1 << BITS) - 1)
+    return Path(
+        "pack",
+        f"pack d = {dim:,}, B = {BITS}",
+        "one shift and one or a value, in cache",
+        "ns/value",
+        lambda: seconds_each(lambda: pack(values, BITS)) / dim * 1e9,
+        lambda: _passes("shift", "or"),
+    )
+
+
+def _adding() -> Path:
+    dim = 1_000_000
+    packed = pack(np.frombuffer(os.urandom(4 * dim), dtype="<u4") & np.uint32((1 << BITS) - 1), BITS)
+    accumulator = np.zeros(dim, dtype="<u4")
+    return Path(
+        "sum",
+        f"unpack and add an upload, d = {dim:,}, B = {BITS}",
+        "one shift, one add and one reduction a value, in cache",
+        "ns/value",
+        lambda: seconds_each(lambda: add_packed(accumulator, packed, BITS)) / dim * 1e9,
+        lambda: _passes("shift", "add", "and"),
+    )
+
+
+def _sharing() -> Path:
+    holders, threshold = 100, 53
+    secrets = shamir.random_symbols(32, os.urandom).reshape(2, 16)
+    xs = range(1, holders + 1)
+    powers, coefficients = np.ones((holders, threshold)), np.ones((threshold, 32))
+
+    def ours() -> None:
+        shamir.forget_tables()  # as in a process that deals once a round
+        shamir.split(secrets, threshold, xs, os.urandom)
+
+    def limit() -> None:
+        os.urandom(2 * threshold * 32)
+        np.mod(powers @ coefficients, shamir.PRIME)
+
+    return Path(
+        "share",
+        f"share two secrets among {holders}, threshold {threshold}",
+        "randomness, one matrix product and one reduction",
+        "us",
+        lambda: 1e6 * seconds_each(ours),
+        lambda: 1e6 * seconds_each(limit),
+    )
+
+
+def _rebuilding() -> Path:
+    dealers, threshold = 100, 53
+    xs = list(range(1, threshold + 1))
+    shares = shamir.random_symbols(threshold * dealers * 16, os.urandom).reshape(threshold, dealers * 16)
+    weights, as_floats = np.ones(threshold), shares.astype(np.float64)
+    return Path(
+        "rebuild",
+        f"rebuild {dealers} secrets from {threshold} shares each",
+        "widening, one matrix product and one reduction",
+        "us",
+        lambda: 1e6 * seconds_each(lambda: shamir.combine(xs, shares, threshold)),
+        lambda: 1e6 * seconds_each(lambda: np.mod(weights @ np.multiply(as_floats, 1.0, out=as_floats), shamir.PRIME)),
+    )
+
+
+_NOISE_BLOCK: Final = 1 << 16
+
+
+def _bare_noise(levels: int) -> Callable[[], float]:
+    """Nanoseconds a value of 2 bytes of keystream and one lookup a level, and one add into int64, in cache."""
+    index = np.frombuffer(os.urandom(2 * _NOISE_BLOCK), np.uint16).astype(np.intp)
+    table, drawn = np.zeros(1 << 16, np.int16), np.empty(_NOISE_BLOCK, np.int16)
+    some = np.zeros(_NOISE_BLOCK, np.int64)
+    stream = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
+    zeros, scratch = bytes(2 * _NOISE_BLOCK), bytearray(2 * _NOISE_BLOCK + 16)
+
+    def work() -> None:
+        for _ in range(levels):
+            stream.update_into(zeros, scratch)
+            table.take(index, mode="wrap", out=drawn)
+        np.add(some, drawn, out=some)
+
+    return lambda: seconds_each(work) / _NOISE_BLOCK * 1e9
+
+
+def _noise(key: str, law: str, stddev: int, sampler: LatticeNoise) -> Path:
+    dim = 1_000_000
+    vector = np.zeros(dim, np.int64)
+    levels = len(sampler.tables)
+    return Path(
+        key,
+        f"{law}, standard deviation {stddev}, d = {dim:,}",
+        f"{levels} x (2 bytes of keystream, one lookup) and one add, in cache",
+        "ns/value",
+        lambda: seconds_each(lambda: sampler.add(vector, os.urandom)) / dim * 1e9,
+        _bare_noise(levels),
+    )
+
+
+def _encoding() -> Path:
+    """The whole encoder, from an update to the words that are masked.
+
+    Its limit is what no implementation on numpy can leave out, each part on blocks in cache, so that no time goes to
+    memory: the norm that clips and the exact integer norm that is checked (a dot product each); the rotation as the
+    additions of the fast Hadamard transform, log2(d) a value, and its signs (a product); for the rounding 8 bytes of
+    keystream, a floor, a comparison with the fractional part (a subtraction and a comparison), and the conversion to
+    integers; the noise as in its own rows, 2 levels here; and for the wrap an and and the narrowing to the word.
+    """
+    dim = 1_000_000
+    plan = plan_study(
+        mechanism="skellam",
+        clients=100,
+        dim=dim,
+        bits=BITS,
+        clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        rounds=10,
+        max_dropout=0.3,
+        adversarial=0.05,
+    )
+    encoder = Encoder(plan, bytes(32))
+    # Longer than the clip, so that it is clipped.
+    update = (np.frombuffer(os.urandom(4 * dim), np.int32) / 2.0**31).astype(np.float32)
+    noise = _bare_noise(len(skellam(plan.local_variance).tables))
+    one, other, out = np.full(_PLANE, 0.3), np.ones(_PLANE), np.empty(_PLANE)
+    up, whole, word = np.empty(_PLANE, np.bool_), np.ones(_PLANE, np.int64), np.empty(_PLANE, "<u4")
+    mask = np.int64((1 << BITS) - 1)
+    stream = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
+    zeros, scratch = bytes(8 * _PLANE), bytearray(8 * _PLANE + 16)
+    additions = (plan.padded_dim - 1).bit_length()
+
+    def work() -> None:
+        np.dot(one, one)
+        np.multiply(one, other, out=out)
+        for _ in range(additions):
+            np.add(one, other, out=out)
+        stream.update_into(zeros, scratch)
+        np.floor(one, out=out)
+        np.subtract(one, out, out=out)
+        np.greater(out, one, out=up)
+        whole[:] = out
+        np.dot(whole, whole)
+        np.bitwise_and(whole, mask, out=whole)
+        word[:] = whole
+
+    return Path(
+        "encode",
+        f"encode d = {dim:,}: clip, rotate, round, Skellam noise, wrap",
+        f"its norms, {additions} additions, 8 bytes of keystream, rounding, noise and wrap, in cache",
+        "ns/value",
+        lambda: seconds_each(lambda: encoder.encode(update, os.urandom)) / dim * 1e9,
+        lambda: seconds_each(work) / _PLANE * 1e9 + noise(),
+    )
+
+
+@dataclass(frozen=True)
+class _Bare:
+    """CPU seconds of the calls that no implementation can leave out."""
+
+    verify: float
+    agree: float
+    seal: float
+    mask_value: float  # keystream and add of one value of one mask
+
+    @classmethod
+    def measure(cls) -> _Bare:
+        key = Ed25519PrivateKey.generate()
+        public, signed = key.public_key().public_bytes_raw(), key.sign(bytes(170)) + bytes(170)
+        mine, peer = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+        return cls(
+            seconds_each(lambda: crypto_sign_open(signed, public)),
+            seconds_each(lambda: mine.exchange(peer)),
+            seconds_each(lambda: AESGCM(bytes(32)).encrypt(bytes(12), bytes(96), bytes(100))),
+            _masks("", CHUNK_BYTES // 4, 1).limit() / 1e9,
+        )
+
+
+def _client() -> Path:
+    setting = Setting(clients=100, dim=100_000, bits=BITS, drop=0.1)
+
+    def limit() -> float:
+        bare, others = _Bare.measure(), setting.clients - 1
+        signatures = others + setting.parameters.signatures_needed(setting.clients)
+        seconds = signatures * bare.verify + 2 * others * (bare.agree + bare.seal)
+        return 1e3 * (seconds + setting.clients * setting.dim * bare.mask_value)
+
+    return Path(
+        "client",
+        "one client's whole attempt, n = 100, d = 100,000",
+        "its signature checks, agreements, sealed shares and masks alone",
+        "ms",
+        lambda: 1e3 * float(run_attempt(setting)["client_cpu_s"]),
+        limit,
+    )
+
+
+def _unmasking() -> Path:
+    setting = Setting(clients=100, dim=100_000, bits=BITS, drop=0.1)
+
+    def limit() -> float:
+        bare, gone = _Bare.measure(), setting.dropped
+        stayed = setting.clients - gone
+        return 1e3 * (gone * stayed * bare.agree + (stayed + gone * stayed) * setting.dim * bare.mask_value)
+
+    return Path(
+        "unmasking",
+        "the coordinator's unmasking, n = 100, d = 100,000, 10 dropouts",
+        "its agreements and masks alone",
+        "ms",
+        lambda: 1e3 * float(run_attempt(setting)["phases"]["unmasking"]["server"]),
+        limit,
+    )

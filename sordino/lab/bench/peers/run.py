@@ -1,0 +1,367 @@
+"""Sordino beside its peers: the same work, in turns, in one run.
+
+Both sides run as processes of their own with one BLAS thread: the peers by the python of `.venv-peers`, ours by the
+one that runs this. A ratio is the peer's figure over ours, so above 1 ours is quicker. It is taken pair by pair, and
+a run of each side before the first pair isn't counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sordino.lab.bench.timing import Spread
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[3]
+ENVIRONMENT: Final = ".venv-peers"
+REQUIREMENTS: Final = HERE / "requirements.txt"
+OURS: Final = (sys.executable, "-m", "sordino")
+SIDES: Final = {
+    "secagg": (
+        (
+            "signs every key and verifies every signature on both sides",
+            "checks that all survivors were told the same sets, with signatures",
+            "binds every upload to its participant with a signed digest",
+            "masks with AES-128, all 128 bits of a key unknown to others, and packs B bits a value",
+            "starts from integers: clipping, rounding and noise are not included",
+        ),
+        (
+            "signs nothing, and has no check that survivors were told the same sets",
+            "masks with numpy's Mersenne twister; seeds have 32 bits for a participant's own mask and 28 for a pair's",
+            "shares a P-384 key as its PEM text, 20 blocks of 16 bytes, in pure Python: most of its time",
+            "uploads 64-bit words, modulus 2^32",
+            "starts from float32: clipping, stochastic rounding and the vector's bytes are included, a few ms a vector",
+        ),
+    ),
+    "noise": (
+        (
+            "draws from integer tables fed by AES-128; the law is met within a total-variation distance of 2^-140",
+            "adds to a numpy vector; building the tables is apart, in setup_ms",
+        ),
+        (
+            "draws with rejection on big rationals, exactly, from a cryptographic generator",
+            "takes a numpy vector and returns a list; making the list is included, under 1 % of its time",
+            "is measured on at most 100 000 values, fastest of its calls: a sample's cost doesn't depend on the length",
+        ),
+    ),
+}
+
+
+class PeersMissing(RuntimeError):
+    """The environment of the peers was not built."""
+
+
+class PeerFailed(RuntimeError):
+    """A run ended without figures, with a wrong result, or too late."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerFigures:
+    """What one run measured."""
+
+    name: str  # "flower", "opendp" or "sordino"
+    value: float  # the figure that is compared
+    unit: str  # "CPU s" or "ns a sample"
+    right: bool  # the sum is right, or the noise is spread as asked
+    details: dict[str, Any] = field(repr=False)  # all that the run printed
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Ours and one peer on the same work."""
+
+    work: str  # "secagg" or "noise"
+    peer: str
+    unit: str
+    setting: dict[str, Any]
+    ours: Spread
+    peers: Spread
+    ratio: Spread  # the peer's over ours, of each pair
+    versions: dict[str, str]  # of the peer's environment
+    last: tuple[dict[str, Any], dict[str, Any]] = field(repr=False)  # ours' and the peer's details in the last pair
+
+    @property
+    def includes(self) -> dict[str, tuple[str, ...]]:
+        """What each side does and leaves out."""
+        return {"ours": SIDES[self.work][0], "peer": SIDES[self.work][1]}
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their names, and what each side does."""
+        return {
+            "work": self.work,
+            "peer": self.peer,
+            "unit": self.unit,
+            "setting": self.setting,
+            "ours": self.ours.to_json(),
+            "peers": self.peers.to_json(),
+            "ratio": self.ratio.to_json(),
+            "versions": self.versions,
+            "includes": {side: list(lines) for side, lines in self.includes.items()},
+            "last": {"ours": self.last[0], "peer": self.last[1]},
+        }
+
+
+def find_environment(root: Path | None = None) -> Path:
+    """The python of the peers' environment.
+
+    Args:
+        root: folder that holds `.venv-peers`; None means the repository.
+
+    Raises:
+        PeersMissing: it isn't there, or holds other versions than `sordino/lab/bench/peers/requirements.txt`.
+    """
+    environment = (ROOT if root is None else root) / ENVIRONMENT
+    python = environment / "bin" / "python"
+    if not os.access(python, os.X_OK):
+        raise PeersMissing(f"{environment} is missing: the peers have their own environment. Run: make bench-peers")
+    for name, pinned in pins().items():
+        if not list(environment.glob(f"lib/python*/site-packages/{name}-{pinned}.dist-info")):
+            raise PeersMissing(f"{environment} does not hold {name} {pinned}. Run: make bench-peers")
+    return python
+
+
+def pins() -> dict[str, str]:
+    """Version of each peer that the requirements name."""
+    lines = (line.strip().partition("==") for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    return {name: version for name, _, version in lines if name in ("flwr", "opendp")}
+
+
+def flower_secagg(
+    python: Path,
+    *,
+    clients: int,
+    dim: int,
+    drop: float,
+    neighbours: int | None = None,
+    threshold: int | None = None,
+    timeout_s: float = 600.0,
+) -> PeerFigures:
+    """Run one round of Flower's SecAgg+.
+
+    Args:
+        python: from `find_environment`.
+        clients: participants, 3 to 1024.
+        dim: values of each.
+        drop: share that is lost before the masked input; fewer are dropped if a secret would have too few holders.
+        neighbours: an even number, or None for the complete graph.
+        threshold: shares that rebuild a secret, None for the least with two colluders.
+        timeout_s: wall-clock limit.
+
+    Returns:
+        CPU seconds of all participants and the server. ``details`` has ``server_cpu_s`` and ``client_cpu_s``, the mean
+        of the survivors.
+
+    Raises:
+        PeerFailed: no figures, or too late.
+    """
+    arguments = ["--clients", str(clients), "--dim", str(dim), "--drop", repr(drop)]
+    if neighbours is not None:
+        arguments += ["--neighbours", str(neighbours)]
+    if threshold is not None:
+        arguments += ["--threshold", str(threshold)]
+    details = _run((str(python), "-I", str(HERE / "flower_secagg.py"), *arguments), timeout_s)
+    return _figures("flower", "CPU s", "cpu_s", "sum_ok", details)
+
+
+def opendp_noise(python: Path, *, stddev: float, dim: int, timeout_s: float = 600.0) -> PeerFigures:
+    """Draw a vector of OpenDP's discrete Gaussian noise.
+
+    Args:
+        python: from `find_environment`.
+        stddev: in grid steps, 1 to 10^8.
+        dim: length of the vector; a part of it is measured.
+
+    Raises:
+        PeerFailed: no figures, or too late.
+    """
+    arguments = ("--stddev", repr(stddev), "--dim", str(dim))
+    details = _run((str(python), "-I", str(HERE / "opendp_noise.py"), *arguments), timeout_s)
+    return _figures("opendp", "ns a sample", "ns_per_sample", "spread_ok", details)
+
+
+def our_secagg(
+    *, clients: int, dim: int, drop: float, bits: int, neighbours: int | None, timeout_s: float, command: Sequence[str]
+) -> PeerFigures:
+    """Run `sordino bench secagg` in a process of its own; see `flower_secagg`."""
+    arguments = ["--clients", str(clients), "--dim", str(dim), "--bits", str(bits), "--drop", repr(drop), "--json"]
+    graph = ["--graph", "complete"] if neighbours is None else ["--graph", "harary", "--degree", str(neighbours)]
+    details = _run((*command, "bench", "secagg", *arguments, *graph), timeout_s)
+    return _figures("sordino", "CPU s", "cpu_s", "sum_ok", details)
+
+
+def our_noise(*, stddev: float, dim: int, timeout_s: float, command: Sequence[str]) -> PeerFigures:
+    """Run `sordino bench noise` in a process of its own; see `opendp_noise`."""
+    arguments = ("--law", "gaussian", "--stddev", repr(stddev), "--dim", str(dim), "--json")
+    details = _run((*command, "bench", "noise", *arguments), timeout_s)
+    return _figures("sordino", "ns a sample", "ns_per_sample", "law_ok", details)
+
+
+def compare_secagg(
+    python: Path,
+    *,
+    clients: int,
+    dim: int,
+    drop: float,
+    bits: int = 20,
+    neighbours: int | None = None,
+    repeats: int = 3,
+    timeout_s: float = 600.0,
+    command: Sequence[str] = OURS,
+) -> Comparison:
+    """Sordino's protocol beside Flower's: total CPU seconds.
+
+    Flower gets the threshold that ours used. Its warm-up is a small round, since a whole one takes half a minute.
+
+    Args:
+        repeats: pairs.
+        timeout_s: of each run.
+        command: what starts ours.
+
+    Raises:
+        PeerFailed: a run failed, or the two sides had not the same number of survivors.
+    """
+
+    def ours() -> PeerFigures:
+        return our_secagg(
+            clients=clients,
+            dim=dim,
+            drop=drop,
+            bits=bits,
+            neighbours=neighbours,
+            timeout_s=timeout_s,
+            command=command,
+        )
+
+    threshold = int(ours().details["threshold"])  # and ours' warm-up
+
+    def flower() -> PeerFigures:
+        return flower_secagg(
+            python,
+            clients=clients,
+            dim=dim,
+            drop=drop,
+            neighbours=neighbours,
+            threshold=threshold,
+            timeout_s=timeout_s,
+        )
+
+    flower_secagg(python, clients=5, dim=100, drop=0.2, timeout_s=timeout_s)
+    setting = {
+        "clients": clients,
+        "dim": dim,
+        "drop": drop,
+        "bits": bits,
+        "graph": "complete" if neighbours is None else "harary",
+        "neighbours": neighbours,
+        "threshold": threshold,
+    }
+    comparison = _compare("secagg", setting, ours, flower, repeats)
+    mine, theirs = (details["survivors"] for details in comparison.last)
+    if mine != theirs:
+        raise PeerFailed(f"not the same work: {mine} survivors in ours, {theirs} in Flower's. Lower the dropouts")
+    return comparison
+
+
+def compare_noise(
+    python: Path,
+    *,
+    stddev: float,
+    dim: int,
+    repeats: int = 3,
+    timeout_s: float = 600.0,
+    command: Sequence[str] = OURS,
+) -> Comparison:
+    """Sordino's discrete Gaussian beside OpenDP's: nanoseconds of CPU time a sample.
+
+    Raises:
+        PeerFailed: a run failed.
+    """
+
+    def ours() -> PeerFigures:
+        return our_noise(stddev=stddev, dim=dim, timeout_s=timeout_s, command=command)
+
+    def opendp() -> PeerFigures:
+        return opendp_noise(python, stddev=stddev, dim=dim, timeout_s=timeout_s)
+
+    ours()
+    opendp_noise(python, stddev=stddev, dim=1000, timeout_s=timeout_s)
+    return _compare("noise", {"law": "gaussian", "stddev": stddev, "dim": dim}, ours, opendp, repeats)
+
+
+def _compare(
+    work: str,
+    setting: dict[str, Any],
+    ours: Callable[[], PeerFigures],
+    peer: Callable[[], PeerFigures],
+    repeats: int,
+) -> Comparison:
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, not {repeats}")
+    pairs = [(_right(ours()), _right(peer())) for _ in range(repeats)]
+    mine, theirs = pairs[-1]
+    return Comparison(
+        work=work,
+        peer=theirs.name,
+        unit=theirs.unit,
+        setting=setting,
+        ours=Spread.of([one.value for one, _ in pairs]),
+        peers=Spread.of([other.value for _, other in pairs]),
+        ratio=Spread.of([other.value / one.value for one, other in pairs]),
+        versions=theirs.details["versions"],
+        last=(mine.details, theirs.details),
+    )
+
+
+def _right(figures: PeerFigures) -> PeerFigures:
+    if not figures.right:
+        raise PeerFailed(f"{figures.name}: the result is wrong, so its time says nothing: {figures.details}")
+    return figures
+
+
+def _figures(name: str, unit: str, value: str, right: str, details: dict[str, Any]) -> PeerFigures:
+    try:
+        return PeerFigures(
+            name=name, value=float(details[value]), unit=unit, right=bool(details[right]), details=details
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise PeerFailed(f"{name}: no {value} or {right} among the figures: {sorted(details)}") from error
+
+
+def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    """The JSON object that a command prints. One that finds a wrong sum exits with 1 and prints it all the same."""
+    threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    name = " ".join(Path(part).name if os.sep in part else part for part in command)
+    try:
+        done = subprocess.run(
+            list(command),
+            cwd=ROOT,
+            env={**os.environ, **threads},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PeerFailed(f"{name}: still running after {timeout_s:g} s, stopped") from error
+    except OSError as error:
+        raise PeerFailed(f"{name}: cannot be started: {error.strerror}") from error
+    try:
+        details = json.loads(done.stdout)
+    except ValueError:
+        details = None
+    if not isinstance(details, dict) or done.returncode not in (0, 1):
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1]
+        raise PeerFailed(f"{name}: ended with {done.returncode}: {said}")
+    return details

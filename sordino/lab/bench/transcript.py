@@ -1,0 +1,101 @@
+"""A transcript of many participants, without playing the round: everything in it is signed by whom it should be."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.client_phases import survivor_statement
+from secagg.context import RoundConfig, cohort_context
+from secagg.keys import AgreementKey, IdentityKey, advertisement_statement
+from secagg.messages import Advertisement
+from secagg.roster import Roster, RosterEntry, sign_roster
+from wire.enrolment import Card, sign_card
+from wire.records.ledger import Row, row_hash
+from wire.records.ledger_rows import make_entry
+from wire.records.transcript import transcript_of, write_transcript
+from wire.study import StudyDocument, plan_study, round_parameters
+
+STUDY = "bench"
+
+
+def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
+    """One of a round in which a tenth of the participants left before their vectors were in.
+
+    Returns:
+        The file, and the authority's public key (32 bytes).
+    """
+    authority, coordinator = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    keys = sorted((IdentityKey.generate(os.urandom) for _ in range(clients)), key=lambda key: key.public)
+    entries = tuple(RosterEntry(key.public, f"host-{at:04d}") for at, key in enumerate(keys))
+    roster = Roster(STUDY, 1, entries)
+    plan = plan_study(
+        **{"clients": clients, "dim": dim, "bits": 16, "clip": 1.0, "epsilon": 6.0, "delta": 1e-6, "rounds": 30},
+        **{"max_dropout": 0.3, "adversarial": 0.05},
+    )
+    study = StudyDocument(study=STUDY, task="synthetic", task_options={}, plan=plan).to_bytes()
+    study_sha256, parameters = hashlib.sha256(study).digest(), round_parameters(plan)
+    config = RoundConfig(
+        roster=roster,
+        round=1,
+        attempt=1,
+        study_digest=study_sha256,
+        model_digest=bytes(32),
+        parameters=parameters,
+    )
+    round_context = config.round_context()
+    advertisements: dict[int, Advertisement] = {}
+    for at, key in enumerate(keys):
+        pair = [AgreementKey(os.urandom(32)).public for _ in range(2)]
+        statement = advertisement_statement(round_context, key.public, pair[0], pair[1])
+        advertisements[at] = Advertisement(pair[0], pair[1], key.sign(statement))
+    listed = [(key.public, advertisements[at].digest()) for at, key in enumerate(keys)]
+    u2, u3 = frozenset(range(clients)), frozenset(range(clients - clients // 10))
+    signed = survivor_statement(config, cohort_context(round_context, listed), u2, u3)
+    entry = make_entry(plan, study=STUDY, study_sha256=study_sha256, round=1, attempt=1, participants=u3)
+    card = Card(
+        STUDY,
+        authority.public_key().public_bytes_raw(),
+        _tls_ca(),
+        coordinator.public_key().public_bytes_raw(),
+        "localhost:8443",
+    )
+    whole = transcript_of(
+        card=sign_card(card, authority),
+        roster=sign_roster(roster, authority),
+        study=study,
+        config=config,
+        advertisements=advertisements,
+        u2=u2,
+        u3=u3,
+        signatures=[(at, keys[at].sign(signed)) for at in range(parameters.signatures_needed(clients))],
+        row=Row(1, bytes(32), row_hash(bytes(32), 1, entry.to_bytes()), entry),
+    )
+    data = write_transcript(
+        whole, coordinator, sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None
+    )
+    return data, card.authority_public
+
+
+def _tls_ca() -> bytes:
+    """Any certificate: a card holds one."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, STUDY)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,482 @@
+"""The demo: a whole study on this machine with real processes, two of which are killed on purpose.
+
+The coordinator and each client are processes of their own that talk over TLS on loopback; the demo only
+starts and kills them and reads what the coordinator records. Children are in a session of their own, so
+Ctrl-C reaches the demo alone, which then stops them; they also end by themselves when the demo is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from authority.new_study import LocalStudy, StudyOptions, make_local_study
+from mechanisms.statement import DDGAUSS
+from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
+from runtime.failure import ExitCode, Failure
+from runtime.processes import free_port, port_is_free
+from sordino.lab.networked_round import measure_networked_round
+from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
+from sordino.reporting.panel import Display, size_text
+from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
+from sordino.reporting.study_view import StudyView
+
+KILL_ROUND: Final = 5
+AWAY_ROUNDS: Final = 3
+KILLED_HOSTS: Final = 2
+_POLL_S: Final = 0.03
+_MEMORY_EVERY_S: Final = 1.0
+_BASELINE_S: Final = 60.0
+# Left by whoever is in no sum: the phases in which leaving takes one's update out of it.
+_BEFORE_THE_SUM: Final = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What may be changed about the demo.
+
+    Attributes:
+        out: the study's folder, new or empty; None makes ./demo-DATE-TIME.
+        faults: kill two client processes in the middle of a round and start them again later.
+        port: of the coordinator; 0 takes a free one.
+    """
+
+    rounds: int = 15
+    processes: int = 10
+    participants: int = 100
+    out: Path | None = None
+    faults: bool = True
+    port: int = 0
+
+    def study(self, port: int) -> StudyOptions:
+        """The study that the demo makes."""
+        return StudyOptions(
+            name="demo",
+            rounds=self.rounds,
+            participants=self.participants,
+            hosts=self.processes,
+            # Two of ten processes may be gone when a round begins, and more may leave during it.
+            min_survivors=math.ceil(0.7 * self.participants - 1e-9),
+            quorum=math.ceil(0.75 * self.participants - 1e-9),
+            listen=f"127.0.0.1:{port}",
+            one_machine=True,
+        )
+
+
+@dataclass
+class Demo:
+    """One run; use ``run``."""
+
+    options: DemoOptions
+    display: Display
+    study: LocalStudy
+    environment: dict[str, str] = field(default_factory=dict)
+    coordinator: Child | None = None
+    clients: list[Child] = field(default_factory=list)
+    killed_in: int | None = None
+    back_in: int | None = None
+    baseline: subprocess.Popen[str] | None = None
+    reader: threading.Thread | None = None
+    asked: Asked = field(default_factory=Asked)
+
+    @property
+    def view(self) -> StudyView:
+        return self.display.panel.view
+
+    def run(self) -> dict[str, Any]:
+        """Train, then measure and compare; every process that was started has ended when this returns or
+        raises.
+
+        Raises:
+            Failure: the coordinator could not do all rounds.
+            KeyboardInterrupt: somebody asked for an end.
+        """
+        began = time.monotonic()
+        with self.asked.noted():
+            try:
+                self._start()
+                self._follow()
+                code = self._end_of_coordinator()
+            finally:
+                self._stop()
+        if self.asked.to_end:
+            raise KeyboardInterrupt
+        if code != 0:
+            assert self.coordinator is not None  # noqa: S101  # it was started above
+            raise Failure(
+                ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY,
+                f"the coordinator stopped after {len(self.view.rounds)} of {self.options.rounds} rounds: "
+                f"{self.coordinator.last_words()} (all of it: {self.coordinator.log})",
+            )
+        without_noise = self._without_noise()
+        self.display.panel.without_noise = list(without_noise)  # the panel stays on the screen above the last lines
+        self.display.remark("measuring a round of five processes with about 100,000 values")
+        five = measure_networked_round(self.study.directory / "five", self.environment)
+        result = self._result(without_noise, time.monotonic() - began) | {"networked_round": five}
+        self._leave_for_report(without_noise, result)
+        return result
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        logs = self.study.directory / "logs"
+        logs.mkdir()
+        self.environment = child_environment()
+        address = self.study.options.client_address
+        self.coordinator = Child(
+            "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
+        )
+        self.coordinator.start(self.environment)
+        for home in self.study.hosts:
+            child = Child(home.name, ["join", address, "--home", str(home)], logs / f"{home.name}.log")
+            self.clients.append(child)
+            child.start(self.environment)
+        self._start_baseline()
+
+    def _start_baseline(self) -> None:
+        """Everybody in every round: shown while the study runs. What is compared at the end is run again
+        then.
+        """
+        self.baseline = self._baseline_process(cohorts=False)
+        self.reader = threading.Thread(target=self._read_baseline, args=(self.baseline,), daemon=True)
+        self.reader.start()
+
+    def _baseline_process(self, *, cohorts: bool) -> subprocess.Popen[str]:
+        with (self.study.directory / "logs" / "without_noise.log").open("ab") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "sordino.lab.baseline",
+                    str(self.study.directory),
+                    str(self.options.participants),
+                    str(os.getpid()),
+                    *(["--cohorts"] if cohorts else []),
+                ],
+                stdin=subprocess.PIPE if cohorts else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def _read_baseline(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        shown = self.display.panel.without_noise
+        for line in process.stdout:
+            shown.append(float(json.loads(line)))
+
+    def _stop(self) -> None:
+        stop(self.coordinator, self.clients)
+        if self.baseline is not None and self.baseline.poll() is None:
+            self.baseline.kill()
+            self.baseline.wait()
+        if self.reader is not None:
+            self.reader.join(STOP_S)  # its pipe has ended
+
+    # ---- while it runs -------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Show events and cause faults until the study or its coordinator ends."""
+        from server.journal import read_events
+
+        assert self.coordinator is not None  # noqa: S101  # started before
+        state = self.study.directory / "coordinator" / "state.sqlite"
+        seen, measure_at = 0, 0.0
+        while True:
+            if self.asked.to_end:
+                raise KeyboardInterrupt
+            running = self.coordinator.running  # asked before reading, so that no last event is missed
+            for event in read_events(state, seen):
+                seen = int(event["seq"])
+                self.display.show(event)
+            if self.view.finished is not None or not running:
+                return
+            self._faults()
+            self._watch_clients()
+            if time.monotonic() >= measure_at:
+                measure_at = time.monotonic() + _MEMORY_EVERY_S
+                for child in (self.coordinator, *self.clients):
+                    child.measure()
+            time.sleep(_POLL_S)
+
+    def _faults(self) -> None:
+        view = self.view
+        if not self.options.faults:
+            return
+        # As early as can be once all have dealt: who has sent its vector is in the sum, and may leave unnoticed.
+        dealt = "ShareKeys" in view.phases_done and "MaskedInputCollection" not in view.phases_done
+        if (
+            self.killed_in is None
+            and dealt
+            and view.round >= min(KILL_ROUND, max(1, self.options.rounds // 2))
+        ):
+            victims = self._victims()
+            for child in victims:
+                child.measure()
+                child.kill()
+            self.killed_in = view.round
+            names = " and ".join(child.name for child in victims)
+            self.display.remark(
+                f"killed {names} in round {view.round}" if victims else "nobody killed: the quorum needs every process"
+            )
+        elif (
+            self.killed_in is not None
+            and self.back_in is None
+            and view.round >= self.killed_in + AWAY_ROUNDS
+            and any(child.killed for child in self.clients)
+        ):
+            back = [child for child in self.clients if child.killed]
+            for child in back:
+                child.start(self.environment)
+            self.back_in = view.round
+            names = " and ".join(child.name for child in back)
+            self.display.remark(f"{names} killed in round {self.killed_in}, started again in round {view.round}")
+
+    def _victims(self) -> list[Child]:
+        """As many as the quorum can do without, at most two, from the middle of the list."""
+        plan = self.study.plan
+        each = -(-self.options.participants // self.options.processes)
+        spare = (self.options.participants - plan.quorum) // each
+        chosen = [self.clients[index] for index in (2, 6) if index < len(self.clients)]
+        return chosen[: max(0, min(KILLED_HOSTS, spare))]
+
+    def _watch_clients(self) -> None:
+        """A client that ends by itself in the middle of a study is a fault of ours, and is said."""
+        for child in self.clients:
+            code = child.poll()
+            if code is not None and not child.killed and not child.ended:
+                child.ended = True
+                self.display.remark(f"{child.name} ended with code {code}: {child.last_words()}")
+        left = sum(not child.ended for child in self.clients)
+        each = -(-self.options.participants // self.options.processes)
+        if left * each < self.study.plan.quorum:
+            child = next(child for child in self.clients if child.ended)
+            raise Failure(
+                ExitCode.STUDY,
+                f"only {left} of {len(self.clients)} client processes are left, too few for the quorum. "
+                f"{child.name}: {child.last_words()} (all of it: {child.log})",
+            )
+
+    def _end_of_coordinator(self) -> int:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        assert self.coordinator.process is not None  # noqa: S101
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.coordinator.process.wait(timeout=STOP_S)
+        return int(ExitCode.STUDY)
+
+    # ---- afterwards ----------------------------------------------------------------------------
+
+    def _without_noise(self) -> list[float]:
+        """The same training without noise, with the survivors of each round as they were."""
+        cohorts = self._survivors_as_parts()
+        everybody = set(range(self.options.participants))
+        early = list(self.display.panel.without_noise)
+        if all(set(cohort) == everybody for cohort in cohorts) and len(early) == self.options.rounds:
+            return early
+        process = self._baseline_process(cohorts=True)
+        try:
+            out, _ = process.communicate(json.dumps(cohorts), timeout=_BASELINE_S)
+        except subprocess.TimeoutExpired:
+            return early
+        finally:
+            process.kill()
+            process.wait()
+        return [float(json.loads(line)) for line in out.splitlines()]
+
+    def _survivors_as_parts(self) -> list[list[int]]:
+        """For each round the parts of the data whose updates are in its sum."""
+        part_of = parts_by_participant(self.study)
+        view = self.view
+        cohorts = []
+        for done in view.rounds:
+            left = {
+                dropout.participant
+                for dropout in view.dropouts_of(done.round)
+                if dropout.attempt == done.attempt and dropout.phase in _BEFORE_THE_SUM
+            }
+            away = view.absent.get(done.round, frozenset())
+            cohorts.append(sorted(part for who, part in part_of.items() if who not in left and who not in away))
+        return cohorts
+
+    def _result(self, without_noise: Sequence[float], wall_s: float) -> dict[str, Any]:
+        view, plan = self.view, self.study.plan
+        assert self.coordinator is not None  # noqa: S101  # started before
+        rounds = view.rounds
+        vector = (plan.dim * plan.bits + 7) // 8
+        return {
+            "accuracy": view.accuracy,
+            "accuracy_without_noise": without_noise[-1] if without_noise else None,
+            "epsilon_coordinator": view.epsilon_coordinator,
+            "epsilon_released": view.epsilon_released,
+            "epsilon_budget": plan.epsilon,
+            "delta": plan.delta,
+            "rounds": len(rounds),
+            "dropouts": len(view.dropouts),
+            "rounds_with_dropouts": len({dropout.round for dropout in view.dropouts}),
+            "attempts_aborted": len(view.aborted),
+            "wall_s": round(wall_s, 1),
+            "round_s": median([done.seconds for done in rounds]),
+            "key_to_sum_s": median([done.key_to_sum_s for done in rounds]),
+            "upload_bytes": median([done.upload_bytes for done in rounds]),
+            "download_bytes": median([done.download_bytes for done in rounds]),
+            "vector_bytes": rounds[-1].vector_bytes if rounds else 0,
+            "vector_floor_bytes": vector,
+            "coordinator_peak_rss_mb": round(self.coordinator.peak_mb, 1),
+            "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
+            "participants": self.options.participants,
+            "processes": self.options.processes,
+            "partition": f"Dirichlet {self.study.options.alpha:g}",
+            "noise_multiplier": plan.noise_multiplier,
+            "min_survivors": plan.min_survivors,
+            "quorum": plan.quorum,
+            "h_min": plan.h_min,
+            "A": plan.colluders,
+            "guarantee": "honest-but-curious: one machine plays all parts",
+            "directory": str(self.study.directory.resolve()),
+        }
+
+    def _leave_for_report(self, without_noise: Sequence[float], result: Mapping[str, Any]) -> None:
+        folder = self.study.directory
+        (folder / BASELINE_FILE).write_text(json.dumps(list(without_noise)))
+        lines = [
+            ("Whole demo", f"{result['wall_s']:.0f} s", f"{self.options.processes} client processes"),
+            ("Coordinator", f"{result['coordinator_peak_rss_mb']:.0f} MB", "resident, at most"),
+            ("Client process", f"{result['client_peak_rss_mb']:.0f} MB", "resident, at most, of the largest"),
+            (
+                "Upload",
+                size_text(result["upload_bytes"]),
+                f"a participant a round, of it the vector {size_text(result['vector_bytes'])}",
+            ),
+        ]
+        five = result["networked_round"]
+        if five is not None:
+            lines.append(
+                (
+                    "Key to sum, five processes",
+                    f"{five['key_to_sum_s']:.2f} s",
+                    f"a round of 5 participants with d = {five['dim']:,} over TLS, from the first key to the sum",
+                )
+            )
+        (folder / MEASURED_FILE).write_text(json.dumps(lines))
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a demo: ``folder`` holds what was recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+
+def default_folder() -> Path:
+    """``demo-20260131-0912`` in the working directory; with a number behind it where that exists."""
+    stem = time.strftime("demo-%Y%m%d-%H%M%S")
+    names = [stem, *(f"{stem}-{number}" for number in range(2, 1000))]
+    return next(Path(name) for name in names if not Path(name).exists())
+
+
+def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
+    """Make a study, run it, and write its report.
+
+    Args:
+        options: see ``DemoOptions``.
+        display: shows it; entered by the caller.
+
+    Returns:
+        The demo's figures under their stable JSON names.
+
+    Raises:
+        Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
+    """
+    from sordino.reporting.report import write_report
+
+    if options.processes > options.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
+            f"at least one. Use --processes {options.participants} or fewer, or more participants.",
+        )
+    if options.port and not port_is_free("127.0.0.1", options.port):
+        raise Failure(
+            ExitCode.NETWORK,
+            f"port {options.port} is in use. Choose another with --port, or 0 for a free one.",
+        )
+    folder = options.out
+    if folder is None:
+        folder = default_folder()
+    study = make_local_study(folder, options.study(options.port or free_port()))
+    try:
+        result = Demo(options, display, study).run()
+    except KeyboardInterrupt:
+        raise Interrupted(folder) from None
+    path, _ = write_report(study.directory)
+    return result | {"report": str(path.resolve())}
+
+
+def parts_by_participant(study: LocalStudy) -> dict[int, int]:
+    """Position in the roster -> part of the data, from the hosts' files."""
+    from client.host_file import load
+    from client.keystore import load_identity
+
+    roster = json.loads((study.directory / "roster.json").read_text())
+    position = {entry["identity"]: number for number, entry in enumerate(roster["participants"])}
+    parts: dict[int, int] = {}
+    for home in study.hosts:
+        for entry in load(home).participants:
+            parts[position[load_identity(entry.key).public.hex()]] = entry.part
+    return parts
+
+
+def final_lines(result: Mapping[str, Any]) -> list[str]:
+    """What the demo says at its end."""
+    beside = result["accuracy_without_noise"]
+    five = result["networked_round"]
+    return [
+        f"accuracy            {result['accuracy']:.3f}"
+        + (f", {beside:.3f} for the same training without noise" if beside is not None else ""),
+        *epsilon_lines(
+            result["epsilon_coordinator"],
+            result["epsilon_budget"],
+            result["epsilon_released"],
+            result["delta"],
+            {
+                "mechanism": DDGAUSS,
+                "colluders": result["A"],
+                "clients": result["participants"],
+                "min_survivors": result["min_survivors"],
+            },
+            all_rounds=True,  # or its budget is spent
+        ),
+        f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
+        f"{result['wall_s']:.0f} s with start and the baseline",
+        "dropouts            "
+        + dropout_words(result["dropouts"], result["rounds_with_dropouts"], result["attempts_aborted"]),
+        f"key to sum          {result['key_to_sum_s']:.2f} s, {result['participants']} participants in "
+        f"{result['processes']} processes",
+        "networked round     "
+        + (
+            f"{five['key_to_sum_s']:.2f} s from the first key to the sum, 5 participants in 5 processes, "
+            f"d = {five['dim']:,}"
+            if five is not None
+            else "could not be measured"
+        ),
+        f"upload              {result['upload_bytes']:,.0f} bytes a participant a round, of it the vector "
+        f"{result['vector_bytes']:,.0f} (d x B / 8 = {result['vector_floor_bytes']:,.0f})",
+        f"memory              coordinator {result['coordinator_peak_rss_mb']:.0f} MB, largest client process "
+        f"{result['client_peak_rss_mb']:.0f} MB, resident",
+        f"setting             {result['partition']} partition, min_survivors {result['min_survivors']}, "
+        f"h_min {result['h_min']}, A {result['A']}, noise multiplier {result['noise_multiplier']:.2f}",
+        f"report              {result['report']}",
+    ]

@@ -1,0 +1,354 @@
+"""An audit: a lower bound on epsilon from one run of the whole mechanism ([SNJ23]).
+
+Every participant is a canary. A fair coin of her own decides, once for all rounds, what she contributes: her canary or
+nothing (`Encoder.encode_nothing`, her noise share present) where the plan's adjacency is zero-out, her canary or its
+negative where it is replace-one. Canaries are orthogonal, so that no canary covers another, and longer than the clip:
+what is left after clipping has exactly the clip's norm if clipping works.
+
+The auditor knows everything public: plan, rotations, canaries, who was in which sum. She sees the decoded means of all
+rounds (with local noise every report, which is what that guarantee is about) and scores each coin by its log-likelihood
+ratio under normal noise of the planned size. How many coins she guesses is registered before the run
+(`audit_bound.registered_guesses`): two numbers, one for a right mechanism and one for noise a quarter as large; the
+bounds of both hold together.
+
+Encoder and plan are a study's own. Left out are masks (sums are exact without them), the network and colluders, whose
+noise shares the plan doesn't count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.encoder import Encoder, words_of_sum
+from mechanisms.gaussian_exact import gaussian_epsilon
+from mechanisms.rotation import Rotation
+from mechanisms.statement import GAUSSIAN, LOCAL
+from sordino.lab.experiments.audit_bound import best_of, expected_bound, registered_guesses
+from sordino.lab.experiments.audit_mistakes import mistaken
+from sordino.lab.experiments.audit_noise import noise_check
+from wire.study import plan_study
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+    from mechanisms.randomness import RandomBytes
+
+Floats = NDArray[np.float64]
+Randomness = Callable[[int, int], "RandomBytes"]
+"""(round, participant or `COORDINATOR`) -> where their private randomness comes from."""
+COORDINATOR: Final = -1
+
+REGISTERED_FOR: Final = (1.0, 4.0)
+"""Noise is that many times smaller than planned in the worlds that the registered numbers of guesses are best for."""
+CANARY_CLIPS: Final = 5.0
+_FINGERPRINT: Final = 16  # values of a report's noise that are compared between rounds; of a sum's, all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One audit.
+
+    Attributes:
+        canaries: participants, each of them a canary.
+        dim: values of a vector, at least ``canaries``.
+        max_dropout: share of participants that the plan allows to leave.
+        leaving: share that is missing in each round, drawn anew; whoever is there doesn't depend on coins.
+        error: chance that the lower bound exceeds the truth, of this audit.
+        seed: of coins, canaries, rotations and of who leaves. Noise never depends on it.
+        noise_divided_by: 1, or a mistake on purpose: all noise drawn has that many times less deviation than claimed.
+        clip_times: 1, or a mistake on purpose: updates are cut to that many clips.
+    """
+
+    mechanism: str
+    canaries: int
+    dim: int
+    rounds: int
+    bits: int
+    epsilon: float
+    delta: float
+    clip: float
+    max_dropout: float
+    leaving: float
+    error: float
+    seed: int
+    noise_divided_by: float = 1.0
+    clip_times: float = 1.0
+
+
+class UnsuitableSetting(ValueError):
+    """No audit can be made of this setting; says what to change."""
+
+
+def plan_of(setting: Setting) -> Plan:
+    """The plan whose claim the audit holds it to; nobody colludes.
+
+    Raises:
+        InfeasiblePlan: no plan keeps it.
+    """
+    return plan_study(
+        mechanism=setting.mechanism,
+        clients=setting.canaries,
+        dim=setting.dim,
+        bits=setting.bits,
+        clip=setting.clip,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        rounds=setting.rounds,
+        max_dropout=setting.max_dropout,
+        adversarial=0.0,
+    )
+
+
+def coins_of(setting: Setting) -> NDArray[np.int64]:
+    """(canaries,) of +1 and -1: fair and independent."""
+    draw = np.random.default_rng(list(_seed(setting, "coins")))
+    return draw.integers(0, 2, setting.canaries, dtype=np.int64) * 2 - 1
+
+
+def present_in(setting: Setting, round_number: int) -> NDArray[np.bool_]:
+    """(canaries,): who is in the sum of that round."""
+    draw = np.random.default_rng(list(_seed(setting, f"leaving {round_number}")))
+    present = np.ones(setting.canaries, bool)
+    present[draw.permutation(setting.canaries)[: round(setting.leaving * setting.canaries)]] = False
+    return present
+
+
+def _seed(setting: Setting, what: str) -> bytes:
+    return hashlib.sha256(f"sordino experiment audit {setting.seed} {what}".encode()).digest()
+
+
+class Canaries:
+    """Orthogonal directions, one for each participant: the columns of a random orthogonal matrix."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._count = setting.canaries
+        self._matrix = Rotation(_seed(setting, "canaries"), setting.dim, "hadamard-blocks")
+
+    def direction(self, participant: int) -> Floats:
+        """(dim,) of norm 1."""
+        unit = np.zeros(self._matrix.padded_dim)
+        unit[participant] = 1.0
+        return self._matrix.inverse(unit)
+
+    def along(self, vector: Floats) -> Floats:
+        """(dim,) -> (dim,): inner products with all directions, the canaries' first."""
+        return self._matrix.forward(vector)
+
+    def back(self, products: Floats) -> Floats:
+        """Undo `along`."""
+        return self._matrix.inverse(products)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one round showed.
+
+    Attributes:
+        present: (canaries,) who was in it.
+        along: (canaries,) her canary's direction in the sum, or in her report; data units; 0 for who was absent.
+        squared, values: sum of squares of the noise, data units squared, and of how many values.
+        fingerprint: values of the noise in the frame it was drawn in.
+    """
+
+    present: NDArray[np.bool_]
+    along: Floats
+    squared: float
+    values: int
+    fingerprint: Floats
+
+
+def _from_the_system(round_number: int, participant: int) -> RandomBytes:
+    return os.urandom
+
+
+def observe(
+    setting: Setting, plan: Plan, number: int, coins: NDArray[np.int64], randomness: Randomness = _from_the_system
+) -> Observed:
+    """Run one round: encode for everybody present, sum modulo 2^B, decode, compare with the canaries.
+
+    Args:
+        plan: what is really encoded by, perhaps a `mistaken` one.
+        number: of the round, counted from 1.
+        coins: (canaries,) of +1 and -1.
+    """
+    if plan.mechanism == LOCAL:
+        return _observe_reports(setting, plan, number, coins, randomness)
+    return _observe_sum(setting, plan, number, coins, randomness)
+
+
+def _contributed(setting: Setting) -> float:
+    """Norm of a canary after clipping, data units."""
+    return min(setting.clip_times, CANARY_CLIPS) * setting.clip
+
+
+def _observe_sum(
+    setting: Setting, plan: Plan, number: int, coins: NDArray[np.int64], randomness: Randomness
+) -> Observed:
+    seed = _seed(setting, f"rotation {number}")
+    encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)
+    total = np.zeros(plan.padded_dim, np.uint64)
+    for participant in np.flatnonzero(present).tolist():
+        private = randomness(number, participant)
+        if coins[participant] > 0:
+            canary = canaries.direction(participant) * (CANARY_CLIPS * setting.clip)
+            total += encoder.encode(canary, private)  # wraps modulo 2^64, a multiple of 2^B
+        else:
+            total += encoder.encode_nothing(private)
+    survivors = int(present.sum())
+    mean = encoder.decode_sum(words_of_sum(total, plan.bits), survivors, randomness(number, COORDINATOR))
+    along = canaries.along(mean * survivors)
+    noise = along.copy()
+    noise[: setting.canaries] -= np.where(present & (coins > 0), _contributed(setting), 0.0)
+    drawn = Rotation(seed, plan.coded_dim, plan.rotation).forward(canaries.back(noise))
+    along = np.where(present, along[: setting.canaries], 0.0)
+    return Observed(present, along, float(noise @ noise), setting.dim, drawn)
+
+
+def _observe_reports(
+    setting: Setting, plan: Plan, number: int, coins: NDArray[np.int64], randomness: Randomness
+) -> Observed:
+    seed = _seed(setting, f"rotation {number}")
+    encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)
+    rotation = Rotation(seed, plan.coded_dim, plan.rotation)
+    along = np.zeros(setting.canaries)
+    kept = np.zeros((setting.canaries, min(_FINGERPRINT, setting.dim)))
+    squared = 0.0
+    for participant in np.flatnonzero(present).tolist():
+        signed = canaries.direction(participant) * float(coins[participant])
+        words = encoder.encode(signed * (CANARY_CLIPS * setting.clip), randomness(number, participant))
+        # Her report as it is: decoding divides by the survivors, here by a number that the plan takes.
+        report = encoder.decode_sum(words, plan.min_survivors) * plan.min_survivors
+        along[participant] = float(signed @ report) * float(coins[participant])
+        noise = report - signed * _contributed(setting)
+        squared += float(noise @ noise)
+        kept[participant] = rotation.forward(noise)[: kept.shape[1]]
+    return Observed(present, along, squared, int(present.sum()) * setting.dim, kept.ravel())
+
+
+def planned_variance(plan: Plan, survivors: int) -> float:
+    """Of one value of what is seen of a round, by the plan: a sum of ``survivors``, or a single report."""
+    if plan.mechanism == GAUSSIAN:
+        return plan.central_stddev**2
+    return plan.local_stddev**2 * (1 if plan.mechanism == LOCAL else survivors)
+
+
+def rounding_variance(plan: Plan, survivors: int) -> float:
+    """What stochastic rounding adds to one value at most: a quarter of a grid step squared for each update in it."""
+    return plan.granularity**2 / 4 * (1 if plan.mechanism == LOCAL else survivors)
+
+
+def distance_between(plan: Plan, survivors: Sequence[int]) -> float:
+    """Between the two worlds of a coin, in deviations of its score, for a canary who is in all rounds.
+
+    sqrt(sum over rounds of shift^2 / variance): under normal noise all rounds together are one Gaussian mechanism with
+    this sensitivity and deviation 1.
+    """
+    shift = plan.clip * (2 if plan.mechanism == LOCAL else 1)
+    return math.sqrt(sum(shift**2 / planned_variance(plan, present) for present in survivors))
+
+
+def scores_of(plan: Plan, rounds: Sequence[Observed]) -> Floats:
+    """(canaries,): log of how much likelier the coin +1 makes what was seen, under normal noise of the planned size."""
+    scores: Floats = np.zeros(len(rounds[0].along))
+    shift, middle = (2 * plan.clip, 0.0) if plan.mechanism == LOCAL else (plan.clip, plan.clip / 2)
+    for seen in rounds:
+        variance = planned_variance(plan, int(seen.present.sum()))
+        scores += np.where(seen.present, (seen.along - middle) * (shift / variance), 0.0)
+    return scores
+
+
+def proved_epsilon(plan: Plan, rounds: Sequence[NDArray[np.bool_]]) -> float:
+    """What the account of these rounds says, with those who really were in the sums: the largest of a participant."""
+    account = Account(plan)
+    for number, present in enumerate(rounds, start=1):
+        survivors = frozenset(int(one) for one in np.flatnonzero(present))
+        account.charge(RoundCharge(number, 1, survivors, plan.identity))
+    return account.epsilon_coordinator()
+
+
+def audit(
+    setting: Setting,
+    randomness: Randomness = _from_the_system,
+    told: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+    """Run one audit.
+
+    Args:
+        randomness: for tests of mistakes; by default the operating system's, fresh for everybody.
+        told: called with rounds done and rounds in all.
+
+    Returns:
+        One row under stable JSON names: the setting's, what was registered, found and proved. ``epsilon_planned`` is
+        for the fewest survivors, ``epsilon_proved`` for those there were, ``epsilon_gaussian`` the exact one of normal
+        noise of that size, ``deviation_over_shift`` its multiplier; ``epsilon_lower_expected`` what the bound is
+        expected to be; ``violation``: it exceeds the proved epsilon; the rest is `audit_noise.noise_check`.
+
+    Raises:
+        InfeasiblePlan: no plan keeps the setting.
+        UnsuitableSetting: more canaries than values; more leave than the plan allows; a mistake that can't be drawn.
+    """
+    if setting.dim < setting.canaries:
+        raise UnsuitableSetting(
+            f"{setting.canaries} orthogonal canaries need at least as many values, not {setting.dim}"
+        )
+    plan = plan_of(setting)
+    try:
+        really = mistaken(plan, noise_divided_by=setting.noise_divided_by, clip_times=setting.clip_times)
+    except ValueError as problem:
+        raise UnsuitableSetting(str(problem)) from None
+    who = [present_in(setting, number) for number in range(1, setting.rounds + 1)]
+    survivors = [int(present.sum()) for present in who]
+    if min(survivors) < plan.min_survivors:
+        raise UnsuitableSetting(
+            f"the plan needs {plan.min_survivors} survivors and {min(survivors)} are left: let fewer leave"
+        )
+    proved = proved_epsilon(plan, who)
+    distance = distance_between(plan, survivors)
+    split = setting.error / len(REGISTERED_FOR)
+    registered = sorted(
+        {
+            registered_guesses(distance * factor, canaries=setting.canaries, delta=setting.delta, error=split)
+            for factor in REGISTERED_FOR
+        }
+    )
+
+    coins = coins_of(setting)
+    seen = []
+    for number in range(1, setting.rounds + 1):
+        seen.append(observe(setting, really, number, coins, randomness))
+        told(number, setting.rounds)
+    best = best_of(scores_of(plan, seen), coins, registered, setting.delta, setting.error)
+    in_variances = [one.squared / planned_variance(plan, n) for one, n in zip(seen, survivors, strict=True)]
+    rounding = max(rounding_variance(plan, n) / planned_variance(plan, n) for n in survivors)
+    noise = noise_check(in_variances, [one.values for one in seen], [one.fingerprint for one in seen], rounding)
+    moved = distance * min(setting.clip_times, CANARY_CLIPS) * setting.noise_divided_by
+    each = setting.error / len(registered)
+    expected = max(
+        expected_bound(moved, canaries=setting.canaries, guesses=guesses, delta=setting.delta, error=each)
+        for guesses in registered
+    )
+    return asdict(setting) | {
+        "adjacency": plan.adjacency,
+        "survivors": survivors,
+        "min_survivors": plan.min_survivors,
+        "deviation_over_shift": 1 / distance,
+        "epsilon_planned": plan.epsilon_coordinator,
+        "epsilon_proved": proved,
+        "epsilon_gaussian": gaussian_epsilon(1 / distance, setting.delta),
+        "registered_guesses": registered,
+        "epsilon_lower": best["epsilon_lower"],
+        "epsilon_lower_expected": expected,
+        "guesses": best["guesses"],
+        "right": best["right"],
+        "tried": best["tried"],
+        "violation": best["epsilon_lower"] > proved,
+        **noise,
+    }

@@ -1,0 +1,286 @@
+"""The runs of ``sordino experiment blur-lus``: what is chosen by the published protocol, and each method's settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from learning.datasets import load_labels
+from learning.tasks.votes import VoteOptions
+from sordino.lab.experiments.lab import Lab
+from sordino.lab.experiments.outcome import PAPER, SMALL, Request
+from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.lab.experiments.runs import Row, Run
+from sordino.lab.experiments.selection import Choice, tuned
+from sordino.lab.experiments.setting import Sizes
+from sordino.lab.experiments.tables import CONDITIONAL
+from sordino.lab.simulation.settings import SimulationSettings
+
+FEDAVG, VOTES, DDGAUSS, OURS = "DP-FedAvg", "AE-DPFL", "DDGauss", "BLUR + LUS"
+METHODS: Final = (FEDAVG, VOTES, DDGAUSS, OURS)
+BLUR, LUS = "BLUR", "LUS"
+_NO_CLIP: Final = 1e6  # no update is as long
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlurLusSizes(Sizes):
+    """Numbers of a scale.
+
+    Attributes:
+        clips, rates: grids of S and of the local rate.
+        middle: of epsilon, where lambda, c and queries are chosen and all but Table 1 is played.
+        weights, sparsities: grids of lambda and c.
+        table_sparsities: of Table 3; 0 is BLUR alone.
+        queries: grid of AE-DPFL's queries a round; more than the coordinator has public examples for are left out.
+    """
+
+    batch_size: int
+    steps: int
+    epsilons: tuple[float, ...]
+    alpha: float
+    alphas: tuple[float, ...]
+    weights: tuple[float, ...]
+    sparsities: tuple[float, ...]
+    table_sparsities: tuple[float, ...]
+    step_counts: tuple[int, ...]
+    cohorts: tuple[int, ...]
+    queries: tuple[int, ...]
+
+
+SIZES: Final = {
+    SMALL: BlurLusSizes(
+        data="fashion-mnist",
+        task=POOLED_MLP,
+        participants=1000,
+        cohort=40,
+        rounds=60,
+        batch_size=16,
+        steps=30,
+        epsilons=(2.0, 4.0, 6.0, 8.0),
+        middle=6.0,
+        alpha=0.1,
+        alphas=(0.1, 1.0, 10.0, 100.0),
+        rates=(0.03, 0.1, 0.3, 0.5, 1.0),
+        clips=(0.1, 0.3, 1.0, 3.0),
+        weights=(0.1, 0.4, 0.8),
+        sparsities=(0.1, 0.3, 0.7),
+        table_sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
+        step_counts=(5, 10, 30, 60),
+        cohorts=(20, 40, 80),
+        queries=(2, 5, 20),
+        evaluate_every=3,
+        last=3,
+    ),
+    PAPER: BlurLusSizes(
+        data="",
+        task="femnist-cnn",
+        participants=3400,
+        cohort=136,
+        rounds=1000,
+        batch_size=64,
+        steps=30,
+        epsilons=(2.0, 4.0, 6.0, 8.0),
+        middle=6.0,
+        alpha=0.1,
+        alphas=(0.1, 1.0, 10.0, 100.0),
+        rates=(0.01, 0.03, 0.1, 0.3),
+        clips=(0.01, 0.03, 0.1, 0.3, 1.0),
+        weights=(0.05, 0.1, 0.2, 0.4, 0.8),
+        sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
+        table_sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
+        step_counts=(10, 20, 30, 40, 50),
+        cohorts=(68, 136, 204, 272),
+        queries=(1, 5, 20),
+        evaluate_every=10,
+        last=5,
+        options={"classes": 62},
+    ),
+}
+COLOUR: Final[Mapping[str, Any]] = {
+    "participants": 1000,  # not told by the paper
+    "cohort": 60,
+    "rounds": 300,
+    "batch_size": 50,
+    "cohorts": (20, 40, 60, 80, 100),
+    "options": {"classes": 10, "channels": 3, "side": 32},
+}
+"""What differs for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are played."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was chosen."""
+
+    rate: float
+    clips: Mapping[float, float]  # by epsilon
+    weight: float
+    sparsity: float
+    queries: int
+
+    def clip(self, epsilon: float) -> float:
+        """S at an epsilon; what was chosen at the nearest one."""
+        return self.clips[min(self.clips, key=lambda known: abs(known - epsilon))]
+
+
+class Plays:
+    """The runs of one kind of data."""
+
+    def __init__(self, lab: Lab, request: Request, sizes: BlurLusSizes, data: str) -> None:
+        self.lab, self.sizes, self.data, self.seeds = lab, sizes, data, request.seeds
+        self._partition = request.partition(data)
+
+    def settings(
+        self,
+        *,
+        method: str,
+        epsilon: float | None,
+        rate: float,
+        clip: float,
+        seed: int,
+        weight: float = 0.4,
+        sparsity: float = 0.7,
+        queries: int = 20,
+        alpha: float | None = None,
+        steps: int | None = None,
+        cohort: int | None = None,
+    ) -> SimulationSettings:
+        """One run; what is None is the scale's."""
+        sizes = self.sizes if cohort is None else replace(self.sizes, cohort=cohort)
+        options = {
+            "batch_size": sizes.batch_size,
+            "local_steps": sizes.steps if steps is None else steps,
+            **_method_options(method, weight, sparsity, queries),
+        }
+        return sizes.settings(
+            data=self.data,
+            rate=rate,
+            options=options,
+            epsilon=epsilon,
+            mechanism="ddgauss" if method == DDGAUSS else "gaussian",
+            clip=None if method == VOTES else clip,
+            seed=seed,
+            alpha=sizes.alpha if alpha is None else alpha,
+            partition=self._partition,
+        )
+
+    def compare(self, stage: str, methods: Sequence[str], setup: Setup, over: Mapping[str, Sequence[Any]]) -> list[Row]:
+        """Methods against the values of one name, with what was chosen for the rest."""
+        ((name, values),) = over.items()
+        runs = []
+        for method in methods:
+            for value in values:
+                given = {"epsilon": self.sizes.middle, "rate": setup.rate, name: value}
+                given.setdefault("clip", setup.clip(given["epsilon"]))
+                rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries} | given
+                runs += [
+                    Run({"method": method, name: value}, self.settings(method=method, seed=seed, **rest), self.last)
+                    for seed in self.seeds
+                ]
+        return self.lab.run(stage, runs)
+
+    @property
+    def last(self) -> int:
+        """Evaluations that count."""
+        return self.sizes.last
+
+    def choose(self) -> tuple[Setup, list[Choice]]:
+        """The published protocol, on seeds of its own."""
+        sizes = self.sizes
+        rates = tuned(
+            self.lab,
+            "Local rate for all methods: federated averaging without noise and clip",
+            {"rate": sizes.rates},
+            lambda *, seed, rate: self.settings(method=FEDAVG, epsilon=None, rate=rate, clip=_NO_CLIP, seed=seed),
+            self.last,
+        )
+        rate = rates.taken()["rate"]
+        clips = tuned(
+            self.lab,
+            f"S of DP-FedAvg, taken for DDGauss and BLUR + LUS, local rate {rate:g}",
+            {"clip": sizes.clips},
+            lambda *, seed, epsilon, clip: self.settings(
+                method=FEDAVG, epsilon=epsilon, rate=rate, clip=clip, seed=seed
+            ),
+            self.last,
+            of={"epsilon": sizes.epsilons},
+        )
+        found = {epsilon: clips.taken(epsilon)["clip"] for epsilon in sizes.epsilons}
+        both = tuned(
+            self.lab,
+            f"lambda and c of BLUR + LUS at {CONDITIONAL} {sizes.middle:g}",
+            {
+                "weight": [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1],
+                "sparsity": sizes.sparsities,
+            },
+            lambda *, seed, weight, sparsity: self.settings(
+                method=OURS,
+                epsilon=sizes.middle,
+                rate=rate,
+                clip=found[sizes.middle],
+                seed=seed,
+                weight=weight,
+                sparsity=sparsity,
+            ),
+            self.last,
+        )
+        votes = tuned(
+            self.lab,
+            f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
+            {"queries": _asked(sizes, self.data)},
+            lambda *, seed, queries: self.settings(
+                method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0, seed=seed, queries=queries
+            ),
+            self.last,
+        )
+        pair = both.taken()
+        setup = Setup(rate, found, pair["weight"], pair["sparsity"], votes.taken()["queries"])
+        return setup, [rates, clips, both, votes]
+
+    def own_rates(self, setup: Setup) -> tuple[list[Row], list[Choice]]:
+        """Every method with local rate and S of its own, at the middle epsilon."""
+        sizes, rows, choices = self.sizes, [], []
+        rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
+        for method in METHODS:
+            clips = (1.0,) if method == VOTES else sizes.clips
+
+            def one(*, seed: int, rate: float, clip: float, method: str = method) -> SimulationSettings:
+                return self.settings(method=method, rate=rate, clip=clip, seed=seed, **_allowed(rest, rate))
+
+            choice = tuned(
+                self.lab,
+                f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
+                {"rate": sizes.rates, "clip": clips},
+                one,
+                self.last,
+            )
+            own = choice.taken()
+            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.last) for seed in self.seeds]
+            rows += self.lab.run(f"{method} with a rate of its own", runs)
+            choices.append(choice)
+        return rows, choices
+
+
+def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
+    """Of the grid of queries what the coordinator has public examples for, over all rounds."""
+    most = math.floor(VoteOptions().pool * len(load_labels(data, "test"))) // sizes.rounds
+    return tuple(one for one in sizes.queries if one <= most) or (max(most, 1),)
+
+
+def _method_options(method: str, weight: float, sparsity: float, queries: int) -> dict[str, Any]:
+    """Task options of a method."""
+    if method == OURS:
+        return {"method": "blur-lus", "blur_weight": weight, "sparsity": sparsity}
+    if method == BLUR:
+        return {"method": "blur", "blur_weight": weight}
+    if method == LUS:
+        return {"method": "lus", "sparsity": sparsity}
+    if method == VOTES:
+        return {"method": "ae-dpfl", "queries": queries}
+    return {"method": "dp-fedavg"}
+
+
+def _allowed(rest: Mapping[str, Any], rate: float) -> dict[str, Any]:
+    """With lambda below 1 / rate (Lemma 2)."""
+    return {**rest, "weight": min(rest["weight"], 0.9 / rate)}

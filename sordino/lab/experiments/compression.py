@@ -1,0 +1,194 @@
+"""Count-mean sketches: how much shorter what is sent may be, by how much noise there is ([CCKS22] section 6).
+
+In form the published figures: accuracy against the compression ratio, a curve for each noise level. The stronger the
+noise, the more may be compressed without a loss. Bits a parameter are those of the vector that is sent, seeds and
+protocol messages left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
+from sordino.lab.experiments.lab import Lab, labels_of
+from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
+from sordino.lab.experiments.runs import DONE, Row, Run, noise_multiplier
+from sordino.lab.experiments.selection import NOT_CHARGED, tuned
+from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
+from sordino.lab.experiments.tables import (
+    CONDITIONAL,
+    HELD,
+    SPENT,
+    Cell,
+    Mean,
+    Share,
+    Table,
+    accuracy,
+    accuracy_cell,
+    gathered,
+    spent,
+)
+from sordino.lab.simulation.settings import SimulationSettings
+
+NAME: Final = "compression"
+ROWS: Final = 15
+"""Of a sketch, as published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionSizes(Sizes):
+    """Numbers of a scale; clip and rate are chosen without a sketch."""
+
+    epsilons: tuple[float | None, ...]  # from no noise to much
+    ratios: tuple[float, ...]
+    bits: int
+
+
+SIZES: Final = {
+    SMALL: CompressionSizes(
+        **FASHION,
+        task="mlp",
+        options={"hidden": 32, "local_epochs": 3, "batch_size": 20},
+        rounds=40,
+        epsilons=(None, 16.0, 6.0, 2.0),
+        middle=6.0,
+        ratios=(1.0, 2.0, 5.0, 10.0, 20.0, 50.0),
+        bits=16,
+        clips=(0.1, 0.3, 1.0),
+        rates=(0.03, 0.1),
+    ),
+    PAPER: CompressionSizes(
+        **FEMNIST,
+        options={"local_epochs": 1, "batch_size": 20},
+        epsilons=(None, 500.0, 100.0, 30.0, 12.0),
+        middle=30.0,
+        ratios=(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0),
+        bits=16,
+        clips=(0.01, 0.03, 0.1),
+        rates=(0.03, 0.1),
+    ),
+}
+_KEYS: Final = ("epsilon", "ratio")
+
+
+def play(lab: Lab, request: Request) -> Outcome:
+    """Choose clip and rate without a sketch, then every ratio at every noise level."""
+    sizes = replace(SIZES[request.scale], **request.sizes)
+    data = request.images(sizes.data)
+    how = request.partition(data)
+
+    def settings(*, epsilon: float | None, ratio: float, clip: float, rate: float, seed: int) -> SimulationSettings:
+        sketch: dict[str, Any] = {} if ratio == 1 else {"sketch_rows": ROWS, "sketch_ratio": ratio}
+        # What is clipped is the sketch, about sqrt(rows) shorter than the update (`Plan.update_norm`).
+        clip = clip if ratio == 1 else clip / math.sqrt(ROWS)
+        return sizes.settings(
+            data=data,
+            rate=rate,
+            epsilon=epsilon,
+            mechanism="skellam",
+            bits=sizes.bits,
+            clip=clip,
+            seed=seed,
+            server_momentum=0.9,
+            partition=how,
+            **sketch,
+        )
+
+    choice = tuned(
+        lab,
+        f"Clip and client rate without a sketch at {CONDITIONAL} {sizes.middle:g}",
+        {"clip": sizes.clips, "rate": sizes.rates},
+        lambda *, seed, clip, rate: settings(epsilon=sizes.middle, ratio=1.0, clip=clip, rate=rate, seed=seed),
+        sizes.last,
+    )
+    chosen = choice.taken()
+    runs = [
+        Run(
+            {"epsilon": epsilon, "ratio": ratio},
+            settings(epsilon=epsilon, ratio=ratio, seed=seed, **chosen),
+            sizes.last,
+        )
+        for epsilon in sizes.epsilons
+        for ratio in sizes.ratios
+        for seed in request.seeds
+    ]
+    rows = lab.run("ratios and noise", runs)
+    notes = [
+        f"{sizes.told(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, server momentum 0.9; Skellam, "
+        f"{sizes.bits} bits, sketches of {ROWS} rows, clipped where an update of that clip has its sketch: "
+        f"clip / sqrt({ROWS}).",
+        PUBLISHED,
+        ENGINE,
+        NOT_CHARGED,
+    ]
+    return Outcome(
+        notes,
+        [_table(rows, sizes), _lengths(rows, sizes), choice.table("compression-choice")],
+        [_picture(rows, sizes)],
+        [choice],
+    )
+
+
+def bits_a_parameter(row: Row) -> float | None:
+    """Of the vector that is sent, over the parameters of the model; None without noise, where nothing is coded."""
+    plan = row.get("plan")
+    return None if plan is None else float(plan["bits"] * plan["padded_dim"] / plan["dim"])
+
+
+def _level(rows: Sequence[Row], epsilon: float | None) -> str:
+    if epsilon is None:
+        return "no noise"
+    found = [noise_multiplier(row) for row in rows if row["labels"]["epsilon"] == epsilon and row["outcome"] == DONE]
+    known = [one for one in found if one is not None]
+    return f"{CONDITIONAL} {epsilon:g}" + (f", z = {Mean.of(known).mean:.2f}" if known else "")
+
+
+def _table(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
+    means = gathered(rows, _KEYS, accuracy)
+    body: list[list[Cell]] = []
+    for epsilon in sizes.epsilons:
+        whole = means.get((epsilon, 1.0))
+        last = means.get((epsilon, sizes.ratios[-1]))
+        loss = Share(last.minus(whole), signed=True) if whole is not None and last is not None else None
+        cells = [accuracy_cell(means, rows, _KEYS, (epsilon, ratio)) for ratio in sizes.ratios]
+        body.append([_level(rows, epsilon), *cells, loss, *spent(rows, ("epsilon",), (epsilon,))])
+    columns = ("noise", *(f"{ratio:g} x" for ratio in sizes.ratios), f"{sizes.ratios[-1]:g} x less 1 x", *SPENT)
+    note = f"Accuracy in percent, mean ± standard error over seeds. z: deviation of the sum's noise / clip. {HELD}"
+    return Table("compression", "Accuracy against the compression ratio", columns, body, note)
+
+
+def _lengths(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
+    body: list[list[Cell]] = []
+    for ratio in sizes.ratios:
+        own = [row for row in rows if labels_of(row, "ratio") == (ratio,) and row.get("plan") is not None]
+        if own:
+            plan = own[0]["plan"]
+            body.append([f"{ratio:g} x", plan["dim"], plan["padded_dim"], bits_a_parameter(own[0])])
+    columns = ("ratio", "parameters", "values sent", "bits a parameter")
+    return Table("compression-bits", "What is sent", columns, body)
+
+
+def _picture(rows: Sequence[Row], sizes: CompressionSizes) -> Picture:
+    means = gathered(rows, _KEYS, accuracy)
+    series = [
+        Series(
+            _level(rows, epsilon),
+            {ratio: means[epsilon, ratio] for ratio in sizes.ratios if (epsilon, ratio) in means},
+            at,
+            dashed=epsilon is None,
+        )
+        for at, epsilon in enumerate(sizes.epsilons)
+    ]
+    axes = Axes(
+        "Accuracy against compression, by noise",
+        "values of the update / values sent",
+        "accuracy, %",
+        series,
+        scale=LOG,
+        ticks=sizes.ratios,
+    )
+    note = f"Skellam, {sizes.bits} bits, {ROWS} rows; mean and standard error over seeds. z: deviation of noise / clip."
+    return Picture("compression", [axes], note)

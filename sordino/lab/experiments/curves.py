@@ -1,0 +1,161 @@
+"""Accuracy against whatever varies, with standard errors, as an SVG file. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sordino.lab.experiments.tables import Mean
+from sordino.planning.figure_style import GRID, INK, MUTED, bare, save, styled
+
+LINEAR, LOG, NAMES = "linear", "log", "names"
+COLOURS: Final = ("#b3452c", "#3b7a9e", "#b98a2c", "#5f8f4e", "#6d5aa0", "#8a6a55", "#2f8f8a", "#a04a78")
+_MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
+_COLUMN_IN, _ROW_IN = 5.2, 3.9
+_APART: Final = 0.25
+"""Of the distance of two names, all series together: side by side, so that their errors can be told apart."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve.
+
+    Attributes:
+        name: in the legend.
+        points: x to the mean over seeds.
+        colour: number in `COLOURS`.
+        dashed: draw the line dashed.
+        marks: draw points and errors; a curve of many rounds is better without.
+    """
+
+    name: str
+    points: Mapping[Any, Mean]
+    colour: int
+    dashed: bool = False
+    marks: bool = True
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range around a curve, as between two quantiles: x to (low, middle, high)."""
+
+    name: str
+    points: Mapping[float, tuple[float, float, float]]
+    colour: int
+
+
+@dataclass(frozen=True)
+class Axes:
+    """One set of axes.
+
+    Attributes:
+        scale: of x: "linear", "log", or "names": places of equal distance in the order of ``ticks``.
+        percent: y is a share of one, drawn in percent.
+        level: a value of y that is marked by a line, with its name.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series | Band]
+    scale: str = LINEAR
+    log_y: bool = False
+    ticks: Sequence[Any] = ()
+    percent: bool = True
+    level: tuple[float, str] | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of several axes.
+
+    Attributes:
+        name: of its file, without ending.
+        note: below.
+        columns: axes beside each other.
+        same_y: axes of a row share theirs.
+    """
+
+    name: str
+    axes: Sequence[Axes]
+    note: str
+    columns: int = 1
+    same_y: bool = False
+
+
+def draw(picture: Picture, file: Path) -> None:
+    """Write it; the same figures give the same file."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with styled():
+        rows = math.ceil(len(picture.axes) / picture.columns)
+        size = (max(7.0, _COLUMN_IN * picture.columns), _ROW_IN * rows + 0.4)
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.08))
+        places = figure.subplots(rows, picture.columns, squeeze=False, sharey="row" if picture.same_y else False)
+        for at, place in enumerate(places.flat):
+            if at >= len(picture.axes):
+                place.set_visible(False)
+                continue
+            _fill(place, picture.axes[at], named=not picture.same_y or at % picture.columns == 0)
+        save(figure, file, picture.note)
+
+
+def _fill(place: Any, axes: Axes, *, named: bool) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    factor = 100 if axes.percent else 1
+    at = {name: number for number, name in enumerate(axes.ticks)} if axes.scale == NAMES else {}
+    for number, series in enumerate(axes.series):
+        colour = COLOURS[series.colour % len(COLOURS)]
+        if isinstance(series, Band):
+            xs = sorted(series.points)
+            low, middle, high = ([factor * series.points[x][part] for x in xs] for part in range(3))
+            place.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
+            place.plot(xs, middle, color=colour, linewidth=1.8, label=series.name)
+            continue
+        known = [(at.get(x, x), mean) for x, mean in series.points.items() if x in at or axes.scale != NAMES]
+        known.sort(key=lambda pair: pair[0])
+        aside = _APART * ((number + 0.5) / len(axes.series) - 0.5) if axes.scale == NAMES else 0.0
+        xs, ys = [x + aside for x, _ in known], [factor * mean.mean for _, mean in known]
+        errors = [factor * (mean.error or 0.0) for _, mean in known]
+        place.errorbar(
+            xs,
+            ys,
+            yerr=errors if series.marks and any(errors) else None,
+            color=colour,
+            linewidth=1.8,
+            linestyle=(0, (4, 2.5)) if series.dashed else "-",
+            marker=_MARKS[series.colour % len(_MARKS)] if series.marks else None,
+            markersize=5,
+            markerfacecolor="white",
+            markeredgewidth=1.3,
+            capsize=2.5,
+            elinewidth=1.0,
+            label=series.name,
+        )
+    if axes.level is not None:
+        value, told = axes.level
+        place.axhline(factor * value, color=MUTED, linewidth=1.2, dashes=(1, 1.5), label=told)
+    if axes.scale == LOG:
+        place.set_xscale("log")
+    if axes.log_y:
+        place.set_yscale("log")
+        place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if axes.ticks:
+        shown = list(at.values()) if axes.scale == NAMES else list(axes.ticks)
+        words = [f"{tick:g}" if isinstance(tick, int | float) else str(tick) for tick in axes.ticks]
+        place.xaxis.set_major_locator(FixedLocator(shown))
+        place.xaxis.set_minor_locator(NullLocator())
+        place.xaxis.set_minor_formatter(NullFormatter())
+        place.set_xticks(shown, words)
+    place.set_title(axes.title, fontsize=10.5, loc="left", color=INK)
+    place.set_xlabel(axes.x)
+    if named:
+        place.set_ylabel(axes.y)
+    place.grid(True, which="major", color=GRID, linewidth=0.8)
+    bare(place, "top", "right")
+    place.legend(fontsize=8.5, frameon=False, loc="best", handlelength=2.4)

@@ -1,0 +1,237 @@
+"""Silent dropouts: what they cost in accuracy, what the plan makes of them, and what ignoring them would have hidden.
+
+Each participant leaves after the shares are exchanged and before her vector is sent, independently. A plan made for
+``max_dropout`` adds so much noise that the fewest survivors it opens a sum for hold enough of it, and opens none for
+fewer. A system that ignores dropouts divides the noise by everybody and opens what it gets: its claim is the plan's for
+no dropout, and what it has spent follows from the shares of noise that were really in the sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from authority.new_study import StudyOptions
+from mechanisms.privacy_curves import epsilon_with_sampler_error
+from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
+from mechanisms.statement import COORDINATOR, Statement
+from sordino.lab.experiments.curves import Axes, Picture, Series
+from sordino.lab.experiments.lab import Lab, labels_of
+from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
+from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row, Run
+from sordino.lab.experiments.selection import NOT_CHARGED, tuned
+from sordino.lab.experiments.setting import ENGINE
+from sordino.lab.experiments.tables import Cell, Mean, Table, accuracy, accuracy_cell, gathered
+from sordino.lab.simulation.cohorts import cohort_of, survivors_of
+from sordino.lab.simulation.settings import SimulationSettings
+
+NAME: Final = "dropout"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of a scale."""
+
+    data: str
+    task: str
+    participants: int
+    rounds: int
+    epsilon: float
+    delta: float
+    planned: tuple[float, ...]
+    leaving: tuple[float, ...]
+    clips: tuple[float, ...]
+    rates: tuple[float, ...]
+    last: int = 3
+
+
+SIZES: Final = {
+    SMALL: Sizes(
+        data="fashion-mnist-subset",
+        task="softmax-regression",
+        participants=200,
+        rounds=20,
+        epsilon=6.0,
+        delta=1e-5,
+        planned=(0.0, 0.1, 0.3, 0.5),
+        leaving=(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5),
+        clips=(0.1, 0.3, 1.0),
+        rates=(0.1, 0.3),
+    ),
+    PAPER: Sizes(
+        data="fashion-mnist-full",
+        task="mlp",
+        participants=1000,
+        rounds=100,
+        epsilon=6.0,
+        delta=1e-5,
+        planned=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+        leaving=(0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
+        clips=(0.03, 0.1, 0.3, 1.0),
+        rates=(0.03, 0.1, 0.3),
+    ),
+}
+
+
+def play(lab: Lab, request: Request) -> Outcome:
+    """Choose clip and rate, then every plan against every share of dropouts."""
+    sizes = replace(SIZES[request.scale], **request.sizes)
+    data = request.data.get("images", sizes.data)
+
+    def settings(*, planned: float, leaving: float, clip: float, rate: float, seed: int) -> SimulationSettings:
+        study = StudyOptions(
+            name="experiment",
+            task=sizes.task,
+            task_options={"client_rate": rate, "local_epochs": 3, "batch_size": 20},
+            dataset=data,
+            seed=seed,
+            participants=sizes.participants,
+            rounds=sizes.rounds,
+            epsilon=sizes.epsilon,
+            delta=sizes.delta,
+            clip=clip,
+            bits=20,
+            max_dropout=planned,
+            adversarial=0.0,
+            server_momentum=0.9,
+        )
+        return SimulationSettings(study=study, seed=seed, drop=leaving)
+
+    choice = tuned(
+        lab,
+        "Clip and client rate, with a plan for 30 % and 10 % leaving",
+        {"clip": sizes.clips, "rate": sizes.rates},
+        lambda *, seed, clip, rate: settings(planned=0.3, leaving=0.1, clip=clip, rate=rate, seed=seed),
+        sizes.last,
+    )
+    chosen = choice.taken()
+    runs = [
+        Run({"planned": planned, "leaving": leaving}, settings(planned=planned, leaving=leaving, seed=seed, **chosen))
+        for planned in sizes.planned
+        for leaving in sizes.leaving
+        for seed in request.seeds
+    ]
+    runs = [replace(run, last=sizes.last) for run in runs]
+    rows = lab.run("plans against dropouts", runs)
+    careless = {
+        leaving: Mean.of(
+            [spent_unnoticed(settings(planned=0.0, leaving=leaving, seed=seed, **chosen)) for seed in request.seeds]
+        )
+        for leaving in sizes.leaving
+    }
+    notes = [
+        f"{data}, {sizes.task}, {sizes.participants} participants, all in each of {sizes.rounds} rounds; Dirichlet 1.",
+        f"Epsilon of the coordinator, target {sizes.epsilon:g} at delta {sizes.delta:g}; nobody colludes; up to 3 "
+        "attempts at a round.",
+        "Participants leave independently of each other, after the shares and before their vectors.",
+        ENGINE,
+        NOT_CHARGED,
+    ]
+    tables = [_accuracies(rows, sizes), _epsilons(rows, sizes, careless), choice.table("dropout-choice")]
+    return Outcome(notes, tables, [_picture(rows, sizes, careless)], [choice])
+
+
+def spent_unnoticed(settings: SimulationSettings) -> float:
+    """Epsilon of a system that plans for no dropout and opens every sum, whoever is in it.
+
+    The noise is the plan's, of which each survivor brings her share; the cost of a sum with s of them is
+    `mechanisms.round_cost.round_curve` at h_min = s. Survivors are those of the simulation's first attempts.
+
+    Args:
+        settings: of a simulation whose plan assumes that nobody leaves or colludes.
+    """
+    settings = settings.settled()
+    plan = settings.plan()
+    if plan is None or plan.min_survivors != plan.clients or plan.colluders:
+        raise ValueError("this is about plans for which everybody survives")
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Statement)}
+    noise = Noise(plan.granularity, plan.local_variance)
+    stated = Statement(**fields)
+    orders = coarse_orders(stated, COORDINATOR)
+    spent = np.zeros(orders.shape)
+    for round_ in range(1, plan.rounds + 1):
+        left = len(survivors_of(settings, cohort_of(settings, round_), round_, 1))
+        fewer = Statement(**{**fields, "min_survivors": left, "quorum": left})
+        spent += round_curve(fewer, noise, left)(orders)
+    return float(epsilon_with_sampler_error(orders, spent, plan.delta, planned_draws(stated)))
+
+
+def _accuracies(rows: Sequence[Row], sizes: Sizes) -> Table:
+    names = ("planned", "leaving")
+    means = gathered(rows, names, accuracy)
+    body: list[list[Cell]] = [
+        [_percent(leaving), *(accuracy_cell(means, rows, names, (planned, leaving)) for planned in sizes.planned)]
+        for leaving in sizes.leaving
+    ]
+    columns = ("leave", *(f"planned for {_percent(planned)}" for planned in sizes.planned))
+    note = "Accuracy in percent, mean ± standard error over seeds. 'round aborted': three attempts had too few left."
+    return Table("dropout-accuracy", "Accuracy against silent dropouts, by what the plan assumes", columns, body, note)
+
+
+def _epsilons(rows: Sequence[Row], sizes: Sizes, careless: dict[float, Mean]) -> Table:
+    body: list[list[Cell]] = []
+    for leaving in sizes.leaving:
+        line: list[Cell] = [_percent(leaving), sizes.epsilon, careless[leaving]]
+        for planned in sizes.planned:
+            own = [row for row in rows if labels_of(row, "planned", "leaving") == (planned, leaving)]
+            done = [row for row in own if row["outcome"] == DONE]
+            line.append(Mean.of([row["epsilon_coordinator"] for row in done]) if done else _first(own))
+            rounds = sum(row.get("rounds_completed", 0) for row in own)
+            aborted = sum(row.get("aborted_attempts", 0) for row in own)
+            line.append(f"{100 * aborted / max(rounds + aborted, 1):.0f} %")
+        body.append(line)
+    columns: list[str] = ["leave", "claimed, ignoring", "spent, ignoring"]
+    for planned in sizes.planned:
+        columns += [f"spent, plan for {_percent(planned)}", f"aborted ({_percent(planned)})"]
+    note = (
+        "Epsilon of the coordinator after all rounds. 'Ignoring': a system that plans for no dropout and opens every "
+        "sum. 'aborted': share of attempts in which too few were left; nothing is opened there and nothing charged."
+    )
+    title = "What is claimed and what is spent"
+    return Table("dropout-epsilon", title, tuple(columns), body, note)
+
+
+def _first(own: Sequence[Row]) -> str:
+    outcomes = [row["outcome"] for row in own]
+    return INFEASIBLE if INFEASIBLE in outcomes else outcomes[0] if outcomes else "not run"
+
+
+def _picture(rows: Sequence[Row], sizes: Sizes, careless: dict[float, Mean]) -> Picture:
+    names = ("planned", "leaving")
+
+    def series(value: Any) -> list[Series]:
+        found = gathered([row for row in rows if row["outcome"] == DONE], names, value)
+        return [
+            Series(
+                f"plan for {_percent(planned)}",
+                {100 * leaving: found[planned, leaving] for leaving in sizes.leaving if (planned, leaving) in found},
+                at,
+            )
+            for at, planned in enumerate(sizes.planned, start=1)
+        ]
+
+    ignoring = Series("ignoring dropouts", {100 * leaving: mean for leaving, mean in careless.items()}, 0, dashed=True)
+    axes = [
+        Axes("Accuracy", "participants that leave, %", "accuracy, %", series(accuracy)),
+        Axes(
+            "Epsilon that the rounds have cost",
+            "participants that leave, %",
+            "epsilon of the coordinator",
+            [ignoring, *series(lambda row: row["epsilon_coordinator"])],
+            percent=False,
+            level=(sizes.epsilon, "planned, and claimed by all"),
+        ),
+    ]
+    note = (
+        f"{sizes.participants} participants, {sizes.rounds} rounds, delta {sizes.delta:g}. A line ends where three "
+        "attempts at a round had too few survivors. Dashed: plans for no dropout, opens every sum."
+    )
+    return Picture("dropout", axes, note, columns=2)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"

@@ -1,0 +1,136 @@
+"""One run of an experiment: a simulation in, one row of JSON out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from fractions import Fraction
+from typing import Any, Final
+
+from authority.new_study import StudyOptions
+from sordino.lab.simulation.record import finite, versions
+from sordino.lab.simulation.rounds import ROUNDS_DONE
+from sordino.lab.simulation.run import SimulationResult, simulate_study
+from sordino.lab.simulation.settings import WAYS, SimulationSettings
+
+Row = dict[str, Any]
+
+DONE, INFEASIBLE, UNAVAILABLE = ROUNDS_DONE, "infeasible", "unavailable"
+NORMS: Final = ("0.1", "0.5", "0.9")
+"""Quantiles of the norms before clipping that a row keeps."""
+FORMAT: Final = 1
+"""Raised by hand where equal settings come to mean something else."""
+# How the work is done, not what comes out.
+_WAYS: Final = WAYS | {"batched"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation of an experiment.
+
+    Attributes:
+        labels: how tables name it: words and numbers of JSON.
+        settings: of the simulation, the seed included. The model's initial weights, the partition, cohorts, dropouts
+            and batch orders follow from it; noise is fresh.
+        last: evaluated rounds at the end whose mean accuracy counts, >= 1.
+    """
+
+    labels: Mapping[str, Any]
+    settings: SimulationSettings
+    last: int = 1
+
+    @property
+    def identity(self) -> str:
+        """The same for runs of the same settings, whatever they are called and however the work is shared.
+
+        Another version of Sordino, or settings of another form, make another one: kept rows of before aren't taken.
+        """
+        told = {name: value for name, value in self.settings.to_json().items() if name not in _WAYS}
+        text = json.dumps([told, self.last, made_by()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def made_by() -> list[Any]:
+    """What a row depends on beside its settings: the package's version, `FORMAT`, and a digest of the settings' form.
+
+    The form is every field's name, type and default: a setting whose default changes its meaning isn't the old one.
+    """
+    form = [
+        [one.name, str(one.type), "made" if one.default is MISSING else repr(one.default)]
+        for kind in (SimulationSettings, StudyOptions)
+        for one in fields(kind)
+    ]
+    return [versions()["sordino"], FORMAT, hashlib.sha256(json.dumps(form).encode()).hexdigest()[:16]]
+
+
+def play(run: Run) -> Row:
+    """Simulate, and keep what tables and figures are made of.
+
+    Returns:
+        One row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" where no plan
+        keeps the budget, "unavailable" where something isn't installed, both with a ``reason`` and without figures.
+
+    Raises:
+        learning.options.OptionError, learning.datasets.DatasetError, SimulationError: a setting can't be.
+    """
+    from learning.task import TaskUnavailable
+    from mechanisms.plan import InfeasiblePlan
+
+    row: Row = {"kind": "run", "id": run.identity, "labels": dict(run.labels), "seed": run.settings.seed}
+    try:
+        result = simulate_study(replace(run.settings, workers=1))
+    except InfeasiblePlan as problem:
+        return row | {"outcome": INFEASIBLE, "reason": problem.reason, "settings": run.settings.to_json()}
+    except TaskUnavailable as problem:
+        return row | {"outcome": UNAVAILABLE, "reason": str(problem)}
+    return finite(row | figures_of(result, run.last))
+
+
+def figures_of(result: SimulationResult, last: int) -> Row:
+    """What a row keeps of a simulation.
+
+    Args:
+        last: evaluated rounds at the end whose mean accuracy counts.
+    """
+    summary, judged = result.summary, [row for row in result.rows if row["accuracy"] is not None]
+    plan = result.configuration["plan"]
+    return {
+        "outcome": summary["outcome"],
+        "accuracy": _mean([row["accuracy"] for row in judged[-last:]]),
+        "accuracy_last": summary["accuracy"],
+        "rounds_completed": summary["rounds_completed"],
+        "rounds": [row["round"] for row in judged],
+        "accuracies": [row["accuracy"] for row in judged],
+        "losses": [row["loss"] for row in judged],
+        "norms": {share: [(row["update_norms"] or {}).get(share) for row in judged] for share in NORMS},
+        "clips": [row["clips"] for row in judged],
+        "diverged": sum(row["diverged"] for row in result.rows),
+        "wrapped_share": max((row["wrapped_share"] for row in result.rows), default=None),
+        "survivors": [row["survivors"] for row in result.rows],
+        "aborted_attempts": summary["aborted_attempts"],
+        "epsilon_coordinator": summary["epsilon_coordinator"],
+        "epsilon_released": summary["epsilon_released"],
+        "epsilon_conditional": summary.get("epsilon_conditional"),
+        "delta": summary["delta"],
+        "plan": plan,
+        "settings": result.configuration["settings"],
+        "wall_s": summary["wall_s"],
+        "versions": versions(),
+    }
+
+
+def noise_multiplier(row: Row) -> float | None:
+    """Deviation of the noise of a sum over the clip, in the whole sum's units; None without noise."""
+    plan = row.get("plan")
+    if plan is None:
+        return None
+    clip = float(sum(value * value for value in plan["clipping"]["clips"]) ** 0.5)
+    deviation = float(plan["granularity"]) * float(Fraction(plan["local_variance"]) * plan["clients"]) ** 0.5
+    return deviation / clip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

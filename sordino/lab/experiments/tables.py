@@ -1,0 +1,204 @@
+"""Means with standard errors over seeds, and tables of them as text, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from sordino.lab.experiments.lab import labels_of
+from sordino.lab.experiments.runs import DONE, Row
+
+CONDITIONAL: Final = "epsilon (conditional)"
+"""The published figure's name, in columns and on axes; condition: `sordino.lab.experiments.setting.PUBLISHED`."""
+SPENT: Final = ("epsilon_released", "epsilon_coordinator")
+"""Columns of what runs provably cost: readers of released models, and whoever sees sums and knows cohorts."""
+HELD: Final = (
+    "Of the epsilons the conditional one compares with papers and isn't proved for cohorts of a fixed size; "
+    "epsilon_released holds for readers of the released models, epsilon_coordinator for whoever knows the cohorts."
+)
+_ROUNDING: Final = 1e-14  # of a mean, relative
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over seeds.
+
+    Attributes:
+        mean: arithmetic.
+        error: standard error, sample deviation / sqrt(count); None for one value.
+        count: of values.
+    """
+
+    mean: float
+    error: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Of one or more values."""
+        count = len(values)
+        mean = math.fsum(values) / count
+        if count == 1:
+            return cls(mean, None, 1)
+        spread = [value - mean if abs(value - mean) > _ROUNDING * abs(mean) else 0.0 for value in values]
+        variance = math.fsum(one * one for one in spread) / (count - 1)
+        return cls(mean, math.sqrt(variance / count), count)
+
+    def minus(self, other: Mean) -> Mean:
+        """The difference, its error as of independent means."""
+        error = None if self.error is None or other.error is None else math.hypot(self.error, other.error)
+        return Mean(self.mean - other.mean, error, min(self.count, other.count))
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean of shares of one, shown in percent; ``signed`` shows a plus."""
+
+    of: Mean
+    signed: bool = False
+
+
+Cell: TypeAlias = "str | int | float | Mean | Share | None"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    Attributes:
+        name: of its file, without ending.
+        title: one line.
+        columns: headings.
+        rows: as many cells each.
+        note: what must be known to read it.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def text(self, width: int | None = None) -> str:
+        """Aligned columns: words to the left, numbers to the right.
+
+        Args:
+            width: columns of the terminal: a wider table is broken into several, each with the first column; None
+                breaks none.
+        """
+        cells = [list(map(shown, row)) for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
+        words = [all(isinstance(row[at], str) for row in self.rows) for at in range(len(self.columns))]
+
+        def line(row: Sequence[str], places: Sequence[int]) -> str:
+            placed = (f"{row[at]:<{widths[at]}}" if words[at] else f"{row[at]:>{widths[at]}}" for at in places)
+            return "  ".join(placed).rstrip()
+
+        note = self.note if width is None else textwrap.fill(self.note, width, break_on_hyphens=False)
+        lines = [self.title, *([note] if note else [])]
+        for places in _blocks(widths, width):
+            lines += ["", line(self.columns, places), *(line(row, places) for row in cells)]
+        return "\n".join(lines) + "\n"
+
+    def markdown(self) -> str:
+        """With the title above and the note below."""
+        words = [all(isinstance(row[at], str) for row in self.rows) for at in range(len(self.columns))]
+        rule = ["---" if word else "--:" for word in words]
+        rows = [self.columns, rule, *([shown(cell) for cell in row] for row in self.rows)]
+        lines = [f"**{self.title}**", "", *("| " + " | ".join(row) + " |" for row in rows)]
+        return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
+
+    def csv(self) -> str:
+        """Unrounded; a mean takes three columns: itself, its standard error and how many seeds."""
+        averaged = [any(isinstance(row[at], Mean | Share) for row in self.rows) for at in range(len(self.columns))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        heads = [
+            [name, f"{name}: standard error", f"{name}: seeds"] if mean else [name]
+            for name, mean in zip(self.columns, averaged, strict=True)
+        ]
+        writer.writerow(itertools.chain(*heads))
+        for row in self.rows:
+            plain = [_plain(cell) if mean else [cell] for cell, mean in zip(row, averaged, strict=True)]
+            writer.writerow(["" if cell is None else cell for cell in itertools.chain(*plain)])
+        return out.getvalue()
+
+
+def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:
+    """Columns that stand side by side, by their places; from the second block on the first column stands before."""
+    blocks = [[0]]
+    for at in range(1, len(widths)):
+        needed = sum(widths[place] + 2 for place in blocks[-1]) + widths[at]
+        if width is not None and needed > width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(at)
+    return blocks
+
+
+def shown(cell: Cell) -> str:
+    """A cell for people: shares in percent with one digit of the error's size, other numbers with four digits."""
+    if isinstance(cell, Share):
+        mean, sign = cell.of, "+" if cell.signed else ""
+        error = "" if mean.error is None else f" ± {100 * mean.error:.2f}"
+        return f"{100 * mean.mean:{sign}.2f}{error}"
+    if isinstance(cell, Mean):
+        return f"{cell.mean:.4g}" + ("" if cell.error is None else f" ± {cell.error:.2g}")
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return "" if cell is None else str(cell)
+
+
+def _plain(cell: Cell) -> list[Any]:
+    if isinstance(cell, Share):
+        cell = cell.of
+    if isinstance(cell, Mean):
+        return [cell.mean, cell.error, cell.count]
+    return [cell, None, None]
+
+
+def gathered(
+    rows: Iterable[Row], names: Sequence[str], value: Callable[[Row], float | None]
+) -> Mapping[tuple[Any, ...], Mean]:
+    """Means over seeds for each combination of labels.
+
+    Args:
+        names: of the labels.
+        value: of a row; None leaves it out.
+    """
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        number = value(row)
+        if number is not None:
+            found.setdefault(labels_of(row, *names), []).append(number)
+    return {key: Mean.of(values) for key, values in found.items()}
+
+
+def accuracy(row: Row) -> float | None:
+    """Of a run that came to its end; None for others."""
+    return row["accuracy"] if row["outcome"] == DONE else None
+
+
+def spent(rows: Iterable[Row], names: Sequence[str], key: tuple[Any, ...]) -> list[Cell]:
+    """`SPENT` of the runs that came to their end under some labels: the largest of each; None without noise."""
+    own = [row for row in rows if row["outcome"] == DONE and labels_of(row, *names) == key]
+    found = [[row[name] for row in own if row[name] is not None] for name in SPENT]
+    return [max(values) if values else None for values in found]
+
+
+def why_not(rows: Iterable[Row], names: Sequence[str], key: tuple[Any, ...]) -> str:
+    """What a cell without a figure says: the outcome of its runs."""
+    found = {row["outcome"] for row in rows if labels_of(row, *names) == key and row["outcome"] != DONE}
+    return ", ".join(sorted(found)) or "not run"
+
+
+def accuracy_cell(
+    means: Mapping[tuple[Any, ...], Mean], rows: Iterable[Row], names: Sequence[str], key: tuple[Any, ...]
+) -> Cell:
+    """The mean accuracy in percent, or why there is none."""
+    return Share(means[key]) if key in means else why_not(rows, names, key)

@@ -1,0 +1,170 @@
+"""The next word from the one before it, in numpy: what experiments with words train where an LSTM would take too long.
+
+A log-bilinear model ([MH07], with one word of context): scores of the next word are E[word] U + b. Words are numbered
+as for `learning.tasks.lstm`; its name as a task is ``sordino.lab.experiments.word_pairs:WordPairs``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.datasets import Dataset
+from learning.local_training import Arrays
+from learning.options import TrainingOptions, require
+from learning.parameters import Parameters, check_shapes
+from learning.public_random import PublicRandom
+from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
+
+NAME: Final = "sordino.lab.experiments.word_pairs:WordPairs"
+SPECIAL: Final = 4
+"""Besides the words: padding is 0, words are 1 to V, then out of vocabulary, beginning, end of sentence."""
+_ROWS_A_BLOCK: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordPairsOptions(TrainingOptions):
+    """Options of the model, besides those of training.
+
+    Attributes:
+        vocabulary: V, the number of words, 1 to 100,000.
+        length: L, words of an example, 1 to 10,000.
+        embedding: numbers for a word, 1 to 4,096; d = (V + 4) (2 embedding + 1).
+        initial_seed: public seed of the initial weights.
+    """
+
+    vocabulary: int = 500
+    length: int = 20
+    embedding: int = 8
+    initial_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in (("vocabulary", 100_000), ("length", 10_000), ("embedding", 4_096)):
+            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
+        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
+
+    @property
+    def classes(self) -> int:
+        """Words and special ones."""
+        return self.vocabulary + SPECIAL
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """(L,)."""
+        return (self.length,)
+
+
+class WordPairs(NumpyTask):
+    """Examples are int32 (n, L) words, labels int64 (n, L) the word after each.
+
+    Positions whose label isn't a word of the vocabulary count nowhere, in training neither: a model of few words would
+    guess that the next one is out of its vocabulary, which is always wrong.
+    """
+
+    Options: Final = WordPairsOptions
+
+    name: Final = "word-pairs"
+    options: WordPairsOptions  # type: ignore[assignment]  # has all that is read of the images' options
+
+    def __init__(self, options: WordPairsOptions) -> None:
+        self.options = options
+        words, size = options.classes, options.embedding
+        self.shapes = {"words": (words, size), "next": (size, words), "bias": (words,)}
+
+    def initial_parameters(self) -> Parameters:
+        """Uniform in +-1 / sqrt(embedding) for words, zeros for the rest: the same in every process."""
+        words, size = self.shapes["words"]
+        uniform = PublicRandom(b"word pairs", self.options.initial_seed).uniform(words * size)
+        return {
+            "words": ((2 * uniform - 1) / math.sqrt(size)).astype(np.float32).reshape(words, size),
+            "next": np.zeros(self.shapes["next"], np.float32),
+            "bias": np.zeros(self.shapes["bias"], np.float32),
+        }
+
+    def inputs(self, features: NDArray[Any]) -> NDArray[Any]:
+        """Words as they are."""
+        return features
+
+    def scores(self, model: Arrays, inputs: NDArray[Any]) -> NDArray[np.floating]:
+        """(n, L) words of one model to (n, L, classes)."""
+        return model["words"][inputs] @ model["next"] + model["bias"]
+
+    def slopes(
+        self, model: Arrays, inputs: NDArray[Any], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
+    ) -> Arrays:
+        """As `NumpyTask.slopes`; the mean is over the positions whose label is a word of the vocabulary."""
+        leading = inputs.shape[:-2]
+        words = inputs.reshape(*leading, -1).astype(np.int64)
+        targets = labels.reshape(words.shape)
+        real = (targets >= 1) & (targets <= self.options.vocabulary)
+        if counted is not None:
+            real &= np.repeat(counted, inputs.shape[-1], axis=-1)
+        rows = words.reshape(-1, words.shape[-1])  # one line a participant, or one
+        table = model["words"].reshape(len(rows), *self.shapes["words"])
+        known = np.take_along_axis(table, rows[..., None], axis=1).reshape(*words.shape, -1)
+        scores = known @ model["next"] + model["bias"][..., None, :]
+        scores = cross_entropy_slopes(scores, targets, real)
+        back = scores @ model["next"].swapaxes(-1, -2)
+        return {
+            "words": _scattered(rows, back, *self.shapes["words"]).reshape(*leading, *self.shapes["words"]),
+            "next": known.swapaxes(-1, -2) @ scores,
+            "bias": scores.sum(axis=-2),
+        }
+
+    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        """Accuracy in [0, 1] and mean cross-entropy in nats.
+
+        Raises:
+            ValueError: no examples, or shapes or labels that don't fit.
+        """
+        check_shapes(parameters, self.shapes)
+        self._check_words(data)
+        correct = judged = 0
+        loss = 0.0
+        with np.errstate(all="ignore"):
+            for start in range(0, len(data), _ROWS_A_BLOCK):
+                labels = data.labels[start : start + _ROWS_A_BLOCK]
+                scores = self.scores(parameters, data.features[start : start + _ROWS_A_BLOCK])
+                own = (labels >= 1) & (labels <= self.options.vocabulary)
+                correct += int(np.count_nonzero((scores.argmax(axis=-1) == labels) & own))
+                judged += int(np.count_nonzero(own))
+                scores = scores - scores.max(axis=-1, keepdims=True)
+                logs = np.log(np.exp(scores).sum(axis=-1))
+                logs -= np.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
+                loss += float(logs[own].sum(dtype=np.float64))
+        if not judged:
+            raise ValueError("nothing to evaluate on: the data set has no words")
+        return {"accuracy": correct / judged, "loss": loss / judged}
+
+    def _check(self, parameters: Parameters, data: Dataset) -> None:
+        check_shapes(parameters, self.shapes)
+        self._check_words(data)
+        if not len(data):
+            raise ValueError("a participant without examples cannot train")
+
+    def _check_words(self, data: Dataset) -> None:
+        shape = (len(data), self.options.length)
+        if data.features.dtype != np.int32 or data.features.shape != shape or data.labels.shape != shape:
+            raise ValueError(
+                f"examples are {data.features.dtype}{list(data.features.shape)} with labels {list(data.labels.shape)}; "
+                f"this task takes int32 (n, {self.options.length}) words and as many labels"
+            )
+        for kind, words in (("words", data.features), ("labels", data.labels)):
+            if len(data) and not 0 <= int(words.min()) <= int(words.max()) < self.options.classes:
+                raise ValueError(
+                    f"{kind} run from {words.min()} to {words.max()}; this task takes 0 to {self.options.classes - 1}"
+                )
+
+
+def _scattered(rows: NDArray[np.int64], values: NDArray[np.floating], words: int, size: int) -> NDArray[np.floating]:
+    """Sum of the values at each word: (participants, M) and (participants, M, size) to (participants, words, size)."""
+    count = len(rows)
+    places = (rows + words * np.arange(count)[:, None]).ravel()
+    flat = values.reshape(-1, size)
+    sums = [np.bincount(places, flat[:, at], minlength=count * words) for at in range(size)]
+    return np.stack(sums, axis=-1).astype(values.dtype).reshape(count, words, size)

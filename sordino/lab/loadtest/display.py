@@ -1,0 +1,283 @@
+"""A load test on the terminal: the study's live panel with other figures, plain lines elsewhere, a last table."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from runtime.plurals import counted
+from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, Outcomes, percentile
+from sordino.reporting.panel import Display, StudyPanel, size_text
+from sordino.reporting.study_view import PHASES
+
+_DIM: Final = "bright_black"
+_MOST_ROWS: Final = 30
+_MOST_REASONS: Final = 3
+_SHORT: Final = ("Keys", "Shares", "Input", "Check", "Unmask", "between")
+WIDTH: Final = 80
+_INDENT: Final = 20
+
+
+class LoadPanel(StudyPanel):
+    """The study's screen with times, sums and the coordinator's load where a study has accuracy and privacy."""
+
+    outcomes: Outcomes | None = None
+    server_cpu_s: float = 0.0
+    server_peak_mb: float = 0.0
+
+    def _figures(self, narrow: bool, low: bool) -> list[RenderableType]:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=13)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        outcomes = self.outcomes
+        heading = Text("Load test", style="bold")
+        if outcomes is None:
+            return [heading]
+        done = outcomes.completed
+        seconds = [one.seconds for one in done]
+
+        def row(name: str = "", value: str = "", more: str = "", style: str = "") -> None:
+            """``more`` only where there is room."""
+            grid.add_row(name, Text(value + ("" if narrow else more), style=style))
+
+        right, wrong = sum(one.sum_ok is True for one in done), sum(one.sum_ok is False for one in done)
+        row("rounds", f"{len(done)} done, {len(outcomes.aborted)} aborted")
+        row("sums", f"{right} right, {wrong} wrong" if done else "", style="red" if wrong else "cyan" if right else "")
+        if not low:
+            row()
+        if seconds:
+            row("round p50", f"{percentile(seconds, 0.5):.2f} s", f", p95 {percentile(seconds, 0.95):.2f} s")
+            row("last round", f"{seconds[-1]:.2f} s, sum of {done[-1].survivors}")
+        expected, observed = _drops(outcomes)
+        row("planned drops", f"{observed} of {expected} seen")
+        if not low:
+            row()
+        row("coordinator", f"{self.server_cpu_s:.1f} s CPU, {self.server_peak_mb:.0f} MB", " at most")
+        lag = outcomes.lag_ms()
+        if lag is not None:
+            row("event loop", f"late p99 {lag['p99']:.1f} ms", f", max {lag['max']:.0f} ms")
+        if done:
+            row("upload", size_text(done[-1].upload_bytes), " a participant")
+        return [heading, grid]
+
+
+class LoadDisplay(Display):
+    """Shows a load test while it runs; a context manager as `Display`."""
+
+    def __init__(self, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.load_panel = LoadPanel()
+        self._silent = quiet
+        super().__init__(self.load_panel, plain=plain, quiet=quiet, stream=stream)
+
+    def watch(self, outcomes: Outcomes) -> Outcomes:
+        """Show these outcomes from now on; returns them."""
+        self.load_panel.outcomes = outcomes
+        return outcomes
+
+    def measured(self, cpu_s: float, peak_mb: float) -> None:
+        """What the coordinator has used so far."""
+        self.load_panel.server_cpu_s, self.load_panel.server_peak_mb = cpu_s, peak_mb
+
+    def stopping(self) -> None:
+        """Ctrl-C was heard; the processes take a moment to end."""
+        if self._silent:
+            return
+        if self._live is not None:
+            self._live.console.print("stopping")  # above the panel
+        else:
+            self.say("stopping")
+
+    def show_round(self, event: Mapping[str, Any], ended: EndedRound | None) -> None:
+        """Take in one event, and the round that it ended, if it ended one."""
+        self.panel.apply(event)
+        if self.live or self._silent:
+            return
+        if event.get("kind") == "study_started":
+            self.say(f"{self.panel.view.participants} participants connect to {self.panel.view.address}")
+        if ended is not None:
+            self.say(round_line(ended))
+
+
+def _drops(outcomes: Outcomes) -> tuple[int, int]:
+    return (
+        sum(sum(one.expected.values()) for one in outcomes.rounds),
+        sum(sum(one.observed.values()) for one in outcomes.rounds),
+    )
+
+
+def round_line(ended: EndedRound) -> str:
+    """One plain line for a round."""
+    again = f", attempt {ended.attempt}" if ended.attempt > 1 else ""
+    planned = counted(sum(ended.expected.values()), "planned dropout")
+    drops = f"{sum(ended.observed.values())} of {planned} seen" if ended.expected else planned
+    if not ended.completed:
+        return f"round {ended.round}{again}: aborted after {ended.seconds:.2f} s, {ended.reason}; {drops}"
+    verdict = "the sum is right" if ended.sum_ok else "THE SUM IS WRONG"
+    return f"round {ended.round}{again}: sum of {ended.survivors} in {ended.seconds:.2f} s, {verdict}; {drops}"
+
+
+def round_table(result: Mapping[str, Any]) -> Table:
+    """Seconds of each phase, round by round, with what came of it; `final_lines` has the reasons of those aborted."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style=_DIM)
+    table.add_column("round", justify="right")
+    table.add_column("inputs", justify="right")
+    for name in _SHORT:
+        table.add_column(name, justify="right")
+    table.add_column("seconds", justify="right", style="bold")
+    table.add_column("")
+    rounds = result["rounds"]
+    for one in rounds[:_MOST_ROWS]:
+        phases = one["phase_seconds"]
+        between = max(0.0, one["seconds"] - sum(phases.values()))
+        number = f"{one['round']}" + (f".{one['attempt']}" if one["attempt"] > 1 else "")
+        verdict = "aborted" if not one["completed"] else "sum right" if one["sum_ok"] else "SUM WRONG"
+        table.add_row(
+            number,
+            str(one["survivors"]) if one["completed"] else "",
+            *(f"{phases[name]:.2f}" if name in phases else "" for name in PHASES),
+            f"{between:.2f}",
+            f"{one['seconds']:.2f}",
+            Text(verdict, style="cyan" if one["sum_ok"] else "yellow" if one["sum_ok"] is None else "red"),
+        )
+    if len(rounds) > _MOST_ROWS:
+        table.add_row(*[""] * 9, Text(f"and {len(rounds) - _MOST_ROWS} more", style=_DIM))
+    table.add_section()
+    times = result["phase_s"]
+    for share in ("p50", "p95"):
+        if result["round_s"][share] is not None:
+            table.add_row(
+                Text(share, style=_DIM),
+                "",
+                *(f"{times[name][share]:.2f}" for name in (*PHASES, BETWEEN)),
+                f"{result['round_s'][share]:.2f}",
+                "",
+            )
+    return table
+
+
+def final_lines(result: Mapping[str, Any]) -> list[str]:
+    """What stands under the table."""
+    options, plan, drops, lag = result["options"], result["plan"], result["drops"], result["loop_lag_ms"]
+    done, aborted = result["rounds_completed"], result["rounds_aborted"]
+    graph = "complete" if plan["graph"] == "complete" else f"ring of {plan['degree']}"
+    right = "right" if not options["noise"] else "just the noise of its survivors"
+    sums = f"{result['sums_ok']} of {counted(done, 'sum')} {right}" if done else "no sums"
+    lines = [
+        f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
+        "a TLS channel each",
+        f"plan                min_survivors {plan['min_survivors']}, A {plan['A']}; graph {graph}, threshold "
+        f"{plan['threshold']}",
+        f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}"
+        + (f"; {plan['padded_dim']:,} travel, as it is padded" if plan["padded_dim"] != options["dim"] else ""),
+        f"rounds              {done} completed, {aborted} aborted; {sums}",
+        *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
+        f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
+        f"at {options['at']}), {drops['unplanned']} unplanned{_told(drops, UNPLANNED)}",
+        *_unseen_lines(drops),
+        *_cause_lines(drops),
+        f"                    {drops['absent']} not back when the next round began",
+    ]
+    if done + aborted < options["rounds"]:
+        asked = counted(options["rounds"], "round")
+        lines.append(f"ended               after {done + aborted} of {asked}: {result['study_ended']}")
+    if done:
+        seconds = result["round_s"]
+        lines += [
+            f"round               p50 {seconds['p50']:.2f} s, p95 {seconds['p95']:.2f} s, max {seconds['max']:.2f} s",
+            f"upload              {result['upload_bytes']:,} bytes a participant a round, of it the vector "
+            f"{result['vector_bytes']:,}",
+            f"download            {result['download_bytes']:,} bytes a participant a round",
+        ]
+    lines.append(
+        f"coordinator         {result['server_cpu_s']:.1f} s CPU, of it {result['server_cpu_s_before_rounds']:.1f} s "
+        f"before the first round; {result['server_peak_rss_mb']:.0f} MB at most"
+    )
+    if lag is not None:
+        lines.append(
+            f"event loop          late by p50 {lag['p50']:.1f} ms, p99 {lag['p99']:.1f} ms, max {lag['max']:.1f} ms"
+        )
+    lines.append(
+        f"client processes    {result['client_cpu_s']:.1f} s CPU, the largest {result['client_peak_rss_mb']:.0f} MB; "
+        f"{result['wall_s']:.0f} s from start to end"
+    )
+    lines += _fault_lines(result)
+    return [part for line in lines for part in _folded(line)]
+
+
+def _cause_lines(drops: Mapping[str, Any]) -> list[str]:
+    """Dropouts that other faults explain."""
+    if not drops["by_cause"]:
+        return []
+    causes = "; ".join(
+        f"{number} {CAUSES[name][number > 1]}{_told(drops, name)}" for name, number in drops["by_cause"].items()
+    )
+    return [" " * _INDENT + f"dropped besides: {causes}"]
+
+
+def _told(drops: Mapping[str, Any], cause: str) -> str:
+    """Why the coordinator dropped them, in parentheses: the most frequent reasons, and where they differ how often."""
+    reasons = [*drops["reasons_by_cause"].get(cause, {}).items()]
+    if not reasons:
+        return ""
+    words = [f"{many} x {why}" if len(reasons) > 1 else why for why, many in reasons[:_MOST_REASONS]]
+    if others := sum(many for _, many in reasons[_MOST_REASONS:]):
+        words.append(f"{others} for other reasons")
+    return f" ({', '.join(words)})"
+
+
+def _fault_lines(result: Mapping[str, Any]) -> list[str]:
+    """What the other faults have come to; nothing where there were none."""
+    options, cheats, noise = result["options"], result["cheats"], result["noise"]
+    lines = []
+    if result["late_answers"]:
+        lines.append(f"late answers        {result['late_answers']}")
+    if result["resumed"] or options["resume_s"]:
+        lines.append(
+            f"connections         {result['resumed']} broke and went on in their round; "
+            f"{result['connections']['resets']} were reset by proxies"
+        )
+    for one in result["disturbances"]:
+        when = f"{one['what']:<19} round {one['round']}: {one['struck']} connected, {one['lost']} lost"
+        if one["seconds"] is not None:
+            lines.append(f"{when}, all back after {one['seconds']:.1f} s, {one['server_cpu_s']:.1f} s CPU")
+        elif not one["lost"]:
+            lines.append(f"{when}: no connection broke over it")
+        else:
+            lines.append(f"{when}, {one['back']} of them came back")
+    if cheats["participants"]:
+        lines.append(
+            f"cheats              {cheats['participants']}, of them {cheats['excluded']} excluded; of the others "
+            f"{len(cheats['honest_excluded'])} excluded, {len(cheats['honest_set_aside'])} set aside"
+        )
+        ways = "; ".join(
+            f"{way} {found['excluded']} of {found['participants']} excluded" for way, found in cheats["by_way"].items()
+        )
+        lines.append(" " * _INDENT + ways)
+    if noise is not None:
+        lines.append(
+            f"noise               {noise['ratio']:.4f} times what its shares add up to (standard error "
+            f"{noise['ratio_stderr']:.4f}); at least {noise['least_above_plan']:.3f} times the plan's central deviation"
+        )
+    if result["ledger_rows"] is not None and any(one["what"] == "crash" for one in result["disturbances"]):
+        lines.append(f"ledger              {counted(result['ledger_rows'], 'row')}, verified")
+    return lines
+
+
+def _folded(line: str) -> list[str]:
+    """Under its second column, where it is longer than a terminal is wide."""
+    head, text = line[:_INDENT], line[_INDENT:]
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * _INDENT, break_on_hyphens=False)
+
+
+def _unseen_lines(drops: Mapping[str, Any]) -> list[str]:
+    """What became of the planned dropouts that weren't seen; together with those seen they are all."""
+    if not drops["unseen"]:
+        return []
+    reasons = "; ".join(f"{number} {UNSEEN[name]}" for name, number in drops["unseen"].items())
+    return [" " * _INDENT + f"{sum(drops['unseen'].values())} unseen: {reasons}"]

@@ -1,0 +1,98 @@
+"""What the load test's parent does to a study under way: storms, and the coordinator's crash; and how it recovers."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.child_process import Child
+from sordino.lab.loadtest.faults import BETWEEN_ROUNDS, Storm
+from sordino.lab.loadtest.schedule import PHASE_NAMES
+
+BACK: Final = ("participant_connected", "participant_resumed")
+_STORMS_FILE: Final = "storms"  # in the study's folder, a byte for each that has come
+
+
+@dataclass
+class Recovery:
+    """From a disturbance until everybody is back.
+
+    Attributes:
+        what: ``storm`` or ``crash``.
+        round: after or in which, counting those that abort.
+        at: seconds since the epoch.
+        struck: whose connections it took, of those connected then.
+        cpu_before_s: what the coordinator had used.
+        seconds, cpu_s: until everybody was back, and the coordinator's in them; None where they aren't all back, or no
+            connection broke (``lost`` is empty), as over a black hole that is shorter than the keepalive's patience.
+    """
+
+    what: str
+    round: int
+    at: float
+    struck: frozenset[int]
+    cpu_before_s: float
+    back: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    seconds: float | None = None
+    cpu_s: float | None = None
+
+    def apply(self, event: Mapping[str, Any]) -> bool:
+        """Take one event in; whether everybody is back with it."""
+        kind, who = event.get("kind"), event.get("participant")
+        if self.seconds is not None or who not in self.struck or float(event["at"]) <= self.at:
+            return False
+        if kind == "participant_lost":
+            self.lost.add(int(who))
+            self.back.discard(int(who))
+        elif kind in BACK:
+            self.lost.add(int(who))
+            self.back.add(int(who))
+        if self.back < self.struck:
+            return False
+        self.seconds = float(event["at"]) - self.at
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """For result.json."""
+        return {
+            "what": self.what,
+            "round": self.round,
+            "struck": len(self.struck),
+            "lost": len(self.lost),
+            "back": len(self.back),
+            "seconds": None if self.seconds is None else round(self.seconds, 3),
+            "server_cpu_s": None if self.cpu_s is None else round(self.cpu_s, 2),
+        }
+
+
+def due(storm: Storm, event: Mapping[str, Any], ended: int) -> bool:
+    """Whether a storm comes now.
+
+    Args:
+        event: the last one.
+        ended: rounds that have ended by now. One whose phase was never reached lets the storm come at its end.
+    """
+    if ended >= storm.round:
+        return True
+    is_phase = storm.at != BETWEEN_ROUNDS and event.get("phase") == PHASE_NAMES[storm.at]
+    return ended == storm.round - 1 and event.get("kind") == "phase_started" and is_phase
+
+
+def strike(study: Path, clients: Sequence[Child]) -> None:
+    """Bring the next storm to all client processes; two signals that come together are one, so they don't count."""
+    with (study / _STORMS_FILE).open("ab") as come:
+        come.write(b".")
+    for child in clients:
+        child.signal(signal.SIGUSR1)
+
+
+def storms_come(study: Path) -> int:
+    """How many storms have come by now, in the order of `LoadOptions.in_order`."""
+    with contextlib.suppress(FileNotFoundError):
+        return (study / _STORMS_FILE).stat().st_size
+    return 0

@@ -1,0 +1,420 @@
+"""A load test from start to result: makes the study, starts coordinator and client processes, follows, checks sums.
+
+The parent starts and stops processes and reads what the coordinator records; it takes no part in a round. Children are
+in sessions of their own, so Ctrl-C reaches the parent alone, which then stops them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import resource
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from authority.new_study import LocalStudy, make_local_study
+from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
+from runtime.failure import ExitCode, Failure
+from runtime.plurals import counted
+from runtime.processes import free_port
+from sordino.lab.loadtest.bounds import broken_bounds
+from sordino.lab.loadtest.display import LoadDisplay
+from sordino.lab.loadtest.disturbances import Recovery, due, strike
+from sordino.lab.loadtest.faults import Storm
+from sordino.lab.loadtest.noise import NoiseSeen, decoded_sum, noise_in
+from sordino.lab.loadtest.noise import figures as noise_figures
+from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
+from sordino.lab.loadtest.schedule import plain_sum, sum_digest
+from sordino.lab.loadtest.summary import Outcomes
+
+RESULT_FILE: Final = "result.json"
+_OTHER_FILES: Final = 256  # of any process: its libraries, journal and log
+_POLL_S: Final = 0.05
+_MEASURE_EVERY_S: Final = 0.5
+_ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
+
+
+def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
+    """Run a load test.
+
+    Args:
+        options: what is asked for.
+        display: shows it; entered by the caller.
+
+    Returns:
+        Figures under their stable JSON names; ``broken`` lists the bounds that are broken. Where a process ended that
+        shouldn't have, or Ctrl-C came, they are those of the rounds so far, ``incomplete`` is the sentence that says
+        why (else None), and ``exit_code`` its code.
+
+    Raises:
+        Failure: an option can't be used, or no plan holds.
+        KeyboardInterrupt: before any process was started.
+    """
+    options.check()
+    allow_open_files(options)
+    plan_options = options.study(free_port())
+    out = options.out
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
+    folder = out if out is not None else Path(tempfile.mkdtemp(prefix="sordino-loadtest-"))
+    try:
+        study = make_local_study(folder / "study", plan_options)
+        result = LoadTest(options, display, study).run()
+        if out is not None:
+            (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
+            from sordino.lab.loadtest.figure import write_figures
+
+            # Who asks twice for an end does without the figures, not without the result.
+            with contextlib.suppress(*[KeyboardInterrupt] if result["incomplete"] else []):
+                write_figures(result, out)
+        return result
+    finally:
+        if out is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def allow_open_files(options: LoadOptions) -> None:
+    """The coordinator holds a connection for each participant; children inherit what this process may open.
+
+    Raises:
+        Failure: the system allows fewer.
+    """
+    wanted = options.clients + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        most = hard - _OTHER_FILES
+        fewer = f"Use --clients {most} or fewer, or raise" if most >= max(3, options.processes) else "Raise"
+        raise Failure(
+            ExitCode.INPUT,
+            f"{options.clients} participants need {wanted} open files, the system allows {hard}. "
+            f"{fewer} the limit with ulimit -n {wanted}.",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@dataclass(frozen=True)
+class CutShort:
+    """Why a load test ended before its last round."""
+
+    code: ExitCode
+    why: str
+    more: str = ""
+    """Where to read on."""
+
+
+INTERRUPTED: Final = CutShort(ExitCode.INTERRUPTED, "interrupted")
+
+
+class _GoneError(Exception):
+    """A process ended that shouldn't have, or somebody asked for an end."""
+
+    def __init__(self, cut_short: CutShort) -> None:
+        super().__init__(cut_short.why)
+        self.cut_short = cut_short
+
+
+@dataclass
+class LoadTest:
+    """One run; use ``run``."""
+
+    options: LoadOptions
+    display: LoadDisplay
+    study: LocalStudy
+    coordinator: Child | None = None
+    clients: list[Child] = field(default_factory=list)
+    identities: list[bytes] = field(default_factory=list)
+    before_rounds_cpu_s: float | None = None
+    zero_until: dict[str, float] = field(default_factory=dict)
+    cut_short: CutShort | None = None
+    asked: Asked = field(default_factory=Asked)
+    recoveries: list[Recovery] = field(default_factory=list)
+    noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
+    _seen: int = 0
+    _storms: list[Storm] = field(default_factory=list)
+    _due: list[Storm] = field(default_factory=list)
+    _crashes: list[int] = field(default_factory=list)
+    _cpu_of_killed_s: float = 0.0
+    _environment: dict[str, str] = field(default_factory=child_environment)
+
+    def run(self) -> dict[str, Any]:
+        """Until the last round; every process that was started has ended when this returns or raises."""
+        roster = json.loads((self.study.directory / "roster.json").read_text())
+        self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
+        self.options = dataclasses.replace(self.options.in_order(), began_at=time.time())
+        self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
+        outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
+        began = time.monotonic()
+        with self.asked.noted():
+            try:
+                self._start()
+                self._follow(outcomes)
+            except _GoneError as gone:
+                self.cut_short = gone.cut_short
+                self._read(outcomes)  # what was recorded before and not yet read
+            finally:
+                self._stop()
+        if self.asked.to_end and self.cut_short is None:
+            self.cut_short = INTERRUPTED
+        return self._result(outcomes, time.monotonic() - began)
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        logs = self.study.directory.parent / "logs"
+        logs.mkdir()
+        self.coordinator = Child(
+            "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
+        )
+        self.coordinator.start(self._environment)
+        for home in self.study.hosts:
+            child = Child(
+                home.name,
+                [str(home), self.options.behaviour()],
+                logs / f"{home.name}.log",
+                module="sordino.lab.loadtest.client_process",
+            )
+            self.clients.append(child)
+            child.start(self._environment)
+
+    def _stop(self) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # asked twice
+            self._measure()
+        stop(self.coordinator, self.clients)
+
+    def _measure(self) -> None:
+        for child in (self.coordinator, *self.clients):
+            if child is not None:
+                child.measure()
+
+    def _follow(self, outcomes: Outcomes) -> None:
+        """Show events until as many rounds have ended as were asked for, or the study or its coordinator has."""
+        assert self.coordinator is not None  # noqa: S101  # started before
+        measure_at = 0.0
+        while True:
+            running = self.coordinator.running  # asked before reading, so that no last event is missed
+            self._read(outcomes)
+            if self._due:  # one at a time: two at once would be one storm
+                self._strike(self._due.pop(0), outcomes)
+            if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
+                return
+            if running and not self._due and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
+                self._crash(outcomes)
+                continue
+            if self.asked.to_end:
+                self.display.stopping()
+                raise _GoneError(INTERRUPTED)
+            if not running:
+                self._coordinator_is_gone(outcomes)
+                return
+            self._watch_clients(outcomes)
+            if time.monotonic() >= measure_at:
+                measure_at = time.monotonic() + _MEASURE_EVERY_S
+                self._measure()
+                self.display.measured(self._cpu_s, self.coordinator.peak_mb)
+            time.sleep(_POLL_S)
+
+    def _read(self, outcomes: Outcomes) -> None:
+        """Count and show what the coordinator has recorded since."""
+        from server.journal import read_events
+
+        assert self.coordinator is not None  # noqa: S101  # started before
+        for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
+            self._seen = int(event["seq"])
+            if event["kind"] == "attempt_started" and self.before_rounds_cpu_s is None:
+                self.coordinator.measure()
+                self.before_rounds_cpu_s = self.coordinator.cpu_s
+            if len(outcomes.rounds) < self.options.rounds:
+                ended = outcomes.apply(event)
+                self._note_recoveries(event)
+                self.display.show_round(event, ended)
+                while self._storms and due(self._storms[0], event, len(outcomes.rounds)):
+                    self._due.append(self._storms.pop(0))
+
+    # ---- disturbances --------------------------------------------------------------------------
+
+    @property
+    def _cpu_s(self) -> float:
+        """Of the coordinator, those that were killed among it, when last measured."""
+        assert self.coordinator is not None  # noqa: S101  # started before
+        return self._cpu_of_killed_s + self.coordinator.cpu_s
+
+    def _crash(self, outcomes: Outcomes) -> None:
+        """Kill the coordinator and start it again, on the same port and state."""
+        assert self.coordinator is not None  # noqa: S101  # started before
+        assert self.coordinator.process is not None  # noqa: S101
+        self.coordinator.measure()
+        self._cpu_of_killed_s, self.coordinator.cpu_s = self._cpu_s, 0.0
+        self.coordinator.kill()
+        self.coordinator.process.wait()
+        self._crashes.pop(0)
+        self._read(outcomes)
+        self._disturb("crash", len(outcomes.rounds), outcomes.connected)
+        outcomes.restarted()
+        self.coordinator.start(self._environment)
+
+    def _strike(self, storm: Storm, outcomes: Outcomes) -> None:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        self.coordinator.measure()
+        struck = self.options.struck(storm) & outcomes.connected
+        self._disturb("storm", storm.round, struck)
+        outcomes.storms.append(struck)
+        strike(self.study.directory, self.clients)
+
+    def _disturb(self, what: str, round_: int, struck: frozenset[int]) -> None:
+        self.recoveries.append(Recovery(what, round_, time.time(), struck, self._cpu_s))
+
+    def _note_recoveries(self, event: Mapping[str, Any]) -> None:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        for one in self.recoveries:
+            if one.apply(event):
+                self.coordinator.measure()
+                one.cpu_s = self._cpu_s - one.cpu_before_s
+
+    def _coordinator_is_gone(self, outcomes: Outcomes) -> None:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        code = self.coordinator.poll()
+        if code in _ENDED_STUDY and outcomes.rounds:
+            return
+        known = ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY
+        raise _GoneError(CutShort(known, f"the coordinator {ending(code)}", self._said(self.coordinator)))
+
+    def _watch_clients(self, outcomes: Outcomes) -> None:
+        """A client process that is gone makes every figure behind it meaningless: the test ends and says so."""
+        for child in self.clients:
+            code = child.poll()
+            if code is None:
+                continue
+            if code == 0 and time.monotonic() < self.zero_until.setdefault(child.name, time.monotonic() + STOP_S):
+                continue  # told that the study is over, which the journal is about to say
+            why = f"the client process {child.name} {ending(code)}"
+            raise _GoneError(CutShort(ExitCode.STUDY, why, self._said(child)))
+
+    def _said(self, child: Child) -> str:
+        """What the log of a process that is gone says about it, and where the log is."""
+        where = f"its log is {child.log}" if self.options.out is not None else "--out DIR keeps its log"
+        text = ""
+        with contextlib.suppress(OSError):
+            text = last_complaint(child.log.read_text(errors="replace"))
+        return "; ".join(filter(None, (text, where)))
+
+    # ---- results -------------------------------------------------------------------------------
+
+    def _sum_is_right(self, round_: int, attempt: int, survivors: Sequence[int], digest: str) -> bool:
+        """Whether the coordinator's sum is the plain sum of these participants' vectors."""
+        plan = self.study.plan
+        if len(survivors) < plan.min_survivors:
+            return False
+        if self.options.noise:
+            return self._noise_fits(round_, len(survivors))
+        identities = [self.identities[who] for who in survivors]
+        total = plain_sum(self.options.seed, round_, attempt, identities, dim=plan.padded_dim, bits=plan.bits)
+        return sum_digest(total) == digest
+
+    def _noise_fits(self, round_: int, survivors: int) -> bool:
+        """Whether a sum of zero updates is the noise of its survivors and nothing else."""
+        try:
+            total = decoded_sum(self.study.directory / "coordinator" / "checkpoints", round_, survivors)
+        except (OSError, ValueError):
+            return False
+        self.noise_seen.append(noise_in(self.study.plan, round_, survivors, total))
+        return self.noise_seen[-1].fits
+
+    def _ledger(self) -> tuple[int | None, str]:
+        """Rows of the coordinator's ledger and why it doesn't verify, if it doesn't: as `sordino budget verify`."""
+        from runtime.durable import StorageError
+        from sordino.reporting.budget import find, read
+
+        try:
+            return read(find(self.study.directory)).head.rows, ""
+        except StorageError as error:
+            return None, str(error)
+
+    def _connections(self) -> dict[str, Any]:
+        """What client processes were told when they couldn't connect, and the resets of their proxies."""
+        troubles: Counter[str] = Counter()
+        resets = 0
+        for home in self.study.hosts:
+            with contextlib.suppress(OSError, ValueError):
+                told = json.loads((home / CONNECTIONS_FILE).read_text())
+                troubles.update(told["troubles"])
+                resets += told["resets"]
+        return {"troubles": dict(troubles.most_common()), "resets": resets}
+
+    def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
+        assert self.coordinator is not None  # noqa: S101  # started before
+        from wire.study import plan_figures
+
+        plan = self.study.plan
+        shared = plan_figures(plan)
+        rows, ledger_error = self._ledger()
+        result = outcomes.figures() | {
+            "server_cpu_s": round(self._cpu_s, 2),
+            "server_cpu_s_before_rounds": round(self.before_rounds_cpu_s or 0.0, 2),
+            "server_peak_rss_mb": round(self.coordinator.peak_mb, 1),
+            "client_cpu_s": round(sum(child.cpu_s for child in self.clients), 2),
+            "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
+            "wall_s": round(wall_s, 1),
+            "disturbances": [one.to_json() for one in self.recoveries],
+            "connections": self._connections(),
+            "noise": noise_figures(self.noise_seen),
+            "ledger_rows": rows,
+            "ledger_error": ledger_error,
+            "study_ended": outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
+            "incomplete": self._incomplete(outcomes),
+            "options": self.options.to_json(),
+            "plan": {
+                "padded_dim": plan.padded_dim,
+                "A": plan.colluders,
+                "min_survivors": plan.min_survivors,
+                "quorum": plan.quorum,
+                **{name: shared[name] for name in ("graph", "degree", "threshold")},
+            },
+        }
+        broken = broken_bounds(result, self.options)
+        code = self.cut_short.code if self.cut_short is not None else ExitCode.BOUND if broken else ExitCode.OK
+        return result | {"broken": broken, "exit_code": int(code)}
+
+    def _incomplete(self, outcomes: Outcomes) -> str | None:
+        if self.cut_short is None:
+            return None
+        so_far = f"{self.cut_short.why} after {len(outcomes.rounds)} of {counted(self.options.rounds, 'round')}"
+        return "; ".join(filter(None, (so_far, self.cut_short.more)))
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, as a verb: its code is minus the signal where one ended it."""
+    if code is None or code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def last_complaint(log: str) -> str:
+    """The last line of a process's log that explains an end: a warning, an error or what isn't a log line at all.
+
+    Returns:
+        At most 300 characters; empty where there is none, and for whatever was said before further lines of routine.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    try:
+        said = json.loads(lines[-1])
+    except ValueError:
+        return lines[-1][:300]
+    if not isinstance(said, dict) or said.get("level") not in ("warning", "error", "critical"):
+        return ""
+    facts = [f"{name} {value}" for name, value in said.items() if name not in ("event", "level", "timestamp")]
+    return ", ".join([str(said.get("event", "")), *facts])[:300]

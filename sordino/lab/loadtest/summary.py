@@ -1,0 +1,470 @@
+"""What happened in a load test: events of the coordinator folded into rounds, and rounds into figures."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sordino.lab.loadtest.faults import Delay
+from sordino.lab.loadtest.options import LoadOptions
+from sordino.lab.loadtest.schedule import Drop
+from sordino.reporting.study_view import PHASES
+
+UNSEEN: Final = {
+    "signing": "at the consistency check, which goes on once enough have signed",
+    "unmasking": "at unmasking, which goes on once enough shares are there",
+    "aborted": "left in a round that was aborted before they were noted",
+    "next_round": "noticed only in the next round",
+    "other_phase": "noted in another phase of the same round",
+    "unnoted": "never noted",
+}
+"""Why the coordinator didn't note a planned dropout in its phase: JSON name -> words."""
+CAUSES: Final = {
+    "straggler": ("answered later than a deadline",) * 2,
+    "cheat": ("cheated",) * 2,
+    "away": ("was away", "were away"),
+    "storm": ("was struck by a storm", "were struck by a storm"),
+    "link": ("has a bad link", "have a bad link"),
+}
+"""Why participants were dropped who weren't to leave: JSON name -> words for one, and for more."""
+UNPLANNED: Final = "unplanned"
+"""In the place of a cause where no planned fault explains a dropout."""
+_NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
+_MOST_POINTS: Final = 600  # that are kept of a curve
+_SIGNING: Final = "ConsistencyCheck"
+BETWEEN: Final = "between phases"
+"""Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
+
+
+@dataclass(frozen=True)
+class EndedRound:
+    """One round that was begun and has ended, with a sum or without."""
+
+    round: int
+    attempt: int
+    completed: bool
+    reason: str
+    """Why it aborted; empty for a round that ended in a sum."""
+    seconds: float
+    """From its start to the sum, or to its abort."""
+    phase_seconds: Mapping[str, float]
+    cohort: int
+    """Participants that were connected when it began."""
+    survivors: int
+    """Inputs in the sum."""
+    sum_ok: bool | None
+    """Whether the sum is that of the survivors; None where there is none."""
+    expected: Mapping[str, int]
+    """Phase -> participants that were to leave in it, of those connected, where it was reached."""
+    observed: Mapping[str, int]
+    """Phase -> of these, how many the coordinator noted as dropouts in it."""
+    late: int
+    """Whose cut at the end of the attempt before was noticed only in this one, before its first message."""
+    besides: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Other dropouts: (name in ``CAUSES`` or ``UNPLANNED``, why the coordinator dropped them) -> how many."""
+    late_answers: int = 0
+    """Participants that were to answer late in a phase that was reached."""
+    resumed: int = 0
+    """Connections that broke and were taken up again within the round."""
+    rss_mb: float | None = None
+    """The coordinator's resident memory at its end."""
+    lag_ms: Mapping[str, float] = field(default_factory=dict)
+    """Of the coordinator's event loop."""
+    upload_bytes: float = 0.0
+    download_bytes: float = 0.0
+
+    @property
+    def causes(self) -> dict[str, int]:
+        """Name in ``CAUSES`` -> dropouts that this planned fault explains."""
+        return {name: sum(told.values()) for name, told in _by_cause(self.besides).items() if name in CAUSES}
+
+    @property
+    def unplanned(self) -> int:
+        """Dropouts that nobody planned."""
+        return sum(_by_cause(self.besides).get(UNPLANNED, {}).values())
+
+    @property
+    def between_s(self) -> float:
+        return max(0.0, self.seconds - sum(self.phase_seconds.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """For result.json."""
+        return {
+            "round": self.round,
+            "attempt": self.attempt,
+            "completed": self.completed,
+            "reason": self.reason,
+            "seconds": round(self.seconds, 3),
+            "phase_seconds": dict(self.phase_seconds),
+            "cohort": self.cohort,
+            "survivors": self.survivors,
+            "sum_ok": self.sum_ok,
+            "drops_expected": dict(self.expected),
+            "drops_observed": dict(self.observed),
+            "drops_late": self.late,
+            "drops_unplanned": self.unplanned,
+            "drops_by_cause": self.causes,
+            "drop_reasons_by_cause": _by_cause(self.besides),
+            "late_answers": self.late_answers,
+            "resumed": self.resumed,
+            "server_rss_mb": self.rss_mb,
+            "loop_lag_ms": dict(self.lag_ms),
+        }
+
+
+SumCheck = Callable[[int, int, Sequence[int], str], bool]
+"""(round, attempt, survivors, digest of the sum) -> whether that is the plain sum of the survivors."""
+
+
+@dataclass
+class Outcomes:
+    """All rounds so far; `apply` takes the coordinator's events in order."""
+
+    options: LoadOptions
+    check: SumCheck
+    rounds: list[EndedRound] = field(default_factory=list)
+    drop_reasons: Counter[str] = field(default_factory=Counter)
+    lags_ms: list[Mapping[str, float]] = field(default_factory=list)
+    unseen: Counter[str] = field(default_factory=Counter)
+    """Name in ``UNSEEN`` -> planned dropouts; together with those observed they are all that were expected."""
+    vector_bytes: int = 0
+    ended: str = ""
+    """Why the study ended, once it has."""
+    storms: list[frozenset[int]] = field(default_factory=list)
+    """Whom the storms since the last round have struck; filled by whoever brings them."""
+    excluded: dict[int, str] = field(default_factory=dict)
+    """Participant -> why the coordinator doesn't invite it any more."""
+    set_aside: Counter[int] = field(default_factory=Counter)
+    online: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds since the first event, and how many were connected from then on."""
+    _connected: set[int] = field(default_factory=set)
+    _first_at: float | None = None
+    _last_at: float = 0.0
+    _open: tuple[int, int] | None = None
+    _delays: dict[int, Delay] = field(default_factory=dict)
+    _dropped_at: dict[int, float] = field(default_factory=dict)
+    _dropped_why: dict[int, str] = field(default_factory=dict)
+    _resumed: int = 0
+    _present: frozenset[int] = frozenset()
+    _began_at: float = 0.0
+    _waiting_since: float = 0.0
+    _planned: dict[int, Drop] = field(default_factory=dict)
+    _planned_before: dict[int, Drop] = field(default_factory=dict)
+    _phases: dict[str, float] = field(default_factory=dict)
+    _reached: set[str] = field(default_factory=set)
+    _dropped: dict[int, str] = field(default_factory=dict)
+    _unseen_before: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._presence, self._linked, self._cheaters = (
+            self.options.presence(),
+            self.options.linked(),
+            self.options.cheaters(),
+        )
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """Participants with an open session."""
+        return frozenset(self._connected)
+
+    def apply(self, event: Mapping[str, Any]) -> EndedRound | None:
+        """Take one event in; returns the round that it ended, if it ended one."""
+        ended = None
+        self._last_at, before = float(event.get("at", self._last_at)), len(self._connected)
+        self._first_at = self._last_at if self._first_at is None else self._first_at
+        match event.get("kind"):
+            case "participant_connected":
+                self._connected.add(int(event["participant"]))
+            case "participant_lost":
+                self._connected.discard(int(event["participant"]))
+            case "participant_resumed":
+                self._connected.add(int(event["participant"]))
+                self._resumed += 1
+            case "participant_excluded":
+                self.excluded[int(event["participant"])] = str(event["reason"])
+            case "participant_set_aside":
+                self.set_aside[int(event["participant"])] += 1
+            case "waiting_for_participants":
+                self._waiting_since = self._waiting_since or float(event["at"])
+            case "attempt_started":
+                ended = self._cut_off()
+                self._begin(event)
+            case "phase_started":
+                self._reached.add(str(event["phase"]))
+            case "phase_ended":
+                self._phases[str(event["phase"])] = float(event["seconds"])
+            case "participant_dropped":
+                who = int(event["participant"])
+                self._dropped[who], self._dropped_at[who] = str(event["phase"]), self._last_at
+                self._dropped_why[who] = f"{event['phase']}: {event['reason']}"
+                self.drop_reasons[self._dropped_why[who]] += 1
+            case "round_completed":
+                ended = self._completed(event)
+            case "attempt_aborted":
+                ended = self._aborted(event)
+            case "study_finished":
+                self.ended = str(event.get("reason", ""))
+        if len(self._connected) != before:
+            self._note_online()
+        return ended
+
+    def restarted(self) -> None:
+        """The coordinator was killed and is started again: nobody is connected to it."""
+        self._connected.clear()
+        self._note_online()
+
+    def _note_online(self) -> None:
+        self.online.append((self._last_at - (self._first_at or 0.0), len(self._connected)))
+
+    def _begin(self, event: Mapping[str, Any]) -> None:
+        self._waiting_since = 0.0
+        self._open = number = (int(event["round"]), int(event["attempt"]))
+        self._present = frozenset(self._connected)
+        self._began_at = float(event["at"])
+        self._planned_before = self._planned
+        self._planned, self._delays = self.options.drops(*number), self.options.delays(*number)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._phases, self._reached, self._resumed = {}, set(), 0
+        self._dropped, self._dropped_at, self._dropped_why = {}, {}, {}
+
+    def _cut_off(self) -> EndedRound | None:
+        """An attempt that a crash ended without a word."""
+        if self._open is None:
+            return None
+        phase = next((name for name in reversed(PHASES) if name in self._reached), PHASES[0])
+        reason = {"phase": phase, "reason": "the coordinator was started again", "at": self._began_at}
+        return self._aborted({"round": self._open[0], "attempt": self._open[1], **reason})
+
+    def _completed(self, event: Mapping[str, Any]) -> EndedRound:
+        survivors = [int(who) for who in event.get("survivors") or ()]
+        # Whoever was to leave before its vector was whole can't be in the sum.
+        gone = {who for who, drop in self._planned.items() if drop.phase in PHASES[:3]}
+        right = gone.isdisjoint(survivors) and self.check(
+            int(event["round"]), int(event["attempt"]), survivors, str(event.get("sum_sha256", ""))
+        )
+        self.vector_bytes = int(event.get("vector_bytes", 0))
+        return self._end(
+            event,
+            completed=True,
+            seconds=float(event["seconds"]),
+            phase_seconds={str(name): float(s) for name, s in dict(event["phase_seconds"]).items()},
+            survivors=len(survivors),
+            sum_ok=right,
+            upload_bytes=float(event.get("upload_bytes", 0.0)),
+            download_bytes=float(event.get("download_bytes", 0.0)),
+        )
+
+    def _aborted(self, event: Mapping[str, Any]) -> EndedRound:
+        if event.get("phase") == "Connecting":  # no attempt was started
+            self._present, self._planned, self._delays = frozenset(self._connected), {}, {}
+            self._began_at, self._waiting_since = self._waiting_since or float(event["at"]), 0.0
+            self._forget()
+        return self._end(
+            event,
+            completed=False,
+            reason=f"{event.get('phase')}: {event.get('reason')}",
+            seconds=float(event["at"]) - self._began_at,
+            phase_seconds=dict(self._phases),
+            survivors=0,
+            sum_ok=None,
+        )
+
+    def _end(self, event: Mapping[str, Any], *, reason: str = "", **values: Any) -> EndedRound:
+        planned = {who: drop.phase for who, drop in self._planned.items() if who in self._present}
+        expected = Counter(phase for phase in planned.values() if phase in self._reached)
+        noted = {who for who, phase in self._dropped.items() if _in_its_phase(planned.get(who), phase)}
+        observed = Counter(planned[who] for who in noted)
+        others = [(who, phase) for who, phase in self._dropped.items() if who not in noted]
+        self._explain_unseen(planned, completed=bool(values["completed"]))
+        late = [who for who, phase in others if phase == PHASES[0] and who in self._planned_before]
+        besides = Counter((self._cause(who, phase), self._dropped_why[who]) for who, phase in others if who not in late)
+        lag = event.get("loop_lag_ms") or {}
+        ended = EndedRound(
+            round=int(event["round"]),
+            attempt=int(event["attempt"]),
+            reason=reason,
+            cohort=len(self._present),
+            expected={phase: expected[phase] for phase in PHASES if expected[phase]},
+            observed={phase: observed[phase] for phase in PHASES if observed[phase]},
+            late=len(late),
+            besides=besides,
+            late_answers=sum(
+                delay.phase in self._reached and who in self._present for who, delay in self._delays.items()
+            ),
+            resumed=self._resumed,
+            rss_mb=event.get("coordinator_rss_mb"),
+            lag_ms=lag,
+            **values,
+        )
+        self._open = None
+        self.storms.clear()
+        if lag:
+            self.lags_ms.append(lag)
+        self.rounds.append(ended)
+        return ended
+
+    def _cause(self, who: int, phase: str) -> str:
+        """The planned fault that explains a dropout nobody had planned as such; ``UNPLANNED`` where none does."""
+        if who in self._cheaters:
+            return "cheat"
+        if who in self._delays and _in_its_phase(self._delays[who].phase, phase):
+            return "straggler"
+        at_s = self._dropped_at.get(who, self._last_at) - self.options.began_at
+        if not self._presence.online(who, at_s, _NOTICED_S + self.options.kept_s):
+            return "away"
+        if any(who in struck for struck in self.storms):
+            return "storm"
+        return "link" if who in self._linked else UNPLANNED
+
+    def _explain_unseen(self, planned: Mapping[int, str], *, completed: bool) -> None:
+        """Count this round's planned dropouts that weren't noted in their phase, each under one name."""
+        for who, name in self._unseen_before.items():
+            if self._dropped.get(who) == PHASES[0] != planned.get(who):
+                self.unseen[name] -= 1
+                self.unseen["next_round"] += 1
+        self._unseen_before = {}
+        for who, phase in planned.items():
+            if phase not in self._reached or _in_its_phase(phase, self._dropped.get(who)):
+                continue
+            if who in self._dropped:
+                self.unseen["other_phase"] += 1
+                continue
+            name = {_SIGNING: "signing", PHASES[-1]: "unmasking"}.get(phase, "unnoted") if completed else "aborted"
+            self.unseen[name] += 1
+            self._unseen_before[who] = name
+
+    def _cheats(self) -> dict[str, Any]:
+        """Who cheated, by way, and what became of them."""
+        ways: dict[str, Counter[str]] = {}
+        for who, way in self._cheaters.items():
+            found = ways.setdefault(way, Counter(participants=0, excluded=0, set_aside=0))
+            found["participants"] += 1
+            found["excluded"] += who in self.excluded
+            found["set_aside"] += who in self.set_aside
+        return {
+            "participants": len(self._cheaters),
+            "excluded": len(self._cheaters.keys() & self.excluded.keys()),
+            "honest_excluded": sorted(self.excluded.keys() - self._cheaters.keys()),
+            "honest_set_aside": sorted(self.set_aside.keys() - self._cheaters.keys()),
+            "by_way": {way: dict(found) for way, found in sorted(ways.items())},
+            "reasons": dict(Counter(self.excluded.values()).most_common()),
+        }
+
+    # ---- figures -------------------------------------------------------------------------------
+
+    @property
+    def completed(self) -> list[EndedRound]:
+        return [one for one in self.rounds if one.completed]
+
+    @property
+    def aborted(self) -> list[EndedRound]:
+        return [one for one in self.rounds if not one.completed]
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why rounds aborted -> how many did."""
+        return dict(Counter(one.reason for one in self.aborted).most_common())
+
+    def lag_ms(self) -> dict[str, float] | None:
+        """Of the coordinator's event loop: the median round's median, the worst round's p99, and the longest."""
+        if not self.lags_ms:
+            return None
+        return {
+            "p50": percentile([lag["p50"] for lag in self.lags_ms], 0.5),
+            "p99": max(lag["p99"] for lag in self.lags_ms),
+            "max": max(lag["max"] for lag in self.lags_ms),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """All that follows from events, under stable JSON names."""
+        done = self.completed
+        seconds = [one.seconds for one in done]
+        times = {name: [one.phase_seconds.get(name, 0.0) for one in done] for name in PHASES}
+        times[BETWEEN] = [one.between_s for one in done]
+        return {
+            "rounds_completed": len(done),
+            "rounds_aborted": len(self.aborted),
+            "sums_ok": sum(one.sum_ok is True for one in done),
+            "sums_wrong": [one.round for one in done if not one.sum_ok],
+            "round_s": spread(seconds, (0.5, 0.95)) | {"max": _rounded(max(seconds, default=None))},
+            "phase_s": {name: spread(values, (0.5, 0.95)) for name, values in times.items()},
+            "loop_lag_ms": self.lag_ms(),
+            "upload_bytes": _mean([one.upload_bytes for one in done]),
+            "download_bytes": _mean([one.download_bytes for one in done]),
+            "vector_bytes": self.vector_bytes,
+            "reasons": self.reasons,
+            "drops": {
+                "expected": sum(sum(one.expected.values()) for one in self.rounds),
+                "observed": sum(sum(one.observed.values()) for one in self.rounds),
+                "late": sum(one.late for one in self.rounds),
+                "unplanned": sum(one.unplanned for one in self.rounds),
+                "unseen": {name: self.unseen[name] for name in UNSEEN if self.unseen[name]},
+                "expected_by_phase": _added([one.expected for one in self.rounds]),
+                "observed_by_phase": _added([one.observed for one in self.rounds]),
+                # Not back from the last round's drop when this one began.
+                "absent": sum(self.options.clients - one.cohort for one in self.rounds),
+                "by_cause": _added([one.causes for one in self.rounds], CAUSES),
+                "reasons_by_cause": _by_cause(sum((Counter(one.besides) for one in self.rounds), Counter())),
+            },
+            "late_answers": sum(one.late_answers for one in self.rounds),
+            "resumed": sum(one.resumed for one in self.rounds),
+            "cheats": self._cheats(),
+            "online": [{"at_s": round(at_s, 2), "participants": many} for at_s, many in thinned(self.online)],
+            "drop_reasons": dict(self.drop_reasons.most_common()),
+            "rounds": [one.to_json() for one in self.rounds],
+        }
+
+
+def _in_its_phase(planned: str | None, noted: str | None) -> bool:
+    """Whether a dropout was noted where it was planned: shares are asked for while some have yet to sign."""
+    return planned is not None and (planned == noted or (planned, noted) == (_SIGNING, PHASES[-1]))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of the values doesn't exceed (nearest rank): one that occurred.
+
+    Raises:
+        ValueError: no values.
+    """
+    if not values:
+        raise ValueError("no values")
+    return sorted(values)[max(0, math.ceil(share * len(values) - 1e-9) - 1)]
+
+
+def spread(values: Sequence[float], shares: Sequence[float]) -> dict[str, float | None]:
+    """``{"p50": ..., "p95": ...}``; None where there are no values."""
+    return {f"p{100 * share:g}": _rounded(percentile(values, share) if values else None) for share in shares}
+
+
+def thinned(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """At most ``_MOST_POINTS`` of a curve, the last one among them."""
+    step = -(-len(points) // _MOST_POINTS) or 1
+    return [point for place, point in enumerate(points, 1) if place % step == 0 or place == len(points)]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _mean(values: Sequence[float]) -> int:
+    return round(sum(values) / len(values)) if values else 0
+
+
+def _added(counts: Sequence[Mapping[str, int]], names: Iterable[str] = PHASES) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return {name: total[name] for name in names if total[name]}
+
+
+def _by_cause(dropouts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """(cause, why the coordinator dropped them) -> how many, as a table for each cause; frequent reasons first."""
+    found: dict[str, dict[str, int]] = {}
+    for (cause, why), many in sorted(dropouts.items(), key=lambda one: -one[1]):
+        found.setdefault(cause, {})[why] = many
+    return {cause: found[cause] for cause in (*CAUSES, UNPLANNED) if cause in found}

@@ -1,0 +1,47 @@
+"""Who is in a round and who leaves it: public draws from the simulation's seed, the same whenever they are made."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.public_random import PublicRandom
+from sordino.lab.simulation.settings import EXACT, SimulationSettings
+
+Participants = NDArray[np.int64]
+
+
+def cohort_of(settings: SimulationSettings, round_: int) -> Participants:
+    """Those who are invited to a round, in all of its attempts, ascending.
+
+    Without sampling everybody. With a lottery, or a fixed size, the cohort's number without replacement: those with the
+    smallest of independent values, as `secagg.lottery` has it. With Poisson sampling each with probability
+    cohort / participants, independently; where that draws more than the cohort's number, which a sum can't hold, the
+    ones beyond it are left out at random: a little below the law that the published figure assumes.
+
+    Args:
+        round_: from 1.
+    """
+    everybody, size = settings.participants, settings.cohort
+    if settings.study.sampling == "none" or size >= everybody:
+        return np.arange(everybody, dtype=np.int64)
+    draw = PublicRandom(b"simulated cohort", settings.seed, round_)
+    if settings.study.sampling == "poisson":
+        drawn = np.flatnonzero(draw.uniform(everybody) < size / everybody).astype(np.int64)
+        return np.sort(drawn[draw.permutation(len(drawn))[:size]])
+    return np.sort(draw.permutation(everybody)[:size])
+
+
+def survivors_of(settings: SimulationSettings, cohort: Participants, round_: int, attempt: int) -> Participants:
+    """Those of a cohort who send their vector, ascending; each attempt loses others.
+
+    Args:
+        round_, attempt: from 1.
+    """
+    if not settings.drop or not len(cohort):
+        return cohort
+    draw = PublicRandom(b"simulated dropouts", settings.seed, round_, attempt)
+    if settings.drop_law == EXACT:
+        leaving = round(settings.drop * len(cohort))
+        return np.sort(cohort[draw.permutation(len(cohort))[leaving:]])
+    return cohort[draw.uniform(len(cohort)) >= settings.drop]

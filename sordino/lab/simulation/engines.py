@@ -1,0 +1,100 @@
+"""Where participants are simulated: in this process, in several, or in Ray's workers (`ray_engine`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Final, Protocol
+
+from runtime.processes import end_with_parent, one_thread_each
+from sordino.lab.simulation.participants import Assignment, Participants, Shard
+from sordino.lab.simulation.settings import RAY, SimulationSettings
+
+
+class Engine(Protocol):
+    """Plays shards of participants."""
+
+    def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
+        """What came of each, in the order given."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes."""
+        ...
+
+
+class OneProcess:
+    """All in this process."""
+
+    def __init__(self, participants: Participants) -> None:
+        self._participants = participants
+
+    def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
+        """One after the other."""
+        return map(self._participants.work, assignments)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+AHEAD: Final = 2
+"""Shards that wait for each worker."""
+_here: Participants | None = None  # of a worker process
+
+
+def _begin(settings: SimulationSettings, parent: int) -> None:
+    global _here
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who started us sees to it
+    _here = Participants(settings)
+
+
+def _work(assignment: Assignment) -> Shard:
+    assert _here is not None  # noqa: S101  # begun with the process
+    return _here.work(assignment)
+
+
+class Processes:
+    """Several processes, each of which loads task and data once.
+
+    Args:
+        workers: how many.
+    """
+
+    def __init__(self, settings: SimulationSettings, workers: int) -> None:
+        one_thread_each()
+        # Not by fork: libraries that run threads don't survive it.
+        context = get_context("spawn")
+        self._workers = workers
+        self._pool = ProcessPoolExecutor(workers, context, _begin, (settings, os.getpid()))
+
+    def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
+        """Spread over the processes, a few shards ahead of what is taken: models and sums may be long."""
+        waiting: deque[Future[Shard]] = deque()
+        for assignment in assignments:
+            waiting.append(self._pool.submit(_work, assignment))
+            if len(waiting) >= AHEAD * self._workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def close(self) -> None:
+        """End them."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def make_engine(settings: SimulationSettings, participants: Participants) -> Engine:
+    """The engine that the settings ask for.
+
+    Raises:
+        SimulationError: Ray isn't installed.
+    """
+    if settings.engine == RAY:
+        from sordino.lab.simulation.ray_engine import RayWorkers
+
+        return RayWorkers(settings, settings.workers)
+    return OneProcess(participants) if settings.workers == 1 else Processes(settings, settings.workers)

@@ -1,0 +1,300 @@
+"""What participants do in a simulated round: local training, then clipping and encoding, a shard of them at a time.
+
+A shard is what one process does at once. How the survivors are cut into shards depends on the round alone, never on how
+many processes there are or whose they are, and shards are added in their order: every engine gives the same sums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.cut_data import cut_dataset
+from learning.datasets import Dataset, DatasetError, load_part
+from learning.device import use_device
+from learning.own_data import load_test
+from learning.own_task import TaskMistake, with_place
+from learning.parameters import Parameters, flatten_contribution
+from learning.task import BatchedTask, update_rng
+from mechanisms.clip_rule import ClipRule
+from mechanisms.clipping import clip_layers
+from mechanisms.encoder import Encoder
+from mechanisms.sketch import CountMeanSketch
+from sordino.lab.simulation.own_files import OwnFiles, load_own
+from sordino.lab.simulation.settings import SimulationError, SimulationSettings
+
+if TYPE_CHECKING:
+    from authority.new_study import StudyOptions
+    from learning.task import Task
+
+MOST_IN_A_SHARD: Final = 256
+"""Of participants that are trained at once."""
+FEW_IN_A_SHARD: Final = 32
+"""Of participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
+# 64 MB of float32 updates, and about ten times that while they are encoded.
+_VALUES_IN_A_SHARD: Final = 1 << 24
+# Encoded in one go: what fits a level-2 cache several times over gains nothing any more.
+_VALUES_AT_ONCE: Final = 1 << 18
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one shard of a round's survivors has to do.
+
+    Attributes:
+        participants: whose updates, ascending.
+        parameters: what the round begins from.
+        clips: of the round, one for each layer.
+        l2_clip: norm that local training aims at.
+        rotation_seed: 32 bytes, the round's.
+        keep_words: return each vector, for secure aggregation, and not their sum alone.
+    """
+
+    round: int
+    participants: tuple[int, ...]
+    parameters: Parameters
+    clips: tuple[float, ...]
+    l2_clip: float
+    rotation_seed: bytes
+    keep_words: bool = False
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What came of it.
+
+    Attributes:
+        total: (padded_dim,) uint64, the sum of the encoded vectors modulo 2^64, a multiple of every modulus; without
+            noise (values,) float64, the sum of the clipped updates or their sketches.
+        words: (participants, padded_dim) words, if they were to be kept.
+        norms: (participants,) float64, L2 norms before clipping, data units; NaN where training diverged.
+        below: (layers,) how many had a norm of at most the layer's clip; None where a coded sketch is clipped.
+        training_s, encoding_s: wall seconds.
+    """
+
+    total: NDArray[Any]
+    words: NDArray[Any] | None
+    norms: NDArray[np.float64]
+    below: NDArray[np.int64] | None
+    training_s: float
+    encoding_s: float
+
+
+def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
+    """Cut a round's survivors into shards of about the same size, in their order.
+
+    Args:
+        survivors: one or more.
+        dim: values of one update.
+        at_once: whether a shard is trained at once.
+    """
+    size = max(1, min(MOST_IN_A_SHARD if at_once else FEW_IN_A_SHARD, _VALUES_IN_A_SHARD // dim))
+    parts = np.array_split(np.asarray(survivors, np.int64), math.ceil(len(survivors) / size))
+    return [tuple(map(int, part)) for part in parts]
+
+
+class Data:
+    """Everybody's examples, cut out of the training set when they are first asked for, and the coordinator's."""
+
+    def __init__(self, train: Dataset, parts: Sequence[NDArray[np.int64]], test: Dataset) -> None:
+        """
+        Args:
+            train: all of it.
+            parts: indices into it, one array a participant.
+            test: the coordinator's own data.
+        """
+        self._train, self._parts, self.test = train, parts, test
+        self._taken: dict[int, Dataset] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def of(self, participant: int) -> Dataset:
+        """One participant's: the same object in every round."""
+        if participant not in self._taken:
+            self._taken[participant] = self._train.take(self._parts[participant])
+        return self._taken[participant]
+
+
+def load_data(study: StudyOptions, own: str | None = None, task: Task | None = None) -> Data | OwnFiles:
+    """The study's data, cut into parts as the clients of a served one do it; kept for the next simulation.
+
+    Args:
+        own: folder with a file of each participant; None where a set is cut.
+        task: of the study, whose examples such files hold.
+
+    Raises:
+        learning.datasets.DatasetError: the set is unknown, missing or damaged; a file can't be used.
+        SimulationError: it can't be cut so.
+    """
+    if own is not None and task is not None:
+        return load_own(own, study.places, task, study.task, study.test)
+    return _loaded(
+        study.dataset, study.partition, study.places, study.alpha, study.seed, study.shards, study.test
+    )
+
+
+@lru_cache(maxsize=2)
+def _loaded(
+    dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str
+) -> Data:
+    try:
+        parts = cut_dataset(dataset, name, participants, alpha, seed, shards)
+    except DatasetError:
+        raise
+    except ValueError as error:
+        raise SimulationError(str(error)) from error
+    return Data(load_part(dataset, "train"), parts, load_test(dataset, test))
+
+
+class Participants:
+    """All participants of a simulation, as far as one process plays them."""
+
+    def __init__(self, settings: SimulationSettings) -> None:
+        """Raises: as `SimulationSettings.task`, `SimulationSettings.plan` and `load_data`."""
+        use_device(settings.device)
+        self._settings = settings
+        self.task = settings.task()
+        self.data = load_data(settings.study, settings.data, self.task)
+        self.plan = settings.plan()
+        coding = settings.coding()
+        self.rule: ClipRule = coding["clipping"] if self.plan is None else self.plan.clipping
+        self._sketch_shape: tuple[int, int] = coding["sketch"]
+        self.batched = settings.batched and isinstance(self.task, BatchedTask)
+        self._encoder: tuple[tuple[bytes, tuple[float, ...]], Encoder] | None = None
+
+    def work(self, assignment: Assignment) -> Shard:
+        """Train and encode.
+
+        Raises:
+            SimulationError: the task can't use somebody's examples. A participant of a study would send zeros then.
+        """
+        began = time.perf_counter()
+        try:
+            updates = self._train(assignment)
+        except (SimulationError, TaskMistake):
+            raise
+        except ValueError as error:
+            raise self.misfit(error) from error
+        norms = np.sqrt(np.einsum("ij,ij->i", updates, updates, dtype=np.float64))
+        trained = time.perf_counter()
+        finite = np.isfinite(norms)
+        if self.plan is None:
+            words: NDArray[Any] | None = None
+            total: NDArray[Any]
+            below: NDArray[np.int64] | None
+            total, below = self._clipped_sum(updates[finite], assignment)
+        else:
+            words = np.concatenate(list(self._encoded(updates, finite, assignment)))
+            total, below = np.sum(words, axis=0, dtype=np.uint64), self._below(updates[finite], assignment.clips)
+        return Shard(
+            total=total,
+            words=words if assignment.keep_words else None,
+            norms=np.where(finite, norms, np.nan),
+            below=below,
+            training_s=trained - began,
+            encoding_s=time.perf_counter() - trained,
+        )
+
+    def work_on(self, assignment: Assignment, parameters: Parameters) -> Shard:
+        """``work``, with the model given by itself."""
+        return self.work(replace(assignment, parameters=parameters))
+
+    def misfit(self, error: ValueError) -> SimulationError:
+        """What a task's complaint about examples means to whoever chose both."""
+        study = self._settings.study
+        return SimulationError(
+            f"the task {study.task} can't use the examples of {study.dataset}: {with_place(error)}; name another task "
+            "or data set, or fit it with options of the task"
+        )
+
+    @property
+    def sketch_rows(self) -> int:
+        """0 where updates travel whole."""
+        return self._sketch_shape[0]
+
+    def sketch(self, rotation_seed: bytes) -> CountMeanSketch | None:
+        """Of a round without noise; None where updates travel whole."""
+        rows, width = self._sketch_shape
+        if not rows:
+            return None
+        return CountMeanSketch(hashlib.sha256(b"simulated sketch" + rotation_seed).digest(), self.task.dim, rows, width)
+
+    def _train(self, assignment: Assignment) -> NDArray[np.floating[Any]]:
+        """(participants, dim): one after the other, or all at once where the task can."""
+        who = assignment.participants
+        rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
+        data = [self.data.of(one) for one in who]
+        if self.batched and isinstance(self.task, BatchedTask):
+            found = self.task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip)
+            if np.shape(found) != (len(who), self.task.dim):
+                wrong = f"local_updates returns {np.shape(found)}; it must return {(len(who), self.task.dim)}"
+                raise SimulationError(self._no_contribution(ValueError(wrong)))
+            return found
+        updates = np.empty((len(who), self.task.dim), np.float32)
+        for row, (own, rng) in enumerate(zip(data, rngs, strict=True)):
+            made = self.task.local_update(assignment.parameters, own, rng, assignment.l2_clip)
+            try:
+                updates[row] = flatten_contribution(made, self.task.contribution_shapes)
+            except ValueError as error:
+                raise SimulationError(self._no_contribution(error)) from error
+        return updates
+
+    def _no_contribution(self, error: Exception) -> str:
+        return (
+            f"the task {self._settings.study.task}: {error}; correct its local_update: in a study such a participant "
+            "would send zeros"
+        )
+
+    def _encoded(
+        self, updates: NDArray[Any], finite: NDArray[np.bool_], assignment: Assignment
+    ) -> Iterator[NDArray[Any]]:
+        """Words of all, in order; whoever's training diverged sends noise alone, as in a study."""
+        plan = self.plan
+        assert plan is not None  # noqa: S101
+        key = assignment.rotation_seed, assignment.clips
+        if self._encoder is None or self._encoder[0] != key:
+            self._encoder = key, Encoder(plan, *key)
+        encoder = self._encoder[1]
+        step = max(1, _VALUES_AT_ONCE // plan.padded_dim)
+        for start in range(0, len(updates), step):
+            rows, good = updates[start : start + step], finite[start : start + step]
+            if step > 1 and good.all():
+                yield encoder.encode_many(rows, os.urandom)
+                continue
+            for row, sound in zip(rows, good, strict=True):
+                yield (encoder.encode(row, os.urandom) if sound else encoder.encode_nothing(os.urandom))[None]
+
+    def _clipped_sum(
+        self, updates: NDArray[Any], assignment: Assignment
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        rule, sketch = self.rule, self.sketch(assignment.rotation_seed)
+        ones = (1.0,) * len(rule.layers)  # scales spread noise, and there is none
+        total, below = np.zeros(rule.dim), np.zeros(len(rule.layers), np.int64)
+        for update in updates:
+            values = update if sketch is None else sketch.encode(update)
+            clipped, norms = clip_layers(values, rule.layers, assignment.clips, ones)
+            total += clipped
+            below += norms <= np.array(assignment.clips)
+        return total, below
+
+    def _below(self, updates: NDArray[Any], clips: Sequence[float]) -> NDArray[np.int64] | None:
+        """How many norms lay within each layer's clip; where a sketch is clipped, the update's norm says nothing."""
+        found, start = [], 0
+        if self._sketch_shape[0]:
+            return None
+        for size, clip in zip(self.rule.layers, clips, strict=True):
+            layer = updates[:, start : start + size]
+            start += size
+            norms = np.sqrt(np.einsum("ij,ij->i", layer, layer, dtype=np.float64))
+            found.append(np.count_nonzero(norms <= clip))
+        return np.array(found, np.int64)

@@ -1,0 +1,240 @@
+"""A simulation while it runs: a line that moves on a terminal, plain lines elsewhere, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from runtime.plurals import counted
+from sordino.lab.simulation.record import ABORTED, ROUND
+from sordino.lab.simulation.rounds import ABORTED as ROUND_ABORTED
+from sordino.reporting.statistic_text import headline, table_rows
+from wire.guarantee import unspent
+
+_MOST_VALUES: Final = 32
+_BETWEEN_LINES_S: Final = 1.0  # off a terminal, where a quick simulation would fill a log
+
+
+class _TimeLeft(ProgressColumn):
+    """From the rounds of this run so far: earlier ones took no time of it."""
+
+    def __init__(self, done_before: int) -> None:
+        super().__init__()
+        self._before, self._began = done_before, time.monotonic()
+
+    def render(self, task: Task) -> Text:
+        done, left = int(task.completed) - self._before, int((task.total or 0) - task.completed)
+        if not done or not left:
+            return Text("")
+        return Text(f"{duration((time.monotonic() - self._began) / done * left)} left", style="bright_black")
+
+
+class SimulationProgress:
+    """Told of a simulation's start and of its rows; a context manager.
+
+    Args:
+        stream: where lines go; a terminal gets a line that moves.
+        quiet: say nothing.
+        console: instead of the stream's, for pictures of it.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, console: Console | None = None) -> None:
+        self._console = console or Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._rounds = 0
+        self._last_line = float("-inf")
+        self._figures = ""
+        self._done = 0
+
+    @property
+    def reached(self) -> str:
+        """How far it has come: ``after round 3 of 10``."""
+        return f"after round {self._done} of {self._rounds}" if self._done else "before the first round was done"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def start(self, configuration: Mapping[str, Any], done: int) -> None:
+        """What is simulated, and how many rounds were done before."""
+        self._rounds, self._done = int(configuration["settings"]["study"]["rounds"]), done
+        if self._quiet:
+            return
+        for at, line in enumerate(heading(configuration)):
+            style = "bold" if at == 0 else "bold red" if line.startswith("NOT PRIVATE") else ""
+            self._console.print(Text(line, style=style))
+        if done:
+            told = f"Goes on after round {done}." if done < self._rounds else "Finished before; nothing is run again."
+            self._console.print(Text(told))
+        if done < self._rounds and self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._bar = Progress(
+                TextColumn("round {task.completed:.0f} of {task.total:.0f}"),
+                BarColumn(bar_width=16, complete_style="cyan", finished_style="cyan"),
+                TextColumn("{task.fields[figures]}"),
+                _TimeLeft(done),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("", total=self._rounds, completed=done, figures="")
+            self._bar.start()
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """One attempt has ended."""
+        if row["kind"] == ROUND:
+            self._done = int(row["round"])
+        if self._quiet:
+            return
+        if row["kind"] == ABORTED:
+            self._say(f"round {row['round']}, attempt {row['attempt']}: aborted, {row['reason']}")
+            return
+        judged = figures_line(row)
+        self._figures = judged or self._figures
+        if self._bar is not None:
+            self._bar.update(self._task, completed=row["round"], figures=self._figures)
+            return
+        now, last = time.monotonic(), row["round"] == self._rounds
+        if last or now - self._last_line >= _BETWEEN_LINES_S:
+            self._last_line = now
+            self._say(
+                f"round {row['round']} of {self._rounds}: {self._figures}, {row['survivors']} of {row['participants']} "
+                f"survived, {row['wall_s']:.2f} s"
+            )
+
+    def _say(self, line: str) -> None:
+        (self._console if self._bar is None else self._bar.console).print(Text(line))
+
+
+def heading(configuration: Mapping[str, Any]) -> list[str]:
+    """What is simulated, one line a thing."""
+    settings = configuration["settings"]
+    study = settings["study"]
+    people = counted(study["participants"], "participant")
+    if study["sampling"] != "none":
+        people = f"{study['cohort']} of {people} a round ({study['sampling']})"
+    noise = f"Privacy: {study['mechanism']}, {configuration['privacy']}."
+    lines = [
+        f"Simulation: {study['task']}, {people}, {counted(study['rounds'], 'round')}",
+        noise if configuration["private"] else f"{configuration['privacy']}.",
+        f"Secure aggregation: {configuration['secure_aggregation']}.",
+    ]
+    if settings["drop"]:
+        how = "each by chance" if settings["drop_law"] == "independent" else "exactly"
+        lines.append(f"Dropouts: {settings['drop'] * 100:g} % of a round, {how}.")
+    return lines
+
+
+def figures_line(row: Mapping[str, Any]) -> str:
+    """Accuracy or statistic, and epsilon, as far as there are any."""
+    found = []
+    statistic = headline(row["released"])
+    if row["accuracy"] is not None:
+        found.append(f"accuracy {row['accuracy']:.4f}")
+    elif row["loss"] is not None:
+        found.append(f"loss {row['loss']:.4g}")
+    if statistic:
+        found.append(statistic)
+    epsilon = row["epsilon_coordinator"]
+    found.append(f"epsilon {epsilon:.3f}" if epsilon is not None and epsilon != float("inf") else "no privacy")
+    return ", ".join(found)
+
+
+def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    """What came of it, one line a figure."""
+    rounds = configuration["settings"]["study"]["rounds"]
+    lines = [f"{summary['outcome']}: {summary['rounds_completed']} of {rounds}"]
+    if summary["outcome"] == ROUND_ABORTED:
+        lines.append(abort_line(configuration))
+    if summary["accuracy"] is not None:
+        lines.append(f"accuracy    {summary['accuracy']:.4f} after round {summary['evaluated_after']}")
+    if summary["loss"] is not None:
+        lines.append(f"loss        {summary['loss']:.4f}")
+    for name, value, error in table_rows(summary["released"])[:_MOST_VALUES]:
+        lines.append(f"{name:<11} {value} {error}".rstrip())
+    lines += beyond_lines(summary)
+    chosen = configuration["settings"]
+    if chosen["data"] is not None and not chosen["study"]["test"] and not summary["released"]:
+        lines.append("accuracy    isn't known: name a file to evaluate on with --test")
+    if not configuration["private"]:
+        lines.append("epsilon     infinite: NOT PRIVATE")
+    else:
+        at = f" at delta {summary['delta']:g}"
+        spent, plan = summary["epsilon_coordinator"], configuration["plan"]
+        lines += [f"epsilon     {_epsilon(spent)}{at},", f"            {configuration['guarantee']}"]
+        if plan["target"] == "coordinator" and spent is not None and summary["rounds_completed"] == rounds:
+            left = unspent(spent, plan["budget_coordinator"], plan)
+            lines += [f"            of {plan['budget_coordinator']:g}: {left}"] if left else []
+        if summary["epsilon_released"] != summary["epsilon_coordinator"]:
+            lines.append(f"            {_epsilon(summary['epsilon_released'])} for readers of what is released")
+        if "epsilon_conditional" in summary:
+            lines.append(f"            {_epsilon(summary['epsilon_conditional'])} if all were drawn independently")
+    if summary["survivors"] is not None:
+        aborted = summary["aborted_attempts"]
+        lines.append(
+            f"survivors   {summary['survivors']:.1f} a round"
+            + (f"; {counted(aborted, 'attempt')} aborted" if aborted else "")
+        )
+    lines += diverged_lines(summary, "client_rate" in configuration["settings"]["study"]["task_options"])
+    spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in summary["seconds"].items() if seconds >= 0.05)
+    lines.append(f"seconds     {summary['wall_s']:.1f}" + (f"; of all rounds: {spent}" if spent else ""))
+    return lines
+
+
+def beyond_lines(summary: Mapping[str, Any]) -> list[str]:
+    """That values lay beyond a statistic's bounds: a simulation may know it, the coordinator of a study never does."""
+    return [
+        f"{'beyond':<11} {one['beyond']:,} of {one['values']:,} values of {one['name']} lie beyond its bounds and "
+        "count as the bound"
+        for one in summary.get("beyond_bounds", [])[:_MOST_VALUES]
+    ]
+
+
+def abort_line(configuration: Mapping[str, Any]) -> str:
+    """Why a round had too few survivors, and what to change."""
+    chosen = configuration["settings"]
+    drop, planned = chosen["drop"], chosen["study"]["max_dropout"]
+    if drop > planned:
+        return f"            --drop {drop:g} is above --max-dropout {planned:g}: plan for as many as leave"
+    return "            too few were left by chance: raise --max-dropout, or take more participants"
+
+
+def diverged_lines(summary: Mapping[str, Any], has_rate: bool) -> list[str]:
+    """That training diverged, and how often: a simulation may know it, the coordinator of a study never does.
+
+    Args:
+        has_rate: whether the task's step is an option of the command.
+    """
+    diverged, of = summary.get("diverged", 0), summary.get("contributions", 0)
+    if not diverged:
+        return []
+    who = "every one" if diverged == of else f"{diverged:,}"
+    return [
+        f"diverged    {who} of {of:,} local trainings gave NaN or infinity and went in as zeros: lower "
+        + ("--client-rate" if has_rate else "the step of the task")
+    ]
+
+
+def _epsilon(value: float | None) -> str:
+    return "beyond what can be stated" if value is None or value == float("inf") else f"{value:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``3:07``, ``2:05:00``."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,88 @@
+"""Participants played by Ray's workers, on this machine or on the cluster that ``RAY_ADDRESS`` names.
+
+An actor for each worker loads task and data once. The round's model is put into Ray's store once and read by all; what
+comes back is the sum of a shard, not its updates. Noise is drawn where an update is encoded, from that machine's
+operating system.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sordino.lab.simulation.engines import AHEAD
+from sordino.lab.simulation.participants import Assignment, Participants, Shard
+from sordino.lab.simulation.settings import SimulationError, SimulationSettings
+
+# Whoever sets one of them has a cluster with rules of its own.
+_ADDRESSED: Final = frozenset({"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"})
+
+
+class RayWorkers:
+    """Actors that play participants. Ray is started if it isn't, and ended again with ``close`` if it was.
+
+    Args:
+        workers: actors, of one CPU each.
+
+    Raises:
+        SimulationError: Ray isn't installed, or doesn't start.
+    """
+
+    def __init__(self, settings: SimulationSettings, workers: int) -> None:
+        # Read when Ray is first imported, and only where nobody has said otherwise: nothing is reported to anybody; and
+        # what is started here, which listens on all interfaces, takes orders only from whoever has its token, which is
+        # in no file. A process that has imported Ray before keeps what it chose.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if "ray" not in sys.modules and not _ADDRESSED & os.environ.keys():
+            os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        try:
+            import ray
+        except ModuleNotFoundError as missing:
+            raise SimulationError(
+                "the engine \"ray\" needs Ray, which isn't installed: pip install '.[ray]' in the checkout, or use the "
+                'engine "local" with workers'
+            ) from missing
+        self._ray = ray
+        self._started = not ray.is_initialized()
+        if self._started:
+            local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers}
+            try:
+                ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, **local)
+            except (RuntimeError, ValueError, ConnectionError, OSError) as error:
+                raise SimulationError(f"Ray doesn't start: {error}") from error
+        # Each actor works through its queue in order; restarts would play a shard twice, which is harmless: nothing of
+        # the first time was used.
+        actor = ray.remote(num_cpus=1, max_restarts=2, max_task_retries=2)(Participants)
+        self._actors = [actor.remote(settings) for _ in range(workers)]
+
+    def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
+        """Dealt out in turn, a few shards ahead of what is taken; results in the order given."""
+        if not assignments:
+            return
+        ray = self._ray
+        model = ray.put(assignments[0].parameters)  # the same for all shards of a round
+        waiting: deque[Any] = deque()
+        try:
+            for at, one in enumerate(assignments):
+                actor = self._actors[at % len(self._actors)]
+                waiting.append(actor.work_on.remote(replace(one, parameters={}), model))
+                if len(waiting) >= AHEAD * len(self._actors):
+                    yield ray.get(waiting.popleft())
+            while waiting:
+                yield ray.get(waiting.popleft())
+        except ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+
+    def close(self) -> None:
+        """End the actors, and Ray if it was started here."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors = []
+        if self._started:
+            self._ray.shutdown()

@@ -1,0 +1,329 @@
+"""Rounds one after the other: what a coordinator and its participants do in a study, without a network between them.
+
+Task, learner, encoder, plan, account and clips are those of a served study. What differs is said in each result: the
+sum may be the ideal one that secure aggregation stands for, and public choices come from a seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.own_task import TaskMistake
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.clip_rule import update_norm
+from mechanisms.encoder import Decoded, Encoder, words_of_sum
+from mechanisms.plan import Plan
+from mechanisms.privacy_curves import epsilon_with_sampler_error
+from mechanisms.round_cost import reader_curve
+from mechanisms.statement import CONDITIONAL, NO_SAMPLING
+from mechanisms.wrap_monitor import WrapEstimate
+from secagg.errors import TooFewClients
+from secagg.messages import UNMASKING
+from sordino.lab.simulation.cohorts import cohort_of, survivors_of
+from sordino.lab.simulation.engines import Engine, make_engine
+from sordino.lab.simulation.participants import Assignment, Participants, Shard, shards_of
+from sordino.lab.simulation.secure_sum import SecureSum
+from sordino.lab.simulation.settings import REAL, SimulationSettings
+from wire.study import round_parameters
+
+ROUNDS_DONE, BUDGET_REACHED, ABORTED = "rounds done", "budget reached", "round aborted"
+QUANTILES: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+Row = dict[str, Any]
+
+
+@dataclass
+class _Clock:
+    """Wall seconds of one round by kind of work; where processes share the work, theirs added up."""
+
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("training", "encoding", "aggregation", "evaluation", "accounting"), 0.0)
+    )
+
+    def add(self, kind: str, began: float) -> float:
+        now = time.perf_counter()
+        self.seconds[kind] += now - began
+        return now
+
+
+class Rounds:
+    """A simulation under way.
+
+    Args:
+        settings: of the whole simulation.
+        engine: where participants are played; by default what the settings say.
+
+    Raises:
+        InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
+    """
+
+    def __init__(self, settings: SimulationSettings, engine: Engine | None = None) -> None:
+        self.settings = settings = settings.settled()
+        self._here = Participants(settings)
+        self.plan: Plan | None = self._here.plan
+        study = settings.study
+        self.task, self.data = self._here.task, self._here.data
+        self.learner = self.task.learner(settings.optimizer(), self._here.data.test)
+        self.learner.prepare(study.rounds)
+        self.rule = self._here.rule
+        self.clips = self.rule.clips
+        self.account = None if self.plan is None else Account(self.plan)
+        self.completed = 0
+        self.outcome: str | None = None
+        self.charges: list[tuple[int, int]] = []
+        self._engine = engine
+        self._parameters = None if self.plan is None else round_parameters(self.plan)
+
+    def restore(self, completed: int, clips: tuple[float, ...], charges: list[tuple[int, int]]) -> None:
+        """Go on after a round; the learner's state is loaded by the caller.
+
+        Args:
+            completed: rounds done.
+            clips: of the next round.
+            charges: (round, attempt) of every sum that was opened: who was in it follows from the seed.
+        """
+        self.completed, self.clips = completed, self.rule.checked(clips)
+        self.charge_again(charges)
+
+    def charge_again(self, charges: list[tuple[int, int]]) -> None:
+        """Charge sums that were opened before the simulation stopped, one by one as often as they were opened.
+
+        Args:
+            charges: (round, attempt): who was in it follows from the seed.
+        """
+        for round_, attempt in charges:
+            survivors = survivors_of(self.settings, cohort_of(self.settings, round_), round_, attempt)
+            self._charge(round_, attempt, survivors)
+
+    def run(self) -> Iterator[Row]:
+        """A row for each attempt that ends: ``round`` or ``aborted``. After the last one ``outcome`` says why."""
+        study = self.settings.study
+        if self._engine is None:
+            self._engine = make_engine(self.settings, self._here)
+        while self.completed < study.rounds:
+            round_ = self.completed + 1
+            for attempt in range(1, study.max_attempts + 1):
+                if self.would_exceed():
+                    self.outcome = BUDGET_REACHED
+                    return
+                row = self._attempt(round_, attempt)
+                yield row
+                if row["kind"] == "round":
+                    break
+            else:
+                self.outcome = ABORTED
+                return
+        self.outcome = ROUNDS_DONE
+
+    def close(self) -> None:
+        """End the processes of the engine."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def would_exceed(self) -> bool:
+        """Whether one more attempt might cost more than the budget; a plan for comparison has none but its rounds."""
+        if self.account is None or self.account.plan.target == CONDITIONAL:
+            return False
+        return self.account.would_exceed()
+
+    def epsilons(self) -> dict[str, float]:
+        """What is spent; infinite without noise. With sampling also the published figure, on its condition."""
+        if self.account is None:
+            return {"epsilon_coordinator": math.inf, "epsilon_released": math.inf}
+        found = {
+            "epsilon_coordinator": self.account.epsilon_coordinator(),
+            "epsilon_released": self.account.epsilon_released(),
+        }
+        if self.account.plan.sampling != NO_SAMPLING:
+            found["epsilon_conditional"] = self._conditional(self.account.plan)
+        return found
+
+    # ------------------------------------------------------------ one attempt
+
+    def _attempt(self, round_: int, attempt: int) -> Row:
+        began, clock = time.perf_counter(), _Clock()
+        settings = self.settings
+        cohort = cohort_of(settings, round_)
+        survivors = survivors_of(settings, cohort, round_, attempt)
+        least, quorum = settings.study.min_survivors or 1, settings.study.quorum or 1
+        if len(cohort) < quorum or len(survivors) < least:
+            few, needed = (len(cohort), quorum) if len(cohort) < quorum else (len(survivors), least)
+            return self._aborted(round_, attempt, cohort, survivors, f"{few} are left, {needed} are needed")
+        secure = None
+        if settings.secagg == REAL:
+            assert self._parameters is not None  # noqa: S101  # refused without a plan
+            now = time.perf_counter()
+            secure = SecureSum(self._parameters, tuple(map(int, cohort)), round_, attempt)
+            clock.add("aggregation", now)
+        seed = self._rotation_seed(round_, attempt) if secure is None else secure.context
+        try:
+            total, shards = self._sum(round_, survivors, seed, secure, clock)
+        except TooFewClients as error:
+            # On a ring somebody has lost too many neighbours. u3 is fixed by then, and charged.
+            if error.phase == UNMASKING:
+                self._charge(round_, attempt, survivors)
+            return self._aborted(round_, attempt, cohort, survivors, str(error), error.phase == UNMASKING)
+        now = time.perf_counter()
+        self._charge(round_, attempt, survivors)
+        now = clock.add("accounting", now)
+        decoded = self._decoded(total, shards, len(survivors), seed)
+        self.learner.learn(decoded.mean, len(survivors), decoded.stddev)
+        clips, self.clips = self.clips, self.rule.updated(self.clips, decoded.below)
+        now = clock.add("aggregation", now)
+        self.completed = round_
+        evaluation: dict[str, float] = {}
+        if round_ % settings.evaluate_every == 0 or round_ == settings.study.rounds:
+            try:
+                evaluation = self.learner.evaluate()
+            except TaskMistake:
+                raise
+            except ValueError as error:
+                raise self._here.misfit(error) from error
+        released = self.learner.released()
+        now = clock.add("evaluation", now)
+        epsilons = self.epsilons()
+        clock.add("accounting", now)
+        return {
+            "kind": "round",
+            "round": round_,
+            "attempt": attempt,
+            "participants": len(cohort),
+            "survivors": len(survivors),
+            "accuracy": evaluation.get("accuracy"),
+            "loss": evaluation.get("loss"),
+            "released": released,
+            "clips": list(clips),
+            "next_clips": list(self.clips),
+            "below_clip": list(decoded.below),
+            **epsilons,
+            "wrapped_share": decoded.wrapping.share,
+            **_known_to_nobody_else(shards, len(survivors)),
+            "seconds": {name: round(spent, 6) for name, spent in clock.seconds.items()},
+            "wall_s": round(time.perf_counter() - began, 6),
+        }
+
+    def _aborted(
+        self,
+        round_: int,
+        attempt: int,
+        cohort: NDArray[np.int64],
+        survivors: NDArray[np.int64],
+        reason: str,
+        charged: bool = False,
+    ) -> Row:
+        return {
+            "kind": "aborted",
+            "round": round_,
+            "attempt": attempt,
+            "participants": len(cohort),
+            "survivors": len(survivors),
+            "reason": reason,
+            "charged": charged,
+        }
+
+    def _sum(
+        self, round_: int, survivors: NDArray[np.int64], seed: bytes, secure: SecureSum | None, clock: _Clock
+    ) -> tuple[NDArray[Any], list[Shard]]:
+        """What the coordinator gets to see, and what only a simulation knows of how it came about."""
+        reach = update_norm(self.clips, self._here.sketch_rows)
+        broadcast = self.learner.broadcast()
+        assignments = [
+            Assignment(
+                round=round_,
+                participants=part,
+                parameters=broadcast,
+                clips=self.clips,
+                l2_clip=reach,
+                rotation_seed=seed,
+                keep_words=secure is not None,
+            )
+            for part in shards_of(survivors.tolist(), self.task.dim, self._here.batched)
+        ]
+        shards: list[Shard] = []
+        total: NDArray[Any] | None = None
+        words: dict[int, NDArray[Any]] = {}
+        assert self._engine is not None  # noqa: S101  # made by run
+        for assignment, shard in zip(assignments, self._engine.run(assignments), strict=True):
+            clock.seconds["training"] += shard.training_s
+            clock.seconds["encoding"] += shard.encoding_s
+            if total is None:
+                total = shard.total.copy()  # Ray hands out what it keeps, read-only
+            else:
+                total += shard.total
+            if shard.words is not None:
+                words |= dict(zip(assignment.participants, shard.words, strict=True))
+            shards.append(replace(shard, total=total[:0], words=None))  # figures alone: vectors may be long
+        assert total is not None  # noqa: S101  # somebody has survived
+        now = time.perf_counter()
+        if secure is not None:
+            completed = secure.finish(words)
+            clock.add("aggregation", now)
+            return completed.total, shards
+        if self.plan is not None:
+            total = words_of_sum(total, self.plan.bits)
+        clock.add("aggregation", now)
+        return total, shards
+
+    def _decoded(self, total: NDArray[Any], shards: list[Shard], survivors: int, seed: bytes) -> Decoded:
+        if self.plan is not None:
+            return Encoder(self.plan, seed, self.clips).decode(total, survivors, os.urandom)
+        sketch = self._here.sketch(seed)
+        mean = total / survivors
+        counts = np.sum([shard.below for shard in shards if shard.below is not None], axis=0) / survivors
+        return Decoded(
+            mean if sketch is None else sketch.decode_mean(mean),
+            tuple(map(float, counts)) if self.rule.adaptive else (),
+            WrapEstimate(0.0, 0.0),
+            0.0,
+        )
+
+    def _charge(self, round_: int, attempt: int, survivors: NDArray[np.int64]) -> None:
+        """As the coordinator of a study does, once the survivors are fixed and before anything is decoded."""
+        # A sum opened once more after a stop is one more attempt to the account, which charges none of them twice.
+        number = attempt + self.charges.count((round_, attempt)) * self.settings.study.max_attempts
+        self.charges.append((round_, attempt))
+        if self.account is not None:
+            who = frozenset(survivors.tolist())
+            self.account.charge(RoundCharge(round_, number, who, self.account.plan.identity))
+
+    def _rotation_seed(self, round_: int, attempt: int) -> bytes:
+        name = f"sordino simulation rotation {self.settings.seed} {round_} {attempt}"
+        return hashlib.sha256(name.encode()).digest()
+
+    def _conditional(self, plan: Plan) -> float:
+        """The published figure after the rounds so far, which holds if everybody had been drawn independently.
+
+        Where few rounds are done the unamplified account may say less: it holds under no condition, so under this too.
+        The theorem binds the published figure to whole orders.
+        """
+        if not self.charges:
+            return 0.0
+        order = plan.order_conditional
+        rdp = len(self.charges) * float(reader_curve(plan, plan.noise, CONDITIONAL, plan.h_min)(np.array([order]))[0])
+        draws = len(self.charges) * plan.clients * plan.padded_dim
+        assert self.account is not None  # noqa: S101  # there is a plan
+        return min(self.account.epsilon_coordinator(), epsilon_with_sampler_error(order, rdp, plan.delta, draws))
+
+
+def _known_to_nobody_else(shards: list[Shard], survivors: int) -> dict[str, Any]:
+    """Exact figures of single participants' data. A real study never has them, and must not."""
+    norms = np.concatenate([shard.norms for shard in shards])
+    finite = norms[np.isfinite(norms)]
+    counts = [shard.below for shard in shards if shard.below is not None]
+    quantiles = None
+    if finite.size:
+        found = np.quantile(finite, QUANTILES)
+        quantiles = {f"{share:g}": float(norm) for share, norm in zip(QUANTILES, found, strict=True)}
+    return {
+        "update_norms": quantiles,
+        "exactly_below_clip": [float(count) / survivors for count in np.sum(counts, axis=0)] if counts else None,
+        "diverged": int(norms.size - finite.size),
+    }

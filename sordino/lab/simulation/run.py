@@ -1,0 +1,228 @@
+"""A whole simulation: settings in, rows out; what ``sordino simulate`` and experiments call."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from learning.parameters import Parameters
+from learning.task_names import WITHOUT_TORCH
+from sordino.lab.simulation import record
+from sordino.lab.simulation.record import Record, Saved, versions
+from sordino.lab.simulation.rounds import Rounds, Row
+from sordino.lab.simulation.settings import RAY, REAL, SimulationSettings
+from sordino.planning.default_bounds import beyond_bounds
+from wire.guarantee import guarantee
+
+IDEAL_SUM: Final = "replaced by its ideal sum"
+REAL_SUM: Final = "real: every key, share, mask and signature, in memory"
+NOT_PRIVATE: Final = "NOT PRIVATE: no noise is added, epsilon is infinite"
+SIMULATED: Final = (
+    "a simulation: one process knows everybody's data; epsilons are those that the same study, served, would have spent"
+)
+_PATIENCE: Final = 5
+_ASKED: Final = {
+    "coordinator": "",
+    "released": "; asked of epsilon_released: for readers of what is released",
+    "conditional": "; asked of epsilon_conditional: if all were drawn independently",
+}
+KNOWN_ONLY_HERE: Final = ("update_norms", "exactly_below_clip", "diverged", "beyond_bounds")
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """How a simulation went.
+
+    Attributes:
+        configuration: all settings, versions and the plan, as the first line of the file.
+        rows: one for each round: ``round``, ``participants``, ``survivors``, ``accuracy``, ``loss``, ``released``,
+            ``clips``, ``epsilon_coordinator``, ``epsilon_released``, ``wrapped_share``, ``seconds`` and more.
+        aborted: attempts that had too few survivors.
+        summary: ``outcome`` ("rounds done", "budget reached" or "round aborted"), figures of the last round and sums.
+        parameters: the model or statistic after the last round; empty where the file was finished before.
+    """
+
+    configuration: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    aborted: tuple[Row, ...]
+    summary: Mapping[str, Any]
+    parameters: Parameters
+
+    @property
+    def accuracy(self) -> float | None:
+        """After the last round; None where the study seeks a statistic."""
+        found: float | None = self.summary["accuracy"]
+        return found
+
+
+def simulate_study(
+    settings: SimulationSettings,
+    *,
+    output: Path | None = None,
+    checkpoint_every: int = 10,
+    on_row: Callable[[Row], None] | None = None,
+    on_start: Callable[[Mapping[str, Any], int], None] | None = None,
+) -> SimulationResult:
+    """Run a study without a network: the same task, encoder, plan and accounting as a served one.
+
+    Settings and result can be pickled, and nothing is kept between calls but the data sets that were loaded last: a
+    pool of processes runs many at once, ``pool.map(simulate_study, many_settings)``. Cohorts, dropouts, batch orders
+    and rotations follow from the seed; noise and stochastic rounding are the operating system's, fresh every time.
+    Without noise ("none") equal settings give equal results.
+
+    Args:
+        settings: of the whole simulation.
+        output: file for a line of JSON a round, with a checkpoint beside it. If it is there and begun with the same
+            settings, the simulation goes on where it stopped, or returns what it holds if it had come to its end. Where
+            it was killed, rounds after the last checkpoint are played again and charged both times.
+        checkpoint_every: rounds, >= 1; Ctrl-C writes one, too.
+        on_row: called with every row, aborted attempts included.
+        on_start: called once with the configuration and the number of rounds that are done already.
+
+    Returns:
+        All rows, also those of an earlier run.
+
+    Raises:
+        SimulationError: a setting or the file can't be used.
+        mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
+        learning.options.OptionError, learning.task.TaskUnavailable, learning.datasets.DatasetError: task or data.
+        KeyboardInterrupt: Ctrl-C, after the checkpoint is written.
+    """
+    began = time.perf_counter()
+    rounds = Rounds(settings)
+    configuration = configuration_of(rounds)
+    kept = None if output is None else Record(output, configuration)
+    if kept is not None and kept.summary is not None:
+        if on_start is not None:
+            on_start(configuration, settings.study.rounds)
+        return _result(configuration, _read(kept.rows, settings), _read([kept.summary], settings)[0], {})
+    rows: list[Row] = [] if kept is None else _read(kept.rows, settings)
+    if kept is not None and kept.saved is not None:
+        saved = kept.saved
+        rounds.learner.load_state(saved.parameters, saved.state)
+        rounds.restore(saved.round, saved.clips, list(saved.charges))
+    if kept is not None:
+        rounds.charge_again(list(kept.dropped))
+    if on_start is not None:
+        on_start(configuration, rounds.completed)
+    saved_now = None if kept is None else _saved(rounds)
+    try:
+        for row in rounds.run():
+            if kept is not None:
+                kept.add(row)
+                if row["kind"] == record.ROUND:
+                    saved_now = _saved(rounds)
+                    if row["round"] % checkpoint_every == 0:
+                        kept.save(saved_now)
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
+    except BaseException:  # Ctrl-C most of all; the last whole round is kept whatever ended it
+        if kept is not None and saved_now is not None:
+            _keep(kept, saved_now)
+        raise
+    finally:
+        rounds.close()
+    summary = _summary(rounds, rows, time.perf_counter() - began)
+    if kept is not None:
+        kept.save(_saved(rounds))
+        kept.add(summary)
+        kept.close()
+    return _result(configuration, rows, summary, rounds.learner.state()[0])
+
+
+def configuration_of(rounds: Rounds) -> dict[str, Any]:
+    """The first line: all that the result depends on but the noise."""
+    settings = rounds.settings
+    more = [] if settings.study.task in WITHOUT_TORCH else ["torch"]
+    more += ["ray"] if settings.engine == RAY else []
+    plan = rounds.plan
+    holds = None if plan is None else guarantee(plan.to_json())
+    return {
+        "kind": record.CONFIGURATION,
+        "format": record.FORMAT,
+        "what": SIMULATED,
+        "private": settings.private,
+        "privacy": NOT_PRIVATE
+        if holds is None
+        else f"epsilon {settings.study.epsilon:g} at delta {settings.study.delta:g}, {holds}{_ASKED[settings.target]}",
+        "guarantee": holds,
+        "secure_aggregation": REAL_SUM if settings.secagg == REAL else IDEAL_SUM,
+        "never_known_to_a_real_study": list(KNOWN_ONLY_HERE),
+        "settings": settings.to_json(),
+        "versions": versions(*more),
+        "plan": None if plan is None else plan.to_json(),
+        "plan_identity": None if plan is None else plan.identity,
+    }
+
+
+def _keep(kept: Record, saved: Saved) -> None:
+    """Write the checkpoint, however often Ctrl-C is pressed meanwhile."""
+    ours = threading.current_thread() is threading.main_thread()
+    for _ in range(_PATIENCE):
+        try:
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None
+            try:
+                kept.save(saved)
+                kept.close()
+            finally:
+                if before is not None:
+                    signal.signal(signal.SIGINT, before)
+            return
+        except KeyboardInterrupt:  # a second one, before the first line above
+            continue
+
+
+def _read(rows: list[Row], settings: SimulationSettings) -> list[Row]:
+    """Rows as they were before JSON, which has no infinity."""
+    if settings.private:
+        return rows
+    spent = ("epsilon_coordinator", "epsilon_released")
+    return [row | dict.fromkeys((name for name in spent if name in row), math.inf) for row in rows]
+
+
+def _saved(rounds: Rounds) -> Saved:
+    parameters, state = rounds.learner.state()
+    return Saved(rounds.completed, rounds.clips, tuple(rounds.charges), parameters, state)
+
+
+def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
+    done = [row for row in rows if row["kind"] == record.ROUND]
+    judged = [row for row in done if row["accuracy"] is not None or row["loss"] is not None]
+    last = judged[-1] if judged else {}
+    kinds = done[-1]["seconds"] if done else {}
+    return {
+        "kind": record.SUMMARY,
+        "outcome": rounds.outcome,
+        "rounds_completed": rounds.completed,
+        "accuracy": last.get("accuracy"),
+        "loss": last.get("loss"),
+        "evaluated_after": last.get("round"),
+        "released": done[-1]["released"] if done else {},
+        **rounds.epsilons(),
+        "delta": None if rounds.plan is None else rounds.plan.delta,
+        "guarantee": None if rounds.plan is None else guarantee(rounds.plan.to_json()),
+        "survivors": math.fsum(row["survivors"] for row in done) / len(done) if done else None,
+        "diverged": sum(row["diverged"] for row in done),
+        "beyond_bounds": beyond_bounds(rounds.task, map(rounds.data.of, range(len(rounds.data)))),
+        "contributions": sum(row["survivors"] for row in done),
+        "aborted_attempts": sum(row["kind"] == record.ABORTED for row in rows),
+        "times_resumed": sum(row["kind"] == record.RESUMED for row in rows),
+        "sums_dropped": sum(len(row["charges"]) for row in rows if row["kind"] == record.RESUMED),
+        "seconds": {kind: round(math.fsum(row["seconds"][kind] for row in done), 3) for kind in kinds},
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def _result(
+    configuration: Mapping[str, Any], rows: list[Row], summary: Mapping[str, Any], parameters: Parameters
+) -> SimulationResult:
+    done = tuple(row for row in rows if row["kind"] == record.ROUND)
+    aborted = tuple(row for row in rows if row["kind"] == record.ABORTED)
+    return SimulationResult(configuration, done, aborted, summary, parameters)

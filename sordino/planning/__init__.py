@@ -1,0 +1,1 @@
+"""From what people mean to a plan: alternatives, refusals, notes, expected errors."""

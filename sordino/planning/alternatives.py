@@ -1,0 +1,143 @@
+"""What other word lengths and the other distributed mechanism would cost, beside a central Gaussian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sordino.planning.bounds import exact_gaussian_multiplier
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+BITS: Final = (10, 12, 14, 16, 18, 20)
+MECHANISMS: Final = ("ddgauss", "skellam")
+_FINE_BITS: Final = (26, 22, 20, 18, 16)
+
+
+def error_variance(plan: Plan) -> float:
+    """Variance of one value of a sum in which everybody survived: noise and rounding, data units squared.
+
+    Rounding adds granularity^2 / 6 a vector, the mean of f (1 - f) over fractional parts f that are spread evenly; the
+    rotation spreads them. The noise that is added is N shares, not the h_min that privacy counts on.
+    """
+    return plan.full_stddev**2 + plan.clients * plan.granularity**2 / 6
+
+
+def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
+    """Noise multiplier of a central Gaussian that keeps the same target, and whose bound says so.
+
+    Without amplification the exact figure; otherwise the Renyi bound of the same reader, on a grid so fine that
+    rounding no longer matters.
+
+    Args:
+        chosen: arguments of ``plan_study``, the target included.
+
+    Raises:
+        mechanisms.plan.InfeasiblePlan: not even a trusted coordinator reaches the target.
+    """
+    if chosen.get("sampling", "none") == "none" or chosen.get("target", "coordinator") == "coordinator":
+        return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], chosen["rounds"]), "exact"
+    from mechanisms.plan import InfeasiblePlan
+    from wire.study import plan_study
+
+    for bits in _FINE_BITS:
+        try:
+            plan = plan_study(**dict(chosen) | {"mechanism": "gaussian", "bits": bits})
+        except InfeasiblePlan:
+            if bits == _FINE_BITS[-1]:
+                raise
+            continue
+        return plan.effective_noise_multiplier, "renyi"
+    raise AssertionError("unreachable")
+
+
+def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The table: for each distributed mechanism and number of bits whether it is feasible, and what it costs.
+
+    Args:
+        chosen: arguments of ``plan_study``.
+
+    Returns:
+        ``central``: noise_multiplier and accountant of the central Gaussian at the same target; ``rows``: mechanism,
+        bits, feasible, and for feasible ones noise_multiplier, noise_cost (variance of one value of the mean if
+        everybody survives, as a factor of the central Gaussian's) and upload_bytes.
+    """
+    from mechanisms.plan import InfeasiblePlan
+    from wire.study import plan_study, planned_upload_bytes
+
+    multiplier, accountant = central_gaussian_multiplier(chosen)
+    rows: list[dict[str, Any]] = []
+    for mechanism in MECHANISMS:
+        found: list[dict[str, Any]] = []
+        fewer_fail = False  # fewer bits leave less room for noise
+        for bits in reversed(BITS):
+            row: dict[str, Any] = {"mechanism": mechanism, "bits": bits, "feasible": False}
+            if not fewer_fail:
+                try:
+                    plan = plan_study(**dict(chosen) | {"mechanism": mechanism, "bits": bits})
+                except InfeasiblePlan as problem:
+                    fewer_fail = "finer grid" not in problem.reason and "64 bits" not in problem.reason
+                else:
+                    row |= {
+                        "feasible": True,
+                        "noise_multiplier": plan.noise_multiplier,
+                        "noise_cost": error_variance(plan) / (multiplier * plan.clip) ** 2,
+                        "upload_bytes": planned_upload_bytes(plan),
+                    }
+            found.append(row)
+        rows += reversed(found)
+    return {"central": {"noise_multiplier": multiplier, "accountant": accountant}, "rows": rows}
+
+
+def with_own_row(table: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the plan itself as a first row, where its mechanism is none of those compared.
+
+    Args:
+        table: see `alternatives`.
+        figures: of the plan, as `sordino.planning.text.figures_of` or `sordino.planning.binomial_figures` gives them.
+    """
+    if figures["mechanism"] in MECHANISMS:
+        return dict(table)
+    variance = figures["full_stddev"] ** 2 + figures["clients"] * figures["granularity"] ** 2 / 6
+    own = {
+        "mechanism": figures["mechanism"],
+        "bits": figures["bits"],
+        "feasible": True,
+        "noise_multiplier": figures["noise_multiplier"],
+        "noise_cost": variance / (table["central"]["noise_multiplier"] * figures["clip"]) ** 2,
+        "upload_bytes": figures["upload_bytes"],
+    }
+    return dict(table) | {"rows": [own, *table["rows"]]}
+
+
+def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
+    """The table as text of at most 78 columns; the chosen setting is marked."""
+    head = ("mechanism", "bits", "noise multiplier", "noise cost", "upload bytes")
+    rows = [head]
+    marked = {0}
+    for row in table["rows"]:
+        if (row["mechanism"], row["bits"]) == (chosen["mechanism"], chosen["bits"]):
+            marked.add(len(rows))
+        cells = (
+            (f"{row['noise_multiplier']:.3f}", _times(row["noise_cost"]), f"{row['upload_bytes']:,}".replace(",", " "))
+            if row["feasible"]
+            else ("infeasible", "", "")
+        )
+        rows.append((row["mechanism"], str(row["bits"]), *cells))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = []
+    for index, row in enumerate(rows):
+        cells_shown = [
+            f"{row[0]:<{widths[0]}}",
+            *(f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True)),
+        ]
+        lines.append(("> " if index in marked and index else "  ") + "  ".join(cells_shown).rstrip())
+    return lines
+
+
+def _times(factor: float) -> str:
+    if not math.isfinite(factor):
+        return "-"
+    return f"x {factor:.3f}" if factor < 10 else f"x {factor:,.0f}".replace(",", " ")

@@ -1,0 +1,140 @@
+"""Figures of a plan under binomial noise, under the same JSON names as those of the other mechanisms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from runtime.failure import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from mechanisms.binomial_plan import BinomialPlan
+
+_ONLY: Final = (
+    ("sampling", "none", "--sampling"),
+    ("target", "coordinator", "--target"),
+    ("budget_coordinator", None, "--budget-coordinator"),
+    ("budget_released", None, "--budget-released"),
+    ("sketch", (0, 0), "--sketch-rows"),
+)
+
+
+def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
+    """A binomial plan from the arguments of ``wire.study.plan_study``: the same thresholds, A and survivors.
+
+    Raises:
+        Failure: an option that binomial noise has no theorem for.
+        mechanisms.refusals.InfeasiblePlan: no such plan holds.
+    """
+    from mechanisms.binomial_plan import plan_binomial
+    from mechanisms.refusals import InfeasiblePlan
+    from secagg.errors import InvalidParameters
+    from secagg.parameters import RoundParameters, assumed_colluders, default_min_survivors
+
+    for name, only, option in _ONLY:
+        if chosen.get(name, only) != only:
+            raise Failure(
+                ExitCode.INPUT,
+                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam.",
+            )
+    rule = chosen["clipping"]
+    if rule.adaptive or len(rule.layers) != 1:
+        raise Failure(ExitCode.INPUT, "binomial noise comes with one fixed clip: leave --layers and --clip-update out.")
+    clients, dropout = chosen["clients"], chosen["max_dropout"]
+    try:
+        colluders = assumed_colluders(clients, chosen["adversarial"], dropout)
+        survivors = chosen["min_survivors"]
+        if survivors is None:
+            survivors = default_min_survivors(clients, colluders, dropout)
+        RoundParameters(
+            cohort=clients,
+            colluders=colluders,
+            min_survivors=survivors,
+            quorum=survivors if chosen["quorum"] is None else chosen["quorum"],
+            bits=chosen["bits"],
+            dim=max(chosen["dim"], 1),
+        )
+    except InvalidParameters as error:
+        raise InfeasiblePlan(str(error), "") from error
+    return plan_binomial(
+        clients=clients,
+        dim=chosen["dim"],
+        bits=chosen["bits"],
+        clip=rule.clips[0],
+        epsilon=chosen["epsilon"],
+        delta=chosen["delta"],
+        rounds=chosen["rounds"],
+        colluders=colluders,
+        min_survivors=survivors,
+        rotation=chosen["rotation"],
+        beta=chosen["beta"],
+        k_stddevs=chosen["k_stddevs"],
+    )
+
+
+def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan's numbers under their stable JSON names, as `sordino.planning.text.figures_of` gives them."""
+    from mechanisms.binomial import NAME, THEOREM
+    from mechanisms.rotation import rotation_layout
+    from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
+    from secagg.sharing import MALICIOUS
+    from wire.study import upload_bytes
+    from wire.trust import trust_of
+
+    adversary = chosen.get("adversary", MALICIOUS)
+    local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
+    inflated = plan.sensitivities[1] * plan.granularity
+    achieved = plan.planned_epsilon
+    return {
+        "mechanism": "binomial",
+        "clients": plan.clients,
+        "population": plan.clients,
+        "sampling": "none",
+        "dim": plan.dim,
+        "coded_dim": plan.dim,
+        "padded_dim": plan.padded_dim,
+        "rotation": plan.rotation,
+        "block_dim": rotation_layout(plan.dim, plan.rotation)[0],
+        "bits": plan.bits,
+        "clip": plan.clip,
+        "clipping": chosen["clipping"].to_json(),
+        "sketch": None,
+        "rounds": plan.rounds,
+        "delta": plan.delta,
+        "granularity": plan.granularity,
+        "local_stddev": local,
+        "central_stddev": plan.central_stddev,
+        "full_stddev": local * math.sqrt(plan.clients),
+        "noise_multiplier": plan.central_stddev / plan.clip,
+        "inflated_clip": inflated,
+        "effective_noise_multiplier": plan.central_stddev / inflated,
+        "epsilon_coordinator": achieved,
+        "epsilon_released": achieved,
+        "epsilon_conditional": None,
+        "target": "coordinator",
+        "adjacency": plan.adjacency,
+        "A": plan.colluders,
+        "h_min": plan.h_min,
+        "min_survivors": plan.min_survivors,
+        "quorum": plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
+        "graph": COMPLETE,
+        "adversary": adversary,
+        "threshold": complete_graph_threshold(plan.clients, plan.colluders),
+        "degree": plan.clients - 1,
+        "abort_probability": probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),
+        "upload_bytes": upload_bytes(plan.clients, plan.padded_dim, plan.bits),
+        "max_dropout": chosen["max_dropout"],
+        "adversarial": chosen["adversarial"],
+        "epsilon": plan.epsilon,
+        "budget_coordinator": plan.epsilon,
+        "budget_released": plan.epsilon,
+        "layer_noise_stddev": [plan.central_stddev],
+        "quantile_stderr": None,
+        "trusts": trust_of(NAME, adversary).words,
+        "theorem": THEOREM,
+        "warnings": [],
+        "accountant": plan.composition,
+        "epsilon_exact": None,
+        "epsilon_pld": None,
+    }

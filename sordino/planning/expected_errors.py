@@ -1,0 +1,169 @@
+"""How exact a statistic will be, told before any budget is spent: by ``init`` and ``plan``.
+
+The noise follows from the plan and the number of participants alone, so that the error that a result will state can be
+stated now. What it can't know is who has nothing to say; figures are for the case that everybody has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from learning.task_names import STATISTICS
+from runtime.plurals import counted
+from sordino.planning.notes import percent
+
+if TYPE_CHECKING:
+    from mechanisms.plan import Plan
+
+Expected = Mapping[str, Any]
+
+GUESS: Final = 1 / math.sqrt(12)
+"""Standard deviation of a guess anywhere between two bounds, over their distance: an answer that is less exact than
+that tells nothing that the bounds didn't."""
+_SHOWN: Final = 8
+_MORE: Final = "More participants or a larger --epsilon"
+
+
+def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Standard errors of a statistic under a plan; None for a task that has no such figures.
+
+    Args:
+        options: of the task, as `learning.task.make_task` takes them.
+
+    Returns:
+        ``participants``, ``min_survivors`` and ``rounds`` of the plan; ``values``, after one round with all there;
+        ``values_of_fewest``, after one with min_survivors; ``values_of_all_rounds``, after all of them with all there
+        in each: tables as `learning.tasks.statistic.StatisticTask.expected_errors`. And ``warnings``, sentences.
+    """
+    if task not in STATISTICS:
+        return None
+    from learning.task import make_task
+    from mechanisms.encoder import mean_stddev
+
+    made: Any = make_task(task, dict(options))
+
+    def values(participants: int, rounds: int) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = made.expected_errors(
+            mean_stddev(plan, participants) / math.sqrt(rounds), float(participants)
+        )
+        return told
+
+    whole = values(plan.clients, plan.rounds)
+    return {
+        "statistic": task,
+        "participants": plan.clients,
+        "min_survivors": plan.min_survivors,
+        "rounds": plan.rounds,
+        "values": values(plan.clients, 1),
+        "values_of_fewest": values(plan.min_survivors, 1),
+        "values_of_all_rounds": whole,
+        "warnings": _warnings(task, whole, plan.clients, plan.rounds),
+    }
+
+
+def expected_rows(expected: Expected) -> list[tuple[str, str, str]]:
+    """(what, how exactly, what that means) of each value, for `sordino.planning.text.aligned`."""
+    rows = []
+    tables = zip(
+        expected["values"], expected["values_of_fewest"], expected["values_of_all_rounds"], strict=True
+    )
+    for value, fewest, whole in list(tables)[:_SHOWN]:
+        much, meaning = _told(expected["statistic"], value, expected["participants"])
+        more = []
+        if _size(fewest) > _size(value):  # a sum over fewer has less noise, and means less
+            more.append(f"{_error(fewest)} if only {expected['min_survivors']} stay")
+        if expected["rounds"] > 1:
+            more.append(f"{_error(whole)} after all {expected['rounds']} rounds together")
+        rows.append((_label(expected["statistic"], value), much, "; ".join([meaning, *more])))
+    left = len(expected["values"]) - _SHOWN
+    return [*rows, ("", "", f"and {left} more: --json has all")] if left > 0 else rows
+
+
+def expected_lines(expected: Expected, width: int) -> list[str]:
+    """What `init` and `plan` print: a heading, and a line or more for each value."""
+    from sordino.planning.text import aligned
+
+    after = "one round" if expected["rounds"] > 1 else "the round"
+    heading = (
+        f"Expected standard error after {after}, of the noise alone, if all {expected['participants']} have a value:"
+    )
+    return [heading, *(f"  {line}" for line in aligned(expected_rows(expected), width - 2))]
+
+
+def _label(statistic: str, value: Mapping[str, Any]) -> str:
+    if statistic == "histogram":
+        return f"count of {value['name']}"
+    return str(value["name"]) if statistic == "quantile" else f"{statistic}, {value['name']}"
+
+
+def _told(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[str, str]:
+    if statistic == "quantile":
+        low, high = f"{value['from_share']:.2g}", f"{value['to_share']:.2g}"
+        rank = f"{value['rank_error']:.2g} of {participants} participants in rank"
+        if value["rank_error"] > participants:
+            rank = f"more than all {participants} participants in rank"
+        told = f"of the share, {rank}: at 95 % the value told lies between quantile {low} and quantile {high}"
+        return _error(value), told
+    if statistic == "histogram":
+        return _error(value), f"of {counted(participants, 'participant')}; spread evenly, {value['even']:.3g} in each"
+    share = value["standard_error"] / (value["most"] - value["least"])
+    meaning = f"{percent(share)} of {value['least']:g} to {value['most']:g}"
+    middle = value.get("standard_error_middle", value["standard_error"])
+    if middle < value["standard_error"]:
+        meaning += f", if it lies at a bound; {_rounded(middle)} in the middle"
+    return _error(value), meaning
+
+
+def _error(value: Mapping[str, Any]) -> str:
+    return _rounded(_size(value))
+
+
+def _size(value: Mapping[str, Any]) -> float:
+    return float(value["share_error"] if "share_error" in value else value["standard_error"])
+
+
+def _rounded(error: float) -> str:
+    return f"± {error:.2g}"
+
+
+def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants: int, rounds: int) -> list[str]:
+    """What would be noise, after all rounds: one sentence for all values that are alike."""
+    after = "" if rounds == 1 else f" after all {rounds} rounds"
+    columns = ", or fewer columns," if statistic in ("sum", "mean") and len(values) > 1 else ""
+    more = f"{_MORE}{columns} would help."
+    if any(value["withheld"] for value in values):
+        return [
+            f"The answer would be nothing but noise: it hides{after} even whether any of the {participants} "
+            f"participants answered, so that most likely no value is told, and the budget goes for nothing. {more}"
+        ]
+    bad = [value for value in values if _is_noise(statistic, value)]
+    if not bad:
+        return []
+    if statistic == "histogram":
+        return [
+            f"The counts would be mostly noise: spread evenly, {bad[0]['name']} holds {bad[0]['even']:.3g} of "
+            f"{participants} participants, less than the standard error{after}, {bad[0]['standard_error']:.2g}. Fewer "
+            "bins, more participants or a larger --epsilon would help."
+        ]
+    named = " and ".join(
+        [str(value["name"]) for value in bad[:_SHOWN]] + ([f"{len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else [])
+    )
+    if statistic == "quantile":
+        return [
+            f"The answer would be nothing but noise ({named}): at 95 % the value told{after} may be any of the "
+            f"{participants} participants', the smallest or the largest. {more}"
+        ]
+    return [
+        f"The answer would be nothing but noise ({named}): its standard error{after} is larger than that of a guess "
+        f"anywhere between the bounds. {more}"
+    ]
+
+
+def _is_noise(statistic: str, value: Mapping[str, Any]) -> bool:
+    if statistic == "quantile":
+        return bool(value["from_share"] <= 0 and value["to_share"] >= 1)
+    if statistic == "histogram":
+        return bool(value["standard_error"] > value["even"])
+    return bool(value["standard_error"] > GUESS * (value["most"] - value["least"]))

@@ -1,0 +1,79 @@
+"""The figure of ``sordino plan``: error of the mean against epsilon, for four mechanisms at the chosen bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.plurals import counted
+from sordino.planning.alternatives import central_gaussian_multiplier, error_variance
+from sordino.planning.error_figure import Line, Panel, draw_errors
+from sordino.planning.figure_style import BLUE, MUTED, OCHRE, RED
+
+_STEPS: Final = (1 / 8, 1 / 5.6, 1 / 4, 1 / 2.8, 1 / 2, 1 / 1.4, 1.0, 1.4, 2.0)  # of the chosen epsilon
+_TICKS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)
+
+
+def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Root mean squared error of one value of the mean, over the clip, by mechanism and epsilon.
+
+    If everybody survives; the noise is still sized for the smallest sum. Settings that no plan keeps are left out.
+
+    Args:
+        chosen: arguments of ``plan_study``.
+
+    Returns:
+        "ddgauss", "skellam", "central" (a Gaussian without grid) and "local-gaussian": (epsilon, error), ascending.
+    """
+    from mechanisms.plan import InfeasiblePlan
+    from wire.study import plan_study
+
+    found: dict[str, list[tuple[float, float]]] = {"ddgauss": [], "skellam": [], "central": [], "local-gaussian": []}
+    for step in _STEPS:
+        stated = dict(chosen) | {"epsilon": float(f"{chosen['epsilon'] * step:.2g}"), "budget_coordinator": None}
+        stated["budget_released"] = None
+        for mechanism, points in found.items():
+            try:
+                if mechanism == "central":
+                    error = central_gaussian_multiplier(stated)[0] / chosen["clients"]
+                else:
+                    plan = plan_study(**stated | {"mechanism": mechanism})
+                    error = math.sqrt(error_variance(plan)) / plan.clip / plan.clients
+            except InfeasiblePlan:
+                continue
+            points.append((stated["epsilon"], error))
+    return found
+
+
+def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
+    """Draw `error_curves` to a .png or .svg file."""
+    curves = error_curves(chosen)
+    held = {epsilon for points in curves.values() for epsilon, _ in points}
+    ticks = [epsilon for epsilon in (float(f"{chosen['epsilon'] * step:.2g}") for step in _TICKS) if epsilon in held]
+    panel = Panel(
+        f"{counted(chosen['clients'], 'participant')}, {counted(chosen['dim'], 'value')} of "
+        f"{counted(chosen['bits'], 'bit')}, {counted(chosen['rounds'], 'round')}, "
+        f"delta {chosen['delta']:g}",
+        [
+            Line("local Gaussian", RED, curves["local-gaussian"]),
+            # They often coincide: one lies dashed on the other.
+            Line("distributed Skellam", OCHRE, curves["skellam"], width=4.0),
+            Line("distributed discrete Gaussian", BLUE, curves["ddgauss"], dashes=(3.5, 2.5), width=2.0),
+            Line("central Gaussian", MUTED, curves["central"], dashes=(1, 1.5), width=1.8),
+        ],
+    )
+    note = (
+        f"epsilon of all rounds, for the reader “{chosen['target']}”. Noise is sized for the smallest sum; the error\n"
+        "is that of a sum in which everybody survived. Adjacency: zero-out, but for the local Gaussian replace-one,\n"
+        "where each report alone is private. The central Gaussian trusts the coordinator."
+    )
+    draw_errors(
+        [panel],
+        ylabel="root mean squared error of a value of the mean, over the clip",
+        note=note,
+        file=file,
+        room=0.34,
+        ticks=ticks,
+    )

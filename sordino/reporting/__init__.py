@@ -1,0 +1,1 @@
+"""What happened, for people: study view, panel, report, budget, transcript."""

@@ -1,0 +1,164 @@
+"""What stands at the end: the same figures under the same names for the demo and for a study by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.plurals import counted
+from sordino.reporting.statistic_text import headline, table_rows
+from sordino.reporting.study_view import StudyView
+from wire.guarantee import guarantee, unspent
+
+REFUSED_BY_POLICY: Final = "refused: the round breaks its policy or budget"
+"""The reason of a dropout that `server.attempt.attempt` gives for that code."""
+_NAMED: Final = 5
+_VALUES: Final = 20
+
+
+def dropout_words(dropouts: int, rounds: int, aborted: int) -> str:
+    """How many participants left, each counted once in a round, in how many rounds, and what failed for it."""
+    left = f"{counted(dropouts, 'participant')} in {counted(rounds, 'round')}" if dropouts else "none"
+    return f"{left}, {counted(aborted, 'attempt')} aborted"
+
+
+def epsilon_lines(
+    coordinator: float,
+    budget: float,
+    released: float,
+    delta: float,
+    plan: Mapping[str, Any],
+    *,
+    all_rounds: bool = False,
+) -> list[str]:
+    """Both epsilons with the budget that they share, and under which condition they hold.
+
+    Args:
+        plan: see `wire.guarantee.guarantee`.
+        all_rounds: the study had all its rounds: then it is said why less than the budget was spent.
+    """
+    line = f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
+    holds = guarantee(plan)
+    lines = [f"{line},", f"{'':<20}{holds}"] if holds else [line]
+    left = unspent(coordinator, budget, plan) if all_rounds else ""
+    return [*lines, f"{'':<20}{left}"] if left else lines
+
+
+def finding_lines(view: StudyView) -> list[str]:
+    """What the study found so far: an accuracy, or the values of a statistic with their errors."""
+    lines = [] if view.accuracy is None else [f"accuracy            {view.accuracy:.3f}"]
+    found = table_rows(view.released)
+    for name, number, error in found[:_VALUES]:
+        lines.append(f"{name:<20}{number:>12} {error}".rstrip())
+    if len(found) > _VALUES:
+        lines.append(f"{'':<20}{len(found) - _VALUES} more in the report")
+    if not found and headline(view.released):
+        lines.append(f"{view.released.get('statistic', 'found'):<20}{headline(view.released)}")
+    return lines
+
+
+def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
+    """What ``sordino serve`` says at its end, whether the study is finished or only stopped.
+
+    Args:
+        view: the study, the rounds of earlier starts included.
+        home: the study's folder, as the user named it.
+        state: the coordinator's journal; models are kept beside it.
+    """
+    lines = [] if view.finished is not None else ["The coordinator ended early."]
+    rounds = view.rounds
+    if not rounds:
+        return lines
+    left = view.left_by_round()
+    lines += [
+        *finding_lines(view),
+        *epsilon_lines(
+            view.epsilon_coordinator,
+            view.epsilon_target,
+            view.epsilon_released,
+            view.delta,
+            view.plan,
+            all_rounds=view.completed == view.planned_rounds,
+        ),
+        f"rounds              {view.completed} of {view.planned_rounds}, "
+        f"{median([done.seconds for done in rounds]):.1f} s each",
+        "dropouts            "
+        + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
+        f"key to sum          {median([done.key_to_sum_s for done in rounds]):.2f} s, "
+        f"{counted(view.participants, 'participant')}",
+        f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
+        f"of it the vector {rounds[-1].vector_bytes:,.0f}",
+    ]
+    models = list((state.parent / "checkpoints").glob("round-*.npz"))
+    if models:
+        # By the round in the name: a copy of the folder gives the files times of its own, in any order.
+        newest = max(models, key=lambda path: (len(path.name), path.name))
+        lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{_shown(newest)}")
+        if not view.seeks_statistic:
+            lines.append(f"{'':<20}read it with sordino.load_model, see docs/your_own_model.md")
+    return [*lines, f"report              sordino report {home}"]
+
+
+class WhyStopped:
+    """What made the attempts of the last round fail, by the events of this start of the coordinator."""
+
+    def __init__(self) -> None:
+        self._round = 0
+        self._attempts = 0
+        self._last = ""
+        self._refused: dict[int, tuple[str, set[int]]] = {}  # participant -> host, attempts
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """Take in one event."""
+        kind = event.get("kind")
+        if kind not in ("attempt_aborted", "participant_dropped"):
+            return
+        if event.get("round") != self._round:
+            self._round, self._attempts, self._refused = int(event.get("round") or 0), 0, {}
+        if kind == "attempt_aborted":
+            self._attempts += 1
+            self._last = f"round {self._round}, {event.get('phase')}: {event.get('reason')}"
+        elif event.get("reason") == REFUSED_BY_POLICY:
+            beginning = (str(event.get("host", "")), set[int]())
+            attempts = self._refused.setdefault(int(event["participant"]), beginning)[1]
+            attempts.add(int(event.get("attempt", 1)))
+
+    def sentence(self) -> str:
+        """What stopped the study, and what to do about it."""
+        reason = self._last or "a round failed as often as it may"
+        return f"the study stopped: {reason}. {self._remedy()}"
+
+    def _remedy(self) -> str:
+        if not self._refused or not self._attempts:
+            return (
+                "Start what is missing, or raise [deadlines] in study.toml, then run the same command again; it goes "
+                "on there."
+            )
+        named = [f"{number} ({host})" for number, (host, _) in sorted(self._refused.items())]
+        shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+        always = all(len(attempts) >= self._attempts for _, attempts in self._refused.values())
+        often = f"all {self._attempts} attempts" if always else f"some of {self._attempts} attempts"
+        if self._attempts == 1:
+            often = "the attempt"
+        if len(named) == 1:
+            return (
+                f"Participant {shown} refused by its policy or budget in {often}: ask its owner, the reason is in its "
+                "own log; let more join, or serve again later."
+            )
+        return (
+            f"Participants {shown} refused by their policy or budget in {often}: ask their owners, the reason is in "
+            "their own logs; let more join, or serve again later."
+        )
+
+
+def median(values: Sequence[float]) -> float:
+    """The upper one of two in the middle; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def _shown(path: Path) -> Path:
+    """As short as it can be typed from here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

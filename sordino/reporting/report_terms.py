@@ -1,0 +1,192 @@
+"""The report's words about privacy: what each mechanism promises, to whom, and on which assumptions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from secagg.sharing import CURIOUS
+from sordino.reporting.study_view import StudyView
+from wire.guarantee import adjacency_word, description_of, guarantee
+from wire.trust import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, trust_of
+
+if TYPE_CHECKING:
+    from mechanisms.clip_rule import ClipRule
+    from mechanisms.plan import Plan
+
+_LIES = (
+    "If it lies about who survived, about keys or about the model, honest participants stop before they reveal "
+    "anything that would open a second sum."
+)
+_TRUSTED_NOT_TO_LIE = (
+    "It is trusted to tell everybody the same: the plan is for a curious coordinator, and nobody signs who survived. "
+    "One that lies could open sums over fewer."
+)
+
+
+def outcome(view: StudyView) -> str:
+    """What was learned in the rounds so far, by whom, and what bounds it: a few sentences."""
+    fewest, most = min(done.survivors for done in view.rounds), max(done.survivors for done in view.rounds)
+    count = f"between {fewest} and {most}" if fewest != most else f"{most}"
+    spent = f"epsilon {view.epsilon_coordinator:.2f} at delta {view.delta:g}"
+    holds = guarantee(view.plan)
+    mechanism = view.plan.get("mechanism")
+    one = "contribution" if view.seeks_statistic else "update"
+    if mechanism == TRUSTED_COORDINATOR:
+        return (
+            f"The coordinator is trusted: in each round it saw one sum over {count} {one}s without noise, no "
+            f"single {one}, and added the noise itself. What everybody else can learn about one participant's data, "
+            f"over all rounds, is bounded by {spent} (zero-out)."
+        )
+    if mechanism == EACH_FOR_ITSELF:
+        return (
+            f"Each {one} carried its own noise before it left its participant, and the coordinator learned one sum "
+            f"over {count} of them a round. What anybody can learn about one participant's data, over all rounds and "
+            f"whoever colludes, is bounded by {spent} (replace-one)."
+        )
+    return (
+        f"In each round the coordinator learned one noisy sum over {count} {one}s, and no single {one}. What all "
+        f"it received can tell about one participant's data, over all rounds, is bounded by {spent}"
+        + (f" ({holds})." if holds else ".")
+    )
+
+
+def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
+    """What a statistician asks first: mechanism, trust, adjacency, theorem, clips, wrapping."""
+    described = description_of(plan.mechanism)
+    if described is None:
+        return []
+    rows = [
+        ("Mechanism", f"{described.name}: {described.title}"),
+        ("Trusts", trust_of(plan.mechanism, plan.adversary).words),
+        ("Adjacency", described.adjacency),
+        ("Theorem", described.theorem),
+        ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
+    ]
+    shares = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
+    if shares:
+        share, number = max(shares, key=lambda one: (one[0], -one[1]))
+        told = (
+            f"at most {100 * share:.2g} % of a sum's values (round {number})"
+            if share >= 1e-6
+            else "as good as no value"
+        )
+        rows.append(("Wrapped around", f"{told}; estimated from the sums"))
+    return rows
+
+
+def clip_words(rule: ClipRule, what: str = "update") -> str:
+    """How updates are clipped, in one line; a statistic's contributions too, which are no longer by themselves."""
+    several = len(rule.layers) > 1
+    least, most = f"{min(rule.clips):.4g}", f"{max(rule.clips):.4g}"
+    size = least if least == most else f"{least} to {most}"
+    words = f"L2 norm {size} of " + (f"each of {len(rule.layers)} layers" if several else f"the whole {what}")
+    if rule.adaptive:
+        words += f" in round 1, then following the {rule.quantile:g} quantile of the norms in {rule.update} steps"
+    else:
+        words += ", fixed"
+    return words + (f"; {_NOISE[rule.scaling]}" if several else "")
+
+
+_NOISE = {
+    "uniform": "the same noise in all",
+    "proportional": "noise in proportion to each clip",
+    "least-noise": "the noise split so that all of it is least",
+}
+
+
+def layer_names(rule: ClipRule) -> list[str]:
+    """``update`` of one layer; else ``layer 2 (10 values)``."""
+    if len(rule.layers) == 1:
+        return ["update"]
+    return [f"layer {number} ({size:,} values)" for number, size in enumerate(rule.layers, start=1)]
+
+
+def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
+    """What is promised: (term, its meaning), in the order of the page."""
+    facts = view.plan
+    mechanism = str(facts.get("mechanism", ""))
+    colluders, clients = facts.get("colluders", "?"), facts.get("clients", view.participants)
+    survivors = facts.get("min_survivors", "min_survivors")
+    lies = _TRUSTED_NOT_TO_LIE if facts.get("adversary") == CURIOUS else _LIES
+    h_min = plan.h_min if plan is not None else "h_min"
+    described = description_of(mechanism)
+    adjacency = adjacency_word(described.adjacency) if described else "that of the plan"
+    secrecy = (
+        f"A = {colluders} of {clients} is assumed for secure aggregation alone: up to so many, together with the "
+        f"coordinator, learn no single update of the others, only"
+    )
+    if mechanism == TRUSTED_COORDINATOR:
+        sees = (
+            f"One sum a round, over at least {survivors} updates, without noise. It is trusted to add the noise and to "
+            f"release nothing else: epsilon doesn't bound what it learns itself. {lies}"
+        )
+        collude = (
+            "Whether participants collude with each other makes no difference to epsilon: none of the noise is theirs. "
+            f"It does make a difference whether the coordinator joins them. {secrecy} the exact sum of at least "
+            f"{h_min} honest participants. A is an assumption, not something that is measured."
+        )
+    elif mechanism == EACH_FOR_ITSELF:
+        sees = (
+            f"One sum a round, over at least {survivors} updates that each carried all of their own noise already. "
+            f"{lies}"
+        )
+        collude = (
+            "Epsilon holds whoever colludes: a participant counts on her own noise only. "
+            f"{secrecy} the sum of at least {h_min} honest participants. A is an assumption, not something that is "
+            "measured."
+        )
+    else:
+        sees = (
+            f"One sum a round, over at least {survivors} updates, with noise in it that no single party knows. {lies}"
+        )
+        collude = (
+            f"Up to A = {colluders} of {clients} participants, together with the coordinator. Their noise is not "
+            f"counted: every sum holds the noise of at least h_min = {h_min} honest participants. A is an assumption, "
+            "not something that is measured."
+        )
+    if adjacency == "replace-one":
+        bounds = (
+            "Adjacency is replace-one: a participant's update in a round against any other. It hides what her data "
+            "says, in all rounds together. It does not hide that she took part."
+        )
+    else:
+        noise = "the noise" if mechanism == TRUSTED_COORDINATOR else "her noise"
+        bounds = (
+            f"Adjacency is {adjacency}: a participant's whole contribution in a round against one of zeros, {noise} "
+            "present either way. It hides what her data says, in all rounds together. It does not hide that she took "
+            "part, and telling two arbitrary updates apart has twice the sensitivity."
+        )
+    return [
+        ("What the coordinator sees", sees),
+        ("Who is assumed to collude", collude),
+        ("What epsilon bounds", bounds),
+        (
+            "How it is charged",
+            "A round is charged when its survivors are fixed, at what its sum really costs; an attempt that then "
+            "fails stays charged. The figure shown is for the participant with the highest cost, at a Renyi "
+            "order fixed before the study began; the first round carries the price of delta, so it looks dear. "
+            "The study stops before a round that would exceed the budget.",
+        ),
+        (
+            f"What delta {view.delta:g} means",
+            "The chance with which the bound epsilon may fail altogether. It should be far below one over the "
+            "number of participants.",
+        ),
+        (
+            "What remains visible",
+            "Who takes part, when messages arrive, and who left. Whether somebody's training worked is hidden: one "
+            "that fails sends zeros. Losses, norms and numbers of examples never leave a participant in the clear. A "
+            "cheating participant can shift the sum by any amount: inputs are not proved.",
+        ),
+    ]
+
+
+def clip_rows(view: StudyView) -> list[tuple[int, tuple[float, ...], tuple[float, ...]]]:
+    """(round, clips, share of norms below them) of the rounds that say both, for as many layers as the first has."""
+    found = [(done.round, done.clips, done.below_clip) for done in view.rounds if done.clips and done.below_clip]
+    return [
+        row
+        for row in found
+        if len(row[1]) == len(row[2]) == len(found[0][1]) and all(map(math.isfinite, (*row[1], *row[2])))
+    ]

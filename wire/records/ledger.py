@@ -1,0 +1,469 @@
+"""The privacy ledger: append-only, hash-chained, one writer; the coordinator's and the participants' are the same code.
+
+Every row holds the hash of the row before it. A chain alone doesn't show that its end is missing, so its head (number
+of rows and last hash) is kept in three places: in a table of the ledger, in a small file beside it, and in the journal
+of whoever writes it. docs/ledger.md says what that shows and what it can't.
+
+The file beside it is written before and after each append: first with the head that is and the one that comes, then
+with the new one alone. Whatever moment a crash picks, the ledger ends at a head that the file names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
+from secagg.context import digest, number
+from wire.records.ledger_rows import InvalidRow, LedgerEntry
+from wire.records.ledger_totals import Totals
+
+LEDGER_FILE: Final = "ledger.sqlite"
+FORMAT: Final = 2
+APPLICATION_ID: Final = 0x536F724C  # "SorL"
+COORDINATOR, PARTICIPANT = "coordinator", "participant"
+SCHEMA: Final = """
+CREATE TABLE about (id INTEGER PRIMARY KEY CHECK (id = 1), body BLOB NOT NULL);
+CREATE TABLE rows (number INTEGER PRIMARY KEY, previous BLOB NOT NULL, hash BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE head (id INTEGER PRIMARY KEY CHECK (id = 1), rows INTEGER NOT NULL, hash BLOB NOT NULL);
+CREATE TRIGGER rows_stay BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'a ledger is only appended to'); END;
+CREATE TRIGGER rows_are_kept BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'a ledger is only appended to'); END
+"""
+_ATTEMPTS_TO_READ: Final = 20
+
+
+class LedgerError(StorageError):
+    """The ledger can't be used: missing, no ledger, of another study or format; names the file and the reason."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+
+
+class ChangedLedger(LedgerError):
+    """The ledger isn't what was written.
+
+    Attributes:
+        row: the first that is wrong, from 1; None where no single row is.
+    """
+
+    def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
+        super().__init__(path, reason)
+        self.row = row
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a chain ends: the number of rows and the hash of the last one (without rows: of the beginning)."""
+
+    rows: int
+    hash: bytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as stored."""
+
+    number: int  # from 1
+    previous: bytes  # hash of the row before it, or of the beginning
+    hash: bytes
+    entry: LedgerEntry
+
+    @property
+    def head(self) -> Head:
+        """The chain that ends with this row."""
+        return Head(self.number, self.hash)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a ledger is for; its hash begins the chain.
+
+    Attributes:
+        side: `COORDINATOR` or `PARTICIPANT`.
+        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); a participant's
+            holds all studies over the same data, and both are empty.
+        mark: 32 random hexadecimal digits, so that two ledgers of one study can be told apart.
+    """
+
+    side: str
+    study: str = ""
+    study_sha256: str = ""
+    mark: str = ""
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return json.dumps({"format": FORMAT, **vars(self)}, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> About:
+        """Inverse of `to_bytes`; raises `ValueError`."""
+        try:
+            values = json.loads(data)
+        except RecursionError as error:
+            raise ValueError("not the beginning of a ledger") from error
+        if not isinstance(values, dict) or not all(isinstance(values.get(name), str) for name in vars(cls(""))):
+            raise ValueError("not the beginning of a ledger")
+        about = cls(values["side"], values["study"], values["study_sha256"], values["mark"])
+        if about.to_bytes() != data or about.side not in (COORDINATOR, PARTICIPANT):
+            raise ValueError("not the beginning of a ledger")
+        return about
+
+    def beginning(self) -> Head:
+        """The head of a ledger without rows."""
+        return Head(0, digest("sordino/v1/ledger", self.to_bytes()))
+
+
+def row_hash(previous: bytes, row: int, body: bytes) -> bytes:
+    """32 bytes that bind a row's number, its content and everything before it."""
+    return digest("sordino/v1/ledger-row", previous, number(row), body)
+
+
+def head_file(path: Path) -> Path:
+    """The small file beside a ledger."""
+    return path.with_name(path.name + ".head")
+
+
+# ---------------------------------------------------------------- reading
+
+
+Visit = Callable[[Row], None]
+
+
+def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals]:
+    """Check a whole ledger: rows, chain, order, head, and the file beside it. Nothing is written.
+
+    May be called while a writer appends.
+
+    Args:
+        visit: is given each row in order. Called anew from the first row if the writer came between.
+
+    Raises:
+        LedgerError: there is no such ledger, or the file is none.
+        ChangedLedger: something in it was changed.
+    """
+    found = find_ledger(path, visit)
+    if found is None:
+        raise LedgerError(path, "there is no ledger here: name its file, or restore it")
+    return found
+
+
+def find_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals] | None:
+    """Like `read_ledger`; None where none was ever made, or its making was cut off before its first row."""
+    for _ in range(_ATTEMPTS_TO_READ):
+        told = _read_head_file(path)
+        try:
+            return _read(path, told, visit)
+        except ChangedLedger:
+            if _read_head_file(path) == told:
+                raise  # else the writer appended meanwhile
+    raise LedgerError(path, "is being written all the time: try again")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the file beside a ledger says."""
+
+    mark: str
+    heads: tuple[Head, ...]  # the one that is, and perhaps the one that an append was about to make
+
+
+def _read_head_file(path: Path) -> _Told | None:
+    """None if there is no such file."""
+    place = head_file(path)
+    try:
+        values = json.loads(place.read_bytes())
+        heads = [(values["rows"], values["head"])]
+        if "next_head" in values:
+            heads.append((values["next_rows"], values["next_head"]))
+        told = _Told(str(values["ledger"]), tuple(Head(int(rows), bytes.fromhex(head)) for rows, head in heads))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(place, f"can't be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ChangedLedger(place, "is not what stands beside a ledger: restore it together with the ledger") from error
+    return told
+
+
+def _write_head_file(path: Path, about: About, head: Head, coming: Head | None = None) -> None:
+    values: dict[str, Any] = {"ledger": about.mark, "rows": head.rows, "head": head.hash.hex()}
+    if coming is not None:
+        values |= {"next_rows": coming.rows, "next_head": coming.hash.hex()}
+    # A crash that brings back the file with both heads does no harm: the ledger ends at one of them.
+    replace_durably(head_file(path), json.dumps(values).encode() + b"\n", at_once=coming is not None or not head.rows)
+
+
+def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:
+    """None if no ledger was ever finished here: nothing at all, or one whose making was cut off."""
+    began = told is None or told.heads[0].rows == 0 == told.heads[-1].rows
+    if not path.exists():
+        if told is not None and not began:
+            raise LedgerError(path, f"is missing, although {head_file(path).name} says that it had {_rows(told)}")
+        return None
+    try:
+        connection = open_to_read(path)
+        with contextlib.closing(connection):
+            connection.execute("BEGIN")
+            filled = check_kind(connection, path, APPLICATION_ID, FORMAT)
+            about_rows = connection.execute("SELECT body FROM about").fetchall() if filled else []
+            if not about_rows:
+                if not began or (filled and connection.execute("SELECT count(*) FROM rows").fetchone()[0]):
+                    raise ChangedLedger(path, "its beginning is missing: restore the newest copy")
+                return None
+            about, head, totals = _read_rows(connection, path, about_rows[0][0], visit)
+    except DAMAGED as error:
+        if path.is_dir():
+            raise LedgerError(path, "is a folder: name a ledger's file") from error
+        raise LedgerError(path, f"can't be read as a ledger: {error}") from error
+    except LedgerError:
+        raise
+    except StorageError as error:
+        raise LedgerError(path, str(error).removeprefix(f"{path} ")) from error
+    _compare(path, about, head, told)
+    return about, head, totals
+
+
+def _read_rows(
+    connection: sqlite3.Connection, path: Path, beginning: object, visit: Visit | None
+) -> tuple[About, Head, Totals]:
+    try:
+        if not isinstance(beginning, bytes):  # SQLite keeps any type in any column
+            raise TypeError
+        about = About.from_bytes(beginning)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ChangedLedger(path, "its beginning was changed") from error
+    head, totals = about.beginning(), Totals()
+    for row in _checked(connection, path, head):
+        try:
+            if about.side == COORDINATOR and (row.entry.study, row.entry.study_sha256) != (
+                about.study,
+                about.study_sha256,
+            ):
+                raise InvalidRow("it belongs to another study")
+            if (row.entry.identity is None) != (about.side == COORDINATOR):
+                raise InvalidRow(f"it is no row of a {about.side}")
+            totals.add(row.entry)
+        except InvalidRow as error:
+            raise ChangedLedger(path, f"row {row.number} can't stand there: {error}", row.number) from error
+        head = row.head
+        if visit is not None:
+            visit(row)
+    stored = connection.execute("SELECT rows, hash FROM head").fetchall()
+    if len(stored) != 1 or not isinstance(stored[0][0], int) or not isinstance(stored[0][1], bytes):
+        raise ChangedLedger(path, "its table head was changed")
+    _same_head(path, head, Head(*stored[0]), "its table head")
+    return about, head, totals
+
+
+def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator[Row]:
+    """All rows, each of which follows the one before it."""
+    for row, previous, hash_, body in connection.execute(
+        "SELECT number, previous, hash, body FROM rows ORDER BY number"
+    ):
+        expected = head.rows + 1
+        if row != expected:
+            raise ChangedLedger(path, f"row {expected} is missing: the next one has number {row}", expected)
+        if not all(isinstance(field, bytes) for field in (previous, hash_, body)):
+            raise ChangedLedger(path, f"row {row} was changed: it doesn't hold bytes", row)
+        if row_hash(previous, row, body) != hash_:
+            raise ChangedLedger(path, f"row {row} was changed: its content doesn't have its hash", row)
+        if previous != head.hash:
+            after = f"row {row - 1}" if row > 1 else "the beginning"
+            raise ChangedLedger(
+                path, f"row {row} doesn't follow {after}: one was changed, removed, inserted or moved", row
+            )
+        try:
+            entry = LedgerEntry.from_bytes(body)
+        except InvalidRow as error:
+            raise ChangedLedger(path, f"row {row} was changed: {error}", row) from error
+        head = Head(row, hash_)
+        yield Row(row, previous, hash_, entry)
+
+
+def _compare(path: Path, about: About, head: Head, told: _Told | None) -> None:
+    """Hold the chain against the file beside it."""
+    place = head_file(path)
+    if told is None:
+        raise ChangedLedger(place, "is missing: it belongs to the ledger and is copied with it")
+    if told.mark != about.mark:
+        raise ChangedLedger(place, f"belongs to another ledger than {path.name}: restore both from one copy")
+    if head not in told.heads:
+        _same_head(path, head, told.heads[0], place.name)
+
+
+def _same_head(path: Path, found: Head, told: Head, who: str) -> None:
+    """Raises `ChangedLedger` unless both are one."""
+    if found == told:
+        return
+    if found.rows < told.rows:
+        missing = f"row {found.rows + 1} is missing" + (" and those behind it" if told.rows > found.rows + 1 else "")
+        raise ChangedLedger(path, f"{missing}: {who} says that there were {told.rows}", found.rows + 1)
+    if found.rows > told.rows:
+        raise ChangedLedger(path, f"row {told.rows + 1} was added: {who} ends with row {told.rows}", told.rows + 1)
+    raise ChangedLedger(path, f"it ends with another row {found.rows} than {who} says: rows were written anew")
+
+
+def _rows(told: _Told) -> str:
+    count = told.heads[-1].rows
+    return f"{count} row" + ("" if count == 1 else "s")
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Ledger:
+    """A ledger that is open for appending. A second one on the same file, in any process, is refused."""
+
+    def __init__(self, path: Path, about: About, *, create: bool, visit: Visit | None = None) -> None:
+        """Check the whole ledger, and open it or make a new one.
+
+        Args:
+            about: what the ledger must be for; its mark is ignored.
+            create: whether a new one may be made where there is none and no sign of one.
+            visit: is given each row in order.
+
+        Raises:
+            LedgerError: it can't be used, is changed, missing, or in use; nothing was written.
+        """
+        self.path = path
+        self._found: tuple[About, Head, Totals] | None = None
+        self._turn, self._pending = threading.Lock(), list[tuple[Row, bytes, Future[Row]]]()
+        self._broken: StorageError | None = None
+
+        def check() -> None:
+            told = _read_head_file(path)
+            self._found = _read(path, told, visit)
+            if self._found is None:
+                if not create:
+                    raise LedgerError(path, "is missing: restore it from a copy")
+                begun = About(about.side, about.study, about.study_sha256, os.urandom(16).hex())
+                _write_head_file(path, begun, begun.beginning())  # first, so that a ledger never stands alone
+                self._found = (begun, begun.beginning(), Totals())
+                fresh.append(begun)
+            else:
+                _check_purpose(path, self._found[0], about)
+
+        fresh: list[About] = []
+        try:
+            self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, check)
+        except LedgerError:
+            raise
+        except StorageError as error:
+            raise LedgerError(path, str(error).removeprefix(f"{path} ")) from error
+        except OSError as error:
+            raise LedgerError(path, f"can't be written: {error}") from error
+        assert self._found is not None  # noqa: S101  # `check` has run
+        self.about: About
+        self.head: Head
+        self.totals: Totals
+        self.about, self.head, self.totals = self._found
+        self._ending: Head = self.head  # of all rows handed in, durable or not
+        try:
+            self._begin(bool(fresh))
+        except OSError as error:
+            self._store.close()
+            raise LedgerError(path, f"can't be written: {error}") from error
+        except BaseException:
+            self._store.close()
+            raise
+        self._writer: ThreadPoolExecutor = ThreadPoolExecutor(1, thread_name_prefix=f"ledger {path.name}")
+
+    def _begin(self, fresh: bool) -> None:
+        if fresh:
+            self._store.submit(
+                ("INSERT INTO about VALUES (1, ?)", (self.about.to_bytes(),)),
+                ("INSERT INTO head VALUES (1, 0, ?)", (self.head.hash,)),
+            ).result()
+        else:
+            told = _read_head_file(self.path)
+            if told is None or told.heads != (self.head,):  # the last process ended within an append
+                _write_head_file(self.path, self.about, self.head)
+
+    def append(self, entry: LedgerEntry) -> Future[Row]:
+        """Add a row; the future resolves when it is durable. Rows are kept in the order of calls.
+
+        Raises:
+            InvalidRow: the row can't follow those before it; nothing is written.
+
+        The future raises `StorageError`: it isn't written, and nothing more can be until the ledger is opened again.
+        """
+        future: Future[Row] = Future()
+        with self._turn:
+            if self._broken is not None:
+                future.set_exception(self._broken)
+                return future
+            if self.about.side == COORDINATOR and entry.study_sha256 != self.about.study_sha256:
+                raise InvalidRow("the row belongs to another study than the ledger")
+            if (entry.identity is None) != (self.about.side == COORDINATOR):
+                raise InvalidRow(f"not a row of a {self.about.side}")
+            self.totals.add(entry)
+            body, before = entry.to_bytes(), self._ending
+            row = Row(before.rows + 1, before.hash, row_hash(before.hash, before.rows + 1, body), entry)
+            self._ending = row.head
+            future.set_running_or_notify_cancel()  # a caller that is cancelled takes no row back
+            self._pending.append((row, body, future))
+            self._writer.submit(self._write)
+        return future
+
+    def close(self) -> None:
+        """Write what is handed in and close the file."""
+        self._writer.shutdown()
+        with self._turn:
+            self._broken = self._broken or LedgerError(self.path, "is closed")
+        self._store.close()
+
+    def _write(self) -> None:
+        """Everything handed in so far, as one append."""
+        with self._turn:
+            batch, self._pending = self._pending, []
+            broken = self._broken
+        if not batch:
+            return
+        try:
+            if broken is not None:
+                raise broken
+            last = batch[-1][0].head
+            statements: list[Statement] = [
+                ("INSERT INTO rows VALUES (?, ?, ?, ?)", (row.number, row.previous, row.hash, body))
+                for row, body, _ in batch
+            ]
+            _write_head_file(self.path, self.about, self.head, last)
+            self._store.submit(*statements, ("UPDATE head SET rows = ?, hash = ?", (last.rows, last.hash))).result()
+        except (StorageError, OSError) as error:
+            failure = self._give_up(error)
+            for _, _, future in batch:
+                future.set_exception(failure)
+            return
+        self.head = last
+        for row, _, future in batch:
+            future.set_result(row)
+        try:
+            _write_head_file(self.path, self.about, last)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: StorageError | OSError) -> StorageError:
+        """What is in memory is ahead of the files from here on: only opening them again can tell what was written."""
+        failure = error if isinstance(error, StorageError) else LedgerError(self.path, f"can't be written: {error}")
+        with self._turn:
+            self._broken = failure
+        return failure
+
+
+def _check_purpose(path: Path, found: About, wanted: About) -> None:
+    if found.side != wanted.side:
+        raise LedgerError(path, f"is a {found.side}'s ledger, not a {wanted.side}'s: name another file")
+    if found.study != wanted.study:
+        raise LedgerError(path, f"is the ledger of the study {found.study!r}, not of {wanted.study!r}: name that one's")
+    if found.study_sha256 != wanted.study_sha256:
+        raise LedgerError(
+            path, f"is the ledger of a study {found.study!r} with another plan or task: restore the one of this study"
+        )

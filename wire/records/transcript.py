@@ -1,0 +1,428 @@
+"""What a finished round leaves behind: one signed file that anyone who knows the study's authority can check offline.
+
+It holds what the participants signed (their advertised keys, and the survivor sets), everything those signatures are
+bound to (study document, roster, lottery ticket, model digest), what both sides derived from it, and what the
+coordinator charged. It holds no upload, share, seed, rebuilt key, ciphertext or clip statistic.
+
+The file is canonical JSON: sorted names, no blanks, ASCII, one line. Binary fields are hexadecimal where they are short
+and few, base64 in lists. The documents that somebody signed or hashed are in it as the very text of their files.
+`wire/records/transcript_checks.py` says what holds; docs/transcripts.md names every field.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.context import RoundConfig, encode
+from secagg.lottery import Ticket
+from secagg.messages import Advertisement
+from secagg.parameters import COMPLETE, HARARY, RoundParameters
+from wire.records.ledger import Row
+
+FORMAT: Final = "sordino-transcript-1"
+LARGEST_TRANSCRIPT: Final = 512 << 20
+LONGEST_REASON: Final = 500
+_KEY, _SIGNATURE, _DIGEST = 32, 64, 32
+
+# What is checked, in this order. The names are stable: they stand in errors and in JSON.
+FORM: Final = "format"
+AUTHORITY: Final = "authority"
+COORDINATOR: Final = "coordinator"
+ROSTER: Final = "roster"
+STUDY: Final = "study"
+FIT: Final = "roster-fits-plan"
+LOTTERY: Final = "lottery"
+ADVERTISEMENTS: Final = "advertisements"
+PARAMETERS: Final = "parameters"
+SETS: Final = "sets"
+QUORUM: Final = "signatures"
+CHARGE: Final = "charge"
+DIGESTS: Final = "digests"
+CHAIN: Final = "chain"
+CHECKS: Final = (
+    *(FORM, AUTHORITY, COORDINATOR, ROSTER, STUDY, FIT, LOTTERY, ADVERTISEMENTS, PARAMETERS, SETS, QUORUM, CHARGE),
+    *(DIGESTS, CHAIN),
+)
+
+T = TypeVar("T")
+
+
+class InvalidTranscript(ValueError):
+    """A transcript that doesn't hold.
+
+    Attributes:
+        check: the first of `CHECKS` that fails.
+        sentence: what is wrong.
+    """
+
+    def __init__(self, check: str, sentence: str) -> None:
+        super().__init__(f"{check}: {sentence}")
+        self.check, self.sentence = check, sentence
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Whom the coordinator doesn't invite any more, because shares of hers proved that she cheated."""
+
+    identity: bytes  # Ed25519 public key, 32 bytes
+    reason: str
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A row of the coordinator's ledger as it stands there."""
+
+    number: int  # from 1
+    previous: bytes  # hash of the row before it, 32 bytes
+    hash: bytes  # 32 bytes
+    row: bytes  # `wire.records.ledger_rows.LedgerEntry.to_bytes`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcript:
+    """What a file says. That one could be made says only that its form is right.
+
+    Participants are positions in this roster, ascending. Bytes without a length are the text of a file.
+    """
+
+    card: bytes
+    roster: bytes
+    study: bytes  # the study document
+    round: int
+    attempt: int
+    model_sha256: bytes  # of the model that was trained in this round, 32 bytes
+    ticket: Ticket | None  # where cohorts are drawn
+    parameters: Mapping[str, Any]  # of `stated_parameters`
+    u1: tuple[int, ...]
+    advertisements: tuple[Advertisement, ...] = field(repr=False)  # one for each member of u1
+    u2: tuple[int, ...]
+    u3: tuple[int, ...]
+    numbers: tuple[int, ...]  # by which the coordinator's ledger names the members of u3
+    signatures: tuple[tuple[int, bytes], ...] = field(repr=False)  # over u2 and u3: a quorum's
+    excluded: tuple[Excluded, ...]
+    charge: Charge
+    caught: tuple[Excluded, ...] = ()  # who cheated in this very attempt, and isn't invited from here on
+    sum_sha256: bytes | None = None  # of the opened sum, little-endian words; None where that would tell too much
+    next_model_sha256: bytes = b""
+    previous: bytes | None = None  # SHA-256 of the transcript before this one; None: the first
+    signature: bytes = b""  # the coordinator's
+
+    @cached_property
+    def data(self) -> bytes:
+        """The file."""
+        return _text({**self._fields(), "signature": self.signature.hex()}) + b"\n"
+
+    @cached_property
+    def sha256(self) -> bytes:
+        """By which the next transcript names this one: 32 bytes."""
+        return hashlib.sha256(self.data).digest()
+
+    def statement(self) -> bytes:
+        """What the coordinator signs: everything but the signature."""
+        return encode("sordino/v1/transcript", _text(self._fields()))
+
+    def _fields(self) -> dict[str, Any]:
+        charge = self.charge
+        return {
+            "format": FORMAT,
+            "card": self.card.decode(),
+            "roster": self.roster.decode(),
+            "study": self.study.decode(),
+            "round": self.round,
+            "attempt": self.attempt,
+            "model_sha256": self.model_sha256.hex(),
+            "ticket": self.ticket
+            and {"seed": self.ticket.seed.hex(), "path": [node.hex() for node in self.ticket.path]},
+            "parameters": dict(self.parameters),
+            "u1": list(self.u1),
+            "advertisements": [
+                _base64(one.mask_key + one.channel_key + one.signature) for one in self.advertisements
+            ],
+            "u2": list(self.u2),
+            "u3": list(self.u3),
+            "numbers": list(self.numbers),
+            "signers": [signer for signer, _ in self.signatures],
+            "signatures": [_base64(signature) for _, signature in self.signatures],
+            "excluded": [{"identity": one.identity.hex(), "reason": one.reason} for one in self.excluded],
+            "caught": [{"identity": one.identity.hex(), "reason": one.reason} for one in self.caught],
+            "charge": {
+                "number": charge.number,
+                "previous": charge.previous.hex(),
+                "hash": charge.hash.hex(),
+                "row": charge.row.decode(),
+            },
+            "sum_sha256": None if self.sum_sha256 is None else self.sum_sha256.hex(),
+            "next_model_sha256": self.next_model_sha256.hex(),
+            "previous": None if self.previous is None else self.previous.hex(),
+        }
+
+
+def stated_parameters(parameters: RoundParameters, u1: int) -> dict[str, Any]:
+    """What both sides derive from the plan and from the size of u1; no message carries it.
+
+    Args:
+        u1: number of members.
+    """
+    sharing = parameters.sharing(u1)
+    return {
+        "graph": COMPLETE if sharing.degree == u1 - 1 else HARARY,
+        "degree": sharing.degree,
+        "threshold": sharing.threshold,
+        "adversary": parameters.adversary,
+        "signatures_needed": parameters.signatures_needed(u1),
+        "cohort": parameters.cohort,
+        "colluders": parameters.colluders,
+        "min_survivors": parameters.min_survivors,
+        "quorum": parameters.quorum,
+        "bits": parameters.bits,
+        "dim": parameters.dim,
+    }
+
+
+def transcript_of(
+    *,
+    card: bytes,
+    roster: bytes,
+    study: bytes,
+    config: RoundConfig,
+    advertisements: Mapping[int, Advertisement],
+    u2: Iterable[int],
+    u3: Iterable[int],
+    signatures: Sequence[tuple[int, bytes]],
+    row: Row,
+    numbers: Mapping[int, int] | None = None,
+    excluded: Mapping[bytes, str] | None = None,
+) -> Transcript:
+    """What there is to say of an attempt once it is charged; what the opened sum adds comes with `write_transcript`.
+
+    Args:
+        card, roster, study: the files' bytes.
+        advertisements: of u1, by position in the roster.
+        signatures: (signer, signature) of a quorum, as they are journaled with the charge.
+        row: the coordinator's charge.
+        numbers: position in the roster -> number in the ledger; default: the same.
+        excluded: identity -> reason.
+
+    Raises:
+        ValueError: one of the files isn't UTF-8 text.
+    """
+    for data in (card, roster, study):
+        data.decode()
+    u1, survivors = tuple(sorted(advertisements)), tuple(sorted(u3))
+    return Transcript(
+        card=card,
+        roster=roster,
+        study=study,
+        round=config.round,
+        attempt=config.attempt,
+        model_sha256=config.model_digest,
+        ticket=config.ticket,
+        parameters=stated_parameters(config.parameters, len(u1)),
+        u1=u1,
+        advertisements=tuple(advertisements[who] for who in u1),
+        u2=tuple(sorted(u2)),
+        u3=survivors,
+        numbers=survivors if numbers is None else tuple(numbers[who] for who in survivors),
+        signatures=tuple(signatures),
+        excluded=_named_for_cause(excluded or {}),
+        charge=Charge(row.number, row.previous, row.hash, row.entry.to_bytes()),
+    )
+
+
+def write_transcript(
+    transcript: Transcript,
+    coordinator_key: Ed25519PrivateKey,
+    *,
+    sum_sha256: bytes | None,
+    next_model_sha256: bytes,
+    previous: bytes | None,
+    caught: Mapping[bytes, str] | None = None,
+) -> bytes:
+    """The file of a finished round.
+
+    Args:
+        transcript: of `transcript_of`.
+        coordinator_key: whose public half is on the card.
+        sum_sha256: SHA-256 of the opened sum, or None where the sum holds no noise: its digest would let it be guessed.
+        next_model_sha256: of the model that the next round begins with.
+        previous: SHA-256 of the transcript before this one; None for the first.
+        caught: identity -> reason, of those who cheated in this attempt.
+    """
+    whole = replace(
+        transcript,
+        sum_sha256=sum_sha256,
+        next_model_sha256=next_model_sha256,
+        previous=previous,
+        caught=_named_for_cause(caught or {}),
+    )
+    return sign_transcript(whole, coordinator_key).data
+
+
+def sign_transcript(transcript: Transcript, coordinator_key: Ed25519PrivateKey) -> Transcript:
+    """The same with the coordinator's signature over all of it."""
+    return replace(transcript, signature=coordinator_key.sign(transcript.statement()))
+
+
+def _named_for_cause(reasons: Mapping[bytes, str]) -> tuple[Excluded, ...]:
+    return tuple(Excluded(identity, _printable(reason)) for identity, reason in sorted(reasons.items()))
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text[:LONGEST_REASON])
+
+
+def _text(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_transcript(data: bytes) -> Transcript:
+    """What a file says; nothing of it is checked but its form.
+
+    Raises:
+        InvalidTranscript: (format) not a transcript, or not written as transcripts are.
+    """
+    if len(data) > LARGEST_TRANSCRIPT:
+        raise InvalidTranscript(FORM, f"it has more than {LARGEST_TRANSCRIPT >> 20} MiB")
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTranscript(FORM, "it is no JSON text: not a transcript, or cut short") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("format"), str):
+        raise InvalidTranscript(FORM, "it is not a transcript")
+    if fields["format"] != FORMAT:
+        raise InvalidTranscript(FORM, f"it has the format {fields['format'][:40]!r}, this version reads {FORMAT}")
+    try:
+        transcript = _read(fields)
+        again = transcript.data
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        named = isinstance(error, _BadField)
+        raise InvalidTranscript(FORM, str(error) if named else "a field is missing or of another type") from error
+    if again != data:
+        raise InvalidTranscript(FORM, "its bytes are not the canonical ones: a field too many, or written otherwise")
+    return transcript
+
+
+class _BadField(ValueError):
+    pass
+
+
+def _read(fields: dict[str, Any]) -> Transcript:
+    u1 = _positions(fields, "u1")
+    transcript = Transcript(
+        card=fields["card"].encode(),
+        roster=fields["roster"].encode(),
+        study=fields["study"].encode(),
+        round=_count(fields, "round", 1),
+        attempt=_count(fields, "attempt", 1),
+        model_sha256=_hex(fields, "model_sha256"),
+        ticket=None if fields["ticket"] is None else _ticket(fields["ticket"]),
+        parameters=_named(fields, "parameters", dict),
+        u1=u1,
+        advertisements=_list(fields, "advertisements", _advertisement),
+        u2=_positions(fields, "u2"),
+        u3=_positions(fields, "u3"),
+        numbers=_list(fields, "numbers", _whole),
+        signatures=tuple(
+            zip(_list(fields, "signers", _whole), _list(fields, "signatures", _signature), strict=True)
+        ),
+        excluded=_list(fields, "excluded", _excluded),
+        caught=_list(fields, "caught", _excluded),
+        charge=_charge(fields["charge"]),
+        sum_sha256=None if fields["sum_sha256"] is None else _hex(fields, "sum_sha256"),
+        next_model_sha256=_hex(fields, "next_model_sha256"),
+        previous=None if fields["previous"] is None else _hex(fields, "previous"),
+        signature=_hex(fields, "signature", _SIGNATURE),
+    )
+    if len(transcript.advertisements) != len(u1) or len(transcript.numbers) != len(transcript.u3):
+        raise _BadField("there must be one advertisement for each member of u1 and one number for each of u3")
+    return transcript
+
+
+def _named(fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = fields[name]
+    if type(value) is not kind:
+        raise _BadField(f"{name} has another type")
+    return value
+
+
+def _count(fields: Mapping[str, Any], name: str, least: int) -> int:
+    value = _named(fields, name, int)
+    if not least <= value < 1 << 53:
+        raise _BadField(f"{name} must be a whole number from {least}")
+    return value
+
+
+def _hex(fields: Mapping[str, Any], name: str, length: int = _DIGEST) -> bytes:
+    value = bytes.fromhex(_named(fields, name, str))
+    if len(value) != length:
+        raise _BadField(f"{name} must have {length} bytes")
+    return value
+
+
+def _list(fields: Mapping[str, Any], name: str, one: Callable[[Any], T]) -> tuple[T, ...]:
+    return tuple(one(value) for value in _named(fields, name, list))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 53:
+        raise _BadField("participants are whole numbers from 0")
+    return value
+
+
+def _positions(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    members = _list(fields, name, _whole)
+    if any(a >= b for a, b in pairwise(members)):
+        raise _BadField(f"{name} must be strictly ascending")
+    return members
+
+
+def _bytes(value: str, length: int) -> bytes:
+    try:
+        data = base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise _BadField("a key or signature isn't base64") from error
+    if len(data) != length:
+        raise _BadField(f"a list holds a value that hasn't {length} bytes")
+    return data
+
+
+def _signature(value: Any) -> bytes:
+    return _bytes(value, _SIGNATURE)
+
+
+def _advertisement(value: Any) -> Advertisement:
+    data = _bytes(value, 2 * _KEY + _SIGNATURE)
+    return Advertisement(data[:_KEY], data[_KEY : 2 * _KEY], data[2 * _KEY :])
+
+
+def _ticket(value: Mapping[str, Any]) -> Ticket:
+    return Ticket(_hex(value, "seed"), tuple(bytes.fromhex(node) for node in _named(value, "path", list)))
+
+
+def _excluded(value: Mapping[str, Any]) -> Excluded:
+    reason = _named(value, "reason", str)
+    if reason != _printable(reason):  # it is shown on terminals
+        raise _BadField(f"a reason isn't at most {LONGEST_REASON} printable characters")
+    return Excluded(_hex(value, "identity", _KEY), reason)
+
+
+def _charge(value: Mapping[str, Any]) -> Charge:
+    row = _named(value, "row", str).encode()
+    return Charge(_count(value, "number", 1), _hex(value, "previous"), _hex(value, "hash"), row)

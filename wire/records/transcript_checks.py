@@ -1,0 +1,342 @@
+"""Does a transcript hold? Everything is computed again from what the authority and the participants signed.
+
+The coordinator's own signature proves only who is responsible for the file: a coordinator that lies can sign any. What
+it can't make are the authority's signatures on card and roster, and the participants' signatures: on their keys, bound
+to study, plan, model, roster, round and attempt, and on the survivor sets, bound to all of u1 as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
+from itertools import pairwise
+from typing import Final
+
+from mechanisms.statement import GAUSSIAN
+from mechanisms.statement import LOTTERY as BY_LOTTERY
+from secagg.client_phases import survivor_statement
+from secagg.context import RoundConfig, cohort_context
+from secagg.errors import InvalidParameters
+from secagg.keys import advertisement_statement, is_low_order
+from secagg.lottery import InvalidTicket
+from secagg.roster import InvalidRoster, Roster, verify_roster
+from secagg.signatures import verify_signature
+from wire.enrolment import Card, InvalidCard, fingerprint, show_fingerprint, verify_card
+from wire.join_code import FINGERPRINT_BYTES
+from wire.records.ledger import row_hash
+from wire.records.ledger_rows import InvalidRow, LedgerEntry, make_entry
+from wire.records.transcript import (
+    ADVERTISEMENTS,
+    AUTHORITY,
+    CHAIN,
+    CHARGE,
+    COORDINATOR,
+    DIGESTS,
+    FIT,
+    LOTTERY,
+    PARAMETERS,
+    QUORUM,
+    ROSTER,
+    SETS,
+    STUDY,
+    InvalidTranscript,
+    Transcript,
+    read_transcript,
+    stated_parameters,
+)
+from wire.study import InvalidStudy, StudyDocument, check_roster_fits, round_parameters, smallest_roster
+
+_ROUNDING: Final = 1e-9  # by how much two machines may disagree on a Renyi cost
+
+
+@dataclass(frozen=True)
+class VerifiedTranscript:
+    """A transcript that holds, and what it holds."""
+
+    contents: Transcript
+    card: Card
+    roster: Roster
+    document: StudyDocument
+    config: RoundConfig
+    entry: LedgerEntry = field(repr=False)  # the charge
+
+    @property
+    def sha256(self) -> bytes:
+        """Of the file, 32 bytes."""
+        return self.contents.sha256
+
+
+def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscript:
+    """Check everything that a file can show by itself.
+
+    Args:
+        data: the file.
+        authority: the study's authority, known beforehand: its Ed25519 public key (32 bytes) or its fingerprint (16).
+            None takes the one that the file names, and then proves nothing about who runs the study.
+
+    Raises:
+        InvalidTranscript: with the first check of `wire.records.transcript.CHECKS` that fails.
+    """
+    found = read_transcript(data)
+    card = _card(found, authority)
+    if not verify_signature(card.coordinator_public, found.signature, found.statement()):
+        raise InvalidTranscript(COORDINATOR, "it is not signed by the coordinator that the card names, or was changed")
+    roster = _roster(found, card)
+    document = _document(found, card)
+    config = _config(found, roster, document)
+    context = _advertisements(found, config)
+    derived = stated_parameters(config.parameters, len(found.u1))
+    if json.dumps(dict(found.parameters), sort_keys=True) != json.dumps(derived, sort_keys=True):  # 6.0 is not 6
+        raise InvalidTranscript(PARAMETERS, "graph or thresholds are not those that plan and u1 give")
+    _sets(found, config)
+    _signatures(found, config, context)
+    entry = _charge(found, document)
+    _digests(found, document)
+    return VerifiedTranscript(found, card, roster, document, config, entry)
+
+
+def _card(found: Transcript, authority: bytes | None) -> Card:
+    try:
+        named = bytes.fromhex(json.loads(found.card)["authority"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InvalidTranscript(AUTHORITY, "it holds no card of a study") from error
+    if authority is None:
+        authority = named
+    wanted = authority if len(authority) == FINGERPRINT_BYTES else fingerprint(authority)
+    if fingerprint(named) != wanted:
+        raise InvalidTranscript(
+            AUTHORITY,
+            f"its authority has the fingerprint {show_fingerprint(fingerprint(named))}, "
+            f"not {show_fingerprint(wanted)}",
+        )
+    try:
+        return verify_card(found.card, wanted)
+    except InvalidCard as error:
+        raise InvalidTranscript(AUTHORITY, f"its card doesn't hold: {error}") from error
+
+
+def _roster(found: Transcript, card: Card) -> Roster:
+    try:
+        roster = verify_roster(found.roster, card.authority_public)
+    except InvalidRoster as error:
+        raise InvalidTranscript(ROSTER, str(error)) from error
+    if roster.study != card.study:
+        raise InvalidTranscript(ROSTER, f"it is that of the study {roster.study!r}, the card's is {card.study!r}")
+    return roster
+
+
+def _document(found: Transcript, card: Card) -> StudyDocument:
+    try:
+        document = StudyDocument.from_bytes(found.study)
+    except InvalidStudy as error:
+        raise InvalidTranscript(STUDY, str(error)) from error
+    if document.study != card.study:
+        raise InvalidTranscript(STUDY, f"it is of the study {document.study!r}, the card's is {card.study!r}")
+    if found.round > document.plan.rounds:
+        raise InvalidTranscript(STUDY, f"it is round {found.round}, the plan ends with round {document.plan.rounds}")
+    return document
+
+
+def _config(found: Transcript, roster: Roster, document: StudyDocument) -> RoundConfig:
+    """What every signature of the attempt is bound to; checks the roster against the plan, and who was drawn."""
+    plan = document.plan
+    try:
+        check_roster_fits(plan, roster)
+    except InvalidRoster as error:
+        raise InvalidTranscript(FIT, str(error)) from error
+    if len(roster) < smallest_roster(plan):
+        needed = smallest_roster(plan)
+        raise InvalidTranscript(FIT, f"{needed} must be on the roster before a round, it has {len(roster)}")
+    if (found.ticket is not None) != (plan.sampling == BY_LOTTERY):
+        drawn = "draws each cohort, and the ticket is missing" if found.ticket is None else "draws no cohorts"
+        raise InvalidTranscript(LOTTERY, f"the plan {drawn}")
+    try:
+        config = RoundConfig(
+            roster=roster,
+            round=found.round,
+            attempt=found.attempt,
+            study_digest=sha256(found.study).digest(),
+            model_digest=found.model_sha256,
+            parameters=round_parameters(plan),
+            ticket=found.ticket,
+        )
+        invited = config.invited
+    except (InvalidTicket, InvalidParameters) as error:
+        raise InvalidTranscript(LOTTERY, str(error)) from error
+    strangers = [who for who in found.u1 if who not in invited]
+    if strangers:
+        known = strangers[0] < len(roster)
+        reason = "did not win the round's lottery" if known else "is not on the roster"
+        raise InvalidTranscript(LOTTERY, f"participant {strangers[0]} of u1 {reason}")
+    return config
+
+
+def _advertisements(found: Transcript, config: RoundConfig) -> bytes:
+    """cohort_context, once every member's keys are its own."""
+    round_context, roster = config.round_context(), config.roster
+    seen: set[bytes] = set()
+    listed: list[tuple[bytes, bytes]] = []
+    for who, advertised in zip(found.u1, found.advertisements, strict=True):
+        for key in (advertised.mask_key, advertised.channel_key):
+            if key in seen:
+                raise InvalidTranscript(ADVERTISEMENTS, f"participant {who} advertised a key that was there before")
+            if is_low_order(key):
+                raise InvalidTranscript(ADVERTISEMENTS, f"participant {who} advertised a key of low order")
+            seen.add(key)
+        identity = roster.identity(who)
+        statement = advertisement_statement(
+            round_context, identity, advertised.mask_key, advertised.channel_key
+        )
+        if not verify_signature(identity, advertised.signature, statement):
+            raise InvalidTranscript(
+                ADVERTISEMENTS,
+                f"participant {who} did not sign these keys for this study, plan, model, roster, round and attempt",
+            )
+        listed.append((identity, advertised.digest()))
+    return cohort_context(round_context, listed)
+
+
+def _sets(found: Transcript, config: RoundConfig) -> None:
+    parameters, roster = config.parameters, config.roster
+    u1, u2, u3 = frozenset(found.u1), frozenset(found.u2), frozenset(found.u3)
+    for name, inner, outer_name, outer in (("u2", u2, "u1", u1), ("u3", u3, "u2", u2)):
+        if not inner <= outer:
+            raise InvalidTranscript(SETS, f"{name} is not a subset of {outer_name}")
+    for name, size, needed in (
+        ("u1", len(u1), parameters.quorum),
+        ("u2", len(u2), parameters.quorum),
+        ("u3", len(u3), max(parameters.min_survivors, parameters.threshold(len(u1)))),
+    ):
+        if size < needed:
+            raise InvalidTranscript(SETS, f"{name} has {size} members, {needed} needed")
+    excluded = {one.identity for one in found.excluded}
+    if len(excluded) < len(found.excluded):
+        raise InvalidTranscript(SETS, "somebody is named twice among those who are excluded")
+    if any(roster.identity(who) in excluded for who in found.u1):
+        raise InvalidTranscript(SETS, "a member of u1 is named among those who are excluded")
+    caught = {one.identity for one in found.caught}
+    if len(caught) < len(found.caught) or not caught <= roster.positions.keys() - excluded:
+        raise InvalidTranscript(SETS, "who was caught is named once, is on the roster, and wasn't excluded before")
+
+
+def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> None:
+    signers = [signer for signer, _ in found.signatures]
+    if any(a >= b for a, b in pairwise(signers)):
+        raise InvalidTranscript(QUORUM, "the signers are not strictly ascending: one counts twice")
+    if not frozenset(found.u3).issuperset(signers):
+        raise InvalidTranscript(QUORUM, "somebody signed who is not in u3")
+    if not config.parameters.signed:
+        raise InvalidTranscript(QUORUM, "by its plan nobody signs the survivor sets: nothing shows who they are")
+    needed = config.parameters.signatures_needed(len(found.u1))
+    if len(signers) < needed:
+        raise InvalidTranscript(QUORUM, f"{len(signers)} participants signed the survivor sets, {needed} needed")
+    statement = survivor_statement(config, context, frozenset(found.u2), frozenset(found.u3))
+    for signer, signature in found.signatures:
+        if not config.roster.verify(signer, signature, statement):
+            raise InvalidTranscript(QUORUM, f"the signature of participant {signer} doesn't cover these sets")
+
+
+def _charge(found: Transcript, document: StudyDocument) -> LedgerEntry:
+    charge = found.charge
+    if row_hash(charge.previous, charge.number, charge.row) != charge.hash:
+        raise InvalidTranscript(CHARGE, "the row of the ledger doesn't have its hash")
+    try:
+        entry = LedgerEntry.from_bytes(charge.row)
+    except InvalidRow as error:
+        raise InvalidTranscript(CHARGE, f"not a row of a ledger: {error}") from error
+    numbers = tuple(sorted(found.numbers))
+    if entry.participants is None or entry.participants != numbers or len(set(numbers)) != len(numbers):
+        raise InvalidTranscript(CHARGE, "it charges other participants than u3")
+    try:
+        due = make_entry(
+            document.plan,
+            study=document.study,
+            study_sha256=sha256(found.study).digest(),
+            round=found.round,
+            attempt=found.attempt,
+            participants=numbers,
+            clock=lambda: entry.at,
+        )
+    except ValueError as error:
+        raise InvalidTranscript(CHARGE, str(error)) from error
+    for one in fields(LedgerEntry):
+        if one.name not in ("cost", "curve") and getattr(entry, one.name) != getattr(due, one.name):
+            raise InvalidTranscript(
+                CHARGE, f"its {one.name} is {_short(getattr(entry, one.name))}, not {_short(getattr(due, one.name))}"
+            )
+    pairs = [((due.order, due.cost), (entry.order, entry.cost))]
+    if [order for order, _ in entry.curve] != [order for order, _ in due.curve]:
+        raise InvalidTranscript(CHARGE, "it states its cost at other orders than the plan")
+    pairs += zip(due.curve, entry.curve, strict=True)
+    for (order, least), (_, stated) in pairs:
+        if not math.isclose(stated, least, rel_tol=_ROUNDING):
+            raise InvalidTranscript(
+                CHARGE, f"it charges {stated:.6g} at the order {order:g}, the plan says {least:.6g}"
+            )
+    return entry
+
+
+def _short(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)  # whatever a coordinator wrote there
+    return text if len(text) <= 24 else text[:16] + "…"
+
+
+def _digests(found: Transcript, document: StudyDocument) -> None:
+    # The sum of a trusted coordinator has no noise yet, and a digest of it could be guessed.
+    if (found.sum_sha256 is None) != (document.plan.mechanism == GAUSSIAN):
+        wanted = "must not be told" if found.sum_sha256 is not None else "is missing"
+        raise InvalidTranscript(DIGESTS, f"the sum's digest {wanted} under the mechanism {document.plan.mechanism}")
+
+
+class Chain:
+    """Transcripts of one coordinator in their order, each named by the next: none was left out or written anew."""
+
+    def __init__(self) -> None:
+        self._last: VerifiedTranscript | None = None
+        self._identities: dict[int, bytes] = {}  # by the ledger's number
+        self._numbers: dict[bytes, int] = {}
+
+    def add(self, after: VerifiedTranscript) -> None:
+        """The next one.
+
+        Raises:
+            InvalidTranscript: (chain) it doesn't follow.
+        """
+        if self._last is not None:
+            _follows(self._last, after)
+        for who, number in zip(after.contents.u3, after.contents.numbers, strict=True):
+            identity = after.roster.identity(who)
+            if self._identities.setdefault(number, identity) != identity or (
+                self._numbers.setdefault(identity, number) != number
+            ):
+                raise InvalidTranscript(CHAIN, f"number {number} of the ledger meant somebody else before")
+        self._last = after
+
+
+def _follows(before: VerifiedTranscript, after: VerifiedTranscript) -> None:
+    old, new = before.contents, after.contents
+    rounds = f"round {new.round} after round {old.round}"
+    for holds, sentence in (
+        (new.round > old.round, f"rounds don't grow: {rounds}"),
+        (after.roster.version >= before.roster.version, f"the roster's version goes back: {rounds}"),
+        (
+            after.roster.version > before.roster.version or after.roster.digest() == before.roster.digest(),
+            f"there are two rosters of version {after.roster.version}",
+        ),
+        (old.study == new.study, "the study document is another"),
+        (before.card.coordinator_public == after.card.coordinator_public, "the coordinator's key is another"),
+        (new.previous == before.sha256, f"{rounds} doesn't name it as the one before: one is missing or was replaced"),
+        (
+            new.round > old.round + 1 or new.model_sha256 == old.next_model_sha256,
+            f"round {new.round} began with another model than round {old.round} ended with",
+        ),
+        (new.charge.number > old.charge.number, "the ledger's rows don't grow"),
+        (
+            new.charge.number > old.charge.number + 1 or new.charge.previous == old.charge.hash,
+            "the row of the ledger doesn't follow the one of the round before",
+        ),
+    ):
+        if not holds:
+            raise InvalidTranscript(CHAIN, sentence)
