@@ -19,7 +19,7 @@ from learning.data_names import OWN
 from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from authority.new_study import StudyOptions
+    from authority.study_options import StudyOptions
 
 LAYOUT: Final = "layout.json"
 FORMAT: Final = 1

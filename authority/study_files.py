@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from learning.data_names import OWN
-from sordino.planning.notes import CURIOUS_TRUST
+from wire.trust import CURIOUS_TRUST
 
 if TYPE_CHECKING:
-    from authority.new_study import StudyOptions
+    from authority.study_options import StudyOptions
 
 Number = TypeVar("Number", int, float)
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from learning.data_names import BUILT_IN, OWN, located
+from learning.data_names import located
 from learning.task_names import STATISTICS, TASKS
 from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from authority.new_study import StudyOptions
     from learning.datasets import Dataset
 
-_SHAPES: Final = frozenset({"features", "side", "channels", "classes", "length", "vocabulary"})
+SHAPES: Final = frozenset({"features", "side", "channels", "classes", "length", "vocabulary"})
 """Options that say what examples look like."""
-_LAID_OUT: Final = _SHAPES - {"classes", "vocabulary"}
+LAID_OUT: Final = SHAPES - {"classes", "vocabulary"}
 _HER_OWN: Final = (
     "name the data that your class is for: --dataset own where everybody brings a file of her own, or one of `sordino "
     "data list`; or fit the class, perhaps with --task-option"
 )
-_WORDS_MARKED: Final = 3  # numbers above a vocabulary: unknown, beginning, end
 
 
 def concrete(dataset: str) -> str:
@@ -36,40 +34,6 @@ def concrete(dataset: str) -> str:
     return located(resolve_dataset(dataset), Path.cwd())
 
 
-def fitted(options: StudyOptions) -> StudyOptions:
-    """With the options of the task that say what examples look like, where a prepared set says it and nobody else did.
-
-    A set that ships fits the tasks as they are; of a published format, or files of the participants' own, no more is
-    known than they say when they are read.
-
-    Raises:
-        learning.datasets.DatasetError: there is no such set here.
-        learning.options.OptionError, learning.task.TaskUnavailable: the task can't be.
-    """
-    from learning.data_names import is_prepared_name
-    from learning.prepared_data import open_prepared
-
-    if options.task not in TASKS or options.task in STATISTICS or not is_prepared_name(options.dataset):
-        return options
-    import numpy as np
-
-    from learning.datasets import Dataset
-
-    held = open_prepared(options.dataset)
-    labels = held.labels("train")
-    first, _ = held.rows("train", np.arange(min(len(labels), 1)))
-    found = shape_options(options.task, Dataset(first, np.array(labels[:1])))
-    if not _LAID_OUT.isdisjoint(options.task_options):  # said by somebody, rightly or not
-        found = {}
-    known = _options_known(options.task)
-    if "classes" in known and len(labels):
-        found["classes"] = int(labels.max()) + 1
-    if "vocabulary" in known and len(labels):
-        words = held.manifest.get("options", {}).get("vocabulary")
-        found["vocabulary"] = words if isinstance(words, int) else max(int(labels.max()) - _WORDS_MARKED, 1)
-    return replace(options, task_options=found | dict(options.task_options))
-
-
 def shape_options(task: str, examples: Dataset) -> dict[str, int]:
     """Options of a task that say what examples look like, as these do; empty where it can't take them at all.
 
@@ -77,7 +41,7 @@ def shape_options(task: str, examples: Dataset) -> dict[str, int]:
         task: one of ``TASKS``.
         examples: one will do; their number of classes is not told, since one example doesn't.
     """
-    known = _options_known(task)
+    known = options_known(task)
     shape, kind = examples.features.shape[1:], examples.features.dtype.kind
     if "features" in known and len(shape) == 1 and kind == "f":
         return {"features": shape[0]}
@@ -100,43 +64,10 @@ def fitting_options(name: str, options: Mapping[str, Any], examples: Dataset) ->
     return [f"--task-option {key}={value}" for key, value in wanted.items() if options.get(key) != value]
 
 
-def _options_known(task: str) -> set[str]:
+def options_known(task: str) -> set[str]:
     from learning.task import options_of
 
-    return {one.name for one in fields(options_of(task, {}))} & _SHAPES if task in TASKS else set()
-
-
-def check_data(options: StudyOptions) -> None:
-    """Whether the participants that are made here can have their parts, and the task use an example of the first.
-
-    What ships is known to work with tasks as they ship; so this looks at other sets, partitions and tasks, at other
-    shapes of examples, and at the coordinator's own file.
-
-    Raises:
-        Failure: the set can't be cut so, or the task takes other examples.
-        learning.datasets.DatasetError: there is no such set here.
-    """
-    from learning.cut_data import cut_dataset
-    from learning.datasets import DatasetError, load_partition
-    from learning.options import AE_DPFL
-    from learning.own_data import load_test
-
-    judges = options.task not in STATISTICS and options.task_options.get("method") != AE_DPFL
-    if judges and options.test and Path(options.test).is_file():  # one that is missing is told of elsewhere
-        check_task_takes(options.task, options.task_options, load_test(options.dataset, options.test), options.test)
-    if options.dataset == OWN or not options.participants:
-        return
-    as_shipped = options.task in TASKS and not _SHAPES & set(options.task_options)
-    if options.dataset in BUILT_IN and options.partition in ("iid", "dirichlet") and as_shipped:
-        return
-    dataset = concrete(options.dataset)
-    try:
-        parts = cut_dataset(dataset, options.partition, options.places, options.alpha, options.seed, options.shards)
-    except DatasetError:
-        raise
-    except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"{options.dataset} can't be cut so: {error}.") from None
-    check_task_takes(options.task, options.task_options, load_partition(dataset, parts[0][:1]), options.dataset)
+    return {one.name for one in fields(options_of(task, {}))} & SHAPES if task in TASKS else set()
 
 
 def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of: str, *, planned: int) -> None:
@@ -288,6 +219,6 @@ def _cannot_use(
         return Failure(ExitCode.INPUT, told, _HER_OWN)
     if not fitting:
         return Failure(ExitCode.INPUT, told, "name another --task, or fit it with --task-option")
-    if "classes" in _options_known(name) and "classes" not in options:
+    if "classes" in options_known(name) and "classes" not in options:
         fitting.append("--task-option classes=N for labels from 0 to N - 1")
     return Failure(ExitCode.INPUT, told, f"{', '.join(fitting)}; or another --task")

@@ -1,1 +1,6 @@
 """Shared by all processes, whatever their role: settings and key files, durable writes, logs, exit codes."""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"
+"""Of the product; pyproject.toml states the same."""

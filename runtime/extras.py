@@ -1,8 +1,9 @@
-"""Third-party packages that only some verbs need, and the extras of this package that bring them."""
+"""What is installed: packages that only some verbs need, with the extras that bring them, and our own packages."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 EXTRAS: Final = {
@@ -13,6 +14,7 @@ EXTRAS: Final = {
     "torch": "torch",
     "ray": "ray",
 }
+_ROOMS: Final = ("authority", "client", "learning", "mechanisms", "runtime", "secagg", "server", "wire")
 
 
 def check_extra(extra: str) -> None:
@@ -24,3 +26,28 @@ def check_extra(extra: str) -> None:
     for package, of in EXTRAS.items():
         if of == extra and find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def check_rooms() -> None:
+    """Say so when a file beside the user's script hides one of our packages.
+
+    Our packages have plain names (``client``, ``server``, ...). Python looks beside the running script first,
+    so a file ``client.py`` there is imported in place of ours.
+
+    Raises:
+        ImportError: naming the file to rename.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for room in _ROOMS:
+        try:
+            found = find_spec(room)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise ImportError(f"sordino's package {room!r} isn't installed. Install sordino again.")
+        origin = Path(found.origin).resolve() if found.origin else None
+        if origin is None or origin != home / room / "__init__.py":
+            where = origin or Path(next(iter(found.submodule_search_locations or ["?"])))
+            raise ImportError(
+                f"{where} hides sordino's own package {room!r}. Rename it, or run the script from another folder."
+            )

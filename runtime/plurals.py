@@ -1,6 +1,13 @@
-"""How many of what: the one place that knows that 1 round is not 1 rounds."""
+"""Text for a terminal: counts with their nouns, and how wide lines are."""
 
 from __future__ import annotations
+
+import shutil
+from typing import Final
+
+NARROW: Final = 60
+USUAL: Final = 80
+WIDE: Final = 100
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -11,3 +18,8 @@ def counted(number: int, one: str, many: str | None = None) -> str:
         many: of several; by default ``one`` with an s.
     """
     return f"{number or 'no'} {one if number == 1 else many or one + 's'}"
+
+
+def terminal_width() -> int:
+    """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
+    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)

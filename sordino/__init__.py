@@ -11,11 +11,12 @@ What is public is imported from here; everything is loaded on first use, so ``im
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from pathlib import Path
 from typing import Any
 
-__version__ = "0.1.0"
+from runtime import VERSION
+from runtime.extras import check_rooms
+
+__version__ = VERSION
 
 _PUBLIC = {
     "Plan": "mechanisms.plan",
@@ -44,7 +45,6 @@ _PUBLIC = {
     "StudyView": "sordino.reporting.study_view",
     "ExitCode": "runtime.failure",
 }
-_ROOMS = ("authority", "client", "learning", "mechanisms", "runtime", "secagg", "server", "wire")
 
 __all__ = ["__version__", "check_rooms", *_PUBLIC]
 
@@ -60,28 +60,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def check_rooms() -> None:
-    """Say so when a file beside the user's script hides one of our packages.
-
-    Our packages have plain names (``client``, ``server``, ...). Python looks beside the running script first,
-    so a file ``client.py`` there is imported in place of ours.
-
-    Raises:
-        ImportError: naming the file to rename.
-    """
-    home = Path(__file__).resolve().parent.parent
-    for room in _ROOMS:
-        try:
-            found = importlib.util.find_spec(room)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            raise ImportError(f"sordino's package {room!r} isn't installed. Install sordino again.")
-        origin = Path(found.origin).resolve() if found.origin else None
-        if origin is None or origin != home / room / "__init__.py":
-            where = origin or Path(next(iter(found.submodule_search_locations or ["?"])))
-            raise ImportError(
-                f"{where} hides sordino's own package {room!r}. Rename it, or run the script from another folder."
-            )

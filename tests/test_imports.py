@@ -22,16 +22,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 CORES = {"secagg", "mechanisms"}
+SHARED = CORES | {"runtime"}
+ROLES = {"client", "server"}
 ARROWS: dict[str, set[str]] = {
+    "runtime": set(),
     "secagg": set(),
     "mechanisms": set(),
-    "wire": CORES,
-    "learning": CORES,
-    "server": CORES | {"wire", "learning"},
-    "client": CORES | {"wire", "learning"},
-    "bench": CORES | {"wire", "learning"},
-    "sordino": CORES | {"wire", "learning", "server", "client", "bench"},
+    "wire": SHARED,
+    "learning": SHARED,
+    "server": SHARED | {"wire", "learning"},
+    "client": SHARED | {"wire", "learning"},
+    "authority": SHARED | {"wire", "learning"} | ROLES,  # founds a study: it writes the files that both sides read
+    "sordino": SHARED | {"wire", "learning", "authority"} | ROLES,
 }
+# The sub-rooms of the face, from the bottom up: each may use those before it. The public API re-exports from all.
+FACE = ["planning", "reporting", "lab", "cli", "__init__", "__main__"]
 
 # A core computes: no network, no file, no clock, no event loop, no randomness of its own.
 CORE_PACKAGES = {"numpy", "cryptography", "nacl"}
@@ -87,8 +92,12 @@ def python_files(tree: Path, folders: Iterator[str] | list[str] | set[str]) -> I
         yield from sorted((tree / folder).rglob("*.py"))
 
 
-def imports(tree: Path, path: Path) -> Iterator[Import]:
-    """Every import of a file: at any depth, relative ones resolved, ``import_module("...")`` included."""
+def imports(tree: Path, path: Path, *, names: bool = False) -> Iterator[Import]:
+    """Every import of a file: at any depth, relative ones resolved, ``import_module("...")`` included.
+
+    Args:
+        names: of ``from a import b`` yield ``a.b``, which may be a module.
+    """
     file = path.relative_to(tree).as_posix()
     package = list(path.relative_to(tree).parts[:-1])
 
@@ -100,7 +109,9 @@ def imports(tree: Path, path: Path) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            if module:
+            if module and names:
+                yield from (Import(file, line, f"{module}.{alias.name}", lazy) for alias in node.names)
+            elif module:
                 yield Import(file, line, module, lazy)
             else:  # `from . import x` at the top of the tree
                 yield from (Import(file, line, alias.name, lazy) for alias in node.names)
@@ -120,8 +131,8 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def all_imports(tree: Path) -> list[Import]:
-    return [found for path in python_files(tree, set(ARROWS)) for found in imports(tree, path)]
+def all_imports(tree: Path, *, names: bool = False) -> list[Import]:
+    return [found for path in python_files(tree, set(ARROWS)) for found in imports(tree, path, names=names)]
 
 
 # ------------------------------------------------------------------------------------------- the rules
@@ -133,7 +144,37 @@ def upward_arrows(tree: Path) -> list[str]:
         f"{found}: {found.room} may use only {sorted(ARROWS[found.room]) or 'itself'}"
         for found in all_imports(tree)
         if found.root in ARROWS and found.root not in ARROWS[found.room] | {found.room}
+    ] + [
+        f"{found}: {found.file} stands below it"
+        for found in all_imports(tree)
+        if found.room == found.root == "sordino" and _floor(found.file) < _floor(found.module.replace(".", "/"))
     ]
+
+
+def _floor(path: str) -> int:
+    """Of a file or module of the face; what lies in none of its sub-rooms is its public API."""
+    part = path.removesuffix(".py").split("/")[1:2] or ["__init__"]
+    return FACE.index(part[0]) if part[0] in FACE else FACE.index("__init__")
+
+
+def circles(tree: Path) -> list[str]:
+    """Files that import one another in a circle, lazily or for the type checker only included."""
+    files = {path.relative_to(tree).as_posix() for path in python_files(tree, set(ARROWS))}
+    uses: dict[str, set[str]] = {file: set() for file in files}
+    for found in all_imports(tree, names=True):
+        stem = found.module.replace(".", "/")
+        above = stem.rpartition("/")[0]
+        for target in (f"{stem}.py", f"{stem}/__init__.py", f"{above}.py", f"{above}/__init__.py"):
+            if target in files:
+                if target != found.file:
+                    uses[found.file].add(target)
+                break
+    while True:  # what uses nothing that is left is in no circle; nor is what nothing left uses
+        used = set().union(*uses.values())
+        free = {file for file, targets in uses.items() if not targets or file not in used}
+        if not free:
+            return sorted(f"{file} is in a circle with {', '.join(sorted(uses[file]))}" for file in uses)
+        uses = {file: targets - free for file, targets in uses.items() if file not in free}
 
 
 def impure_cores(tree: Path) -> list[str]:
@@ -156,17 +197,17 @@ def impure_cores(tree: Path) -> list[str]:
 
 
 def misplaced_heavy_libraries(tree: Path) -> list[str]:
-    """torch outside learning; plotting or accounting below server, sordino and bench; accounting loaded eagerly."""
+    """torch outside learning; plotting or accounting below server and sordino; accounting loaded eagerly."""
     violations = []
     for found in all_imports(tree):
         if found.root == "torch" and found.room != "learning":
             violations.append(f"{found}: only learning may")
-        at_home = found.room in {"server", "sordino", "bench"} or (found.file, found.root) == ACCOUNTANT
+        at_home = found.room in {"server", "sordino"} or (found.file, found.root) == ACCOUNTANT
         if found.root == "ray":
             if found.file != RAY_ENGINE or not found.lazy:
                 violations.append(f"{found}: only a function of {RAY_ENGINE} may")
         elif found.root in HEAVY - {"torch"} and not at_home:
-            violations.append(f"{found}: only server, sordino and bench may")
+            violations.append(f"{found}: only server and sordino may")
         if found.root in {"dp_accounting", "scipy"} and not found.lazy:
             violations.append(f"{found} eagerly: it belongs inside the function that needs it")
     return violations
@@ -181,7 +222,6 @@ def undeclared_libraries(tree: Path) -> list[str]:
     allowed["learning"] |= distributions(extras["torch"]) | distributions(extras["data"])
     allowed["server"] |= distributions(extras["server"])
     allowed["sordino"] |= distributions(extras["server"]) | distributions(extras["ray"])
-    allowed["bench"] |= distributions(extras["server"])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
     peers = distributions(PEERS_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
     fuzzers = distributions(FUZZ_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
@@ -233,7 +273,7 @@ def machine_paths(tree: Path) -> list[str]:
     return violations
 
 
-RULES = [upward_arrows, impure_cores, misplaced_heavy_libraries, undeclared_libraries, machine_paths]
+RULES = [upward_arrows, circles, impure_cores, misplaced_heavy_libraries, undeclared_libraries, machine_paths]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -254,7 +294,13 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (upward_arrows, "learning/tasks/x.py", "import wire.codec as codec"),
     (upward_arrows, "server/x.py", "from client.policy import Policy"),
     (upward_arrows, "client/x.py", "import importlib\nimportlib.import_module('server.journal')"),
-    (upward_arrows, "server/dashboard/x.py", "if True:\n    from sordino import progress"),
+    (upward_arrows, "server/dashboard/x.py", "if True:\n    from sordino.reporting import study_view"),
+    (upward_arrows, "client/x.py", "from authority.folder import AuthorityFolder"),
+    (upward_arrows, "runtime/x.py", "def f():\n    import wire.codec"),
+    (upward_arrows, "secagg/x.py", "from runtime.durable import DurableStore"),
+    (upward_arrows, "sordino/planning/x.py", "from sordino.reporting import report"),
+    (upward_arrows, "sordino/lab/bench/x.py", "def f():\n    from sordino.cli import main"),
+    (upward_arrows, "sordino/reporting/x.py", "import sordino"),
     (upward_arrows, "secagg/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import wire"),
     (impure_cores, "secagg/x.py", "import grpc"),
     (impure_cores, "secagg/x.py", "def f():\n    import time"),
@@ -278,7 +324,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (undeclared_libraries, "client/x.py", "import grpc_health.v1"),
     (undeclared_libraries, "server/x.py", "import hypothesis"),
     (undeclared_libraries, "tests/x.py", "import nothing_of_this_name"),
-    (undeclared_libraries, "bench/x.py", "import opendp"),
+    (undeclared_libraries, "sordino/lab/bench/x.py", "import opendp"),
     (undeclared_libraries, "sordino/lab/bench/peers/opendp_noise.py", "import diffprivlib"),
     (undeclared_libraries, "tests/fuzz/run.py", "import atheris"),
     (undeclared_libraries, "tests/fuzz/target.py", "def f():\n    import atheris"),
@@ -299,13 +345,23 @@ def test_a_planted_violation_is_found(
     assert all(line.startswith(file) for line in violations)
 
 
+def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "wire/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wire import b")
+    write(tmp_path / "wire/b.py", "def f():\n    from wire.c import g")
+    write(tmp_path / "wire/c.py", "import wire.d")
+    write(tmp_path / "wire/d.py", "")
+    assert circles(tmp_path) == []
+    write(tmp_path / "wire/c.py", "import wire.a")
+    assert [line.partition(" ")[0] for line in circles(tmp_path)] == ["wire/a.py", "wire/b.py", "wire/c.py"]
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_path: Path) -> None:
     write(tmp_path / "secagg/a.py", "import hashlib\nimport numpy\nfrom . import b\nfrom secagg.b import c")
     write(tmp_path / "mechanisms/randomness.py", "import os\nfrom cryptography import exceptions")
     write(tmp_path / "learning/tasks/cnn.py", "import torch\nfrom ..task import Task\nimport mechanisms")
     write(tmp_path / "client/a.py", "import grpc\nimport wire.codec\nfrom google.protobuf import message")
-    write(tmp_path / "server/a.py", "import secagg\ndef pld():\n    import dp_accounting")
+    write(tmp_path / "server/a.py", "import secagg\nimport runtime.logs\ndef pld():\n    import dp_accounting")
     write(tmp_path / "sordino/lab/simulation/ray_engine.py", "def f():\n    import ray")
     write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
     write(tmp_path / "sordino/lab/bench/figure.py", "def draw():\n    import matplotlib")

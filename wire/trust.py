@@ -64,3 +64,7 @@ def _described(mechanism: str) -> str:
     from mechanisms.registry import MECHANISMS  # those that are planned only, and take longer to import
 
     return MECHANISMS[mechanism].description.trusts
+
+
+CURIOUS_TRUST: Final = "trusted to follow the protocol: it tells everybody the same, and reads what it can"
+"""What a curious coordinator is, in every text that names it."""

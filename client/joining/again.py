@@ -18,7 +18,7 @@ from runtime.failure import ExitCode, Failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from client.joining.joining import JoinOptions
+    from client.joining.options import JoinOptions
 
 
 async def take_again(options: JoinOptions, home: JoinedHome, say: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ from runtime.plurals import counted
 
 if TYPE_CHECKING:
     from client.enrolment import Look
-    from client.joining.joining import JoinOptions
+    from client.joining.options import JoinOptions
     from learning.datasets import Dataset
 
 USUAL_DATA: Final[dict[str, Any]] = {

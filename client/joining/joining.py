@@ -12,7 +12,6 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,6 +28,7 @@ from client.joining.home import (
     only_process,
     open_home,
 )
+from client.joining.options import JoinOptions
 from client.joining.policy import accepted_plan, check_host, read_policy, spent_in
 from learning.task_names import STATISTICS, TASKS
 from runtime.failure import ExitCode, Failure
@@ -45,43 +45,6 @@ LISTENS_S, LISTENS_POLL_S = 60.0, 1.0
 
 Say = Callable[[str], None]
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class JoinOptions:
-    """What she chose at the command.
-
-    Attributes:
-        home: her folder; None for one named after the study.
-        name: of her process on the roster; None for one made of the code.
-        dataset, partition, alpha, shards, seed: of her data; None takes those of `client.joining.data.USUAL_DATA`.
-        data: a file of her own, in the place of a part of a set.
-        task: module:Class on her machine, where the study's task is none that Sordino brings.
-        part, parts: her part of the data, from 1; None for one made of the code, of as many as the plan has;
-            `client.joining.home.BY_PLACE` for the one that her place on the roster decides.
-        policy_file: None: the plan that she is shown, once accepted, becomes her policy.
-        agreed: don't ask.
-        ledger: None for one in the folder.
-        kept: is called as soon as her folder is there, before anything is asked for.
-    """
-
-    address: str
-    code: str = field(repr=False)
-    home: Path | None
-    policy_file: Path | None = None
-    agreed: bool = False
-    name: str | None = None
-    dataset: str | None = None
-    partition: str | None = None
-    alpha: float | None = None
-    shards: int | None = None
-    seed: int | None = None
-    part: int | str | None = None
-    parts: int | None = None
-    data: Path | None = None
-    task: str | None = None
-    ledger: Path | None = None
-    kept: Callable[[], None] = lambda: None
 
 
 def join_by_code(options: JoinOptions, say: Say) -> Path:
@@ -188,7 +151,7 @@ def _check_task(options: JoinOptions, task: str, task_options: Mapping[str, obje
 async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Look at the study, let her agree, and write her folder."""
     from client.enrolment import CLOCK_NOTED_S, clock_sentence
-    from sordino.planning.text import terminal_width
+    from runtime.plurals import terminal_width
 
     seen = await _look(options.address, code.fingerprint, say)
     study = seen.card.study

@@ -10,7 +10,8 @@ from pathlib import Path
 from client.joining.desk import code_from_desk
 from client.joining.home import JoinedHome, home_at, open_home
 from client.joining.homes import take_home
-from client.joining.joining import JoinOptions, Say, go_on, join_by_code, wait_until_it_listens
+from client.joining.joining import Say, go_on, join_by_code, wait_until_it_listens
+from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import typer
 
-import sordino
-from runtime.extras import EXTRAS
+from runtime import VERSION
+from runtime.extras import EXTRAS, check_rooms
 from runtime.failure import ExitCode, Failure
 from runtime.near_names import did_you_mean
 from runtime.peer_text import printable
@@ -60,7 +60,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"sordino {sordino.__version__}")
+        typer.echo(f"sordino {VERSION}")
         raise typer.Exit
 
 
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        sordino.check_rooms()
+        check_rooms()
         _check_processor()
         if arguments is None:  # the process is ours
             leave_no_core()  # whatever the verb: most of them hold a key at some time

@@ -54,7 +54,7 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
     from learning.datasets import resolve_dataset
     from learning.preparation.catalogue import CATALOGUE
     from learning.prepared_data import prepared_sets
-    from sordino.planning.text import terminal_width
+    from runtime.plurals import terminal_width
 
     where = (data_folder() if folder is None else folder).absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
@@ -197,11 +197,11 @@ def prepare(
 def _used(made: PreparedSet) -> str:
     """What else `init` needs for this set: the task that fits its examples, and no more participants than users.
 
-    What examples look like, the task takes from the set (`learning.data_checks.fitted`).
+    What examples look like, the task takes from the set (`authority.study_data.fitted`).
     """
     import numpy as np
 
-    from authority.new_study import StudyOptions
+    from authority.study_options import StudyOptions
     from learning.partitions import FEWEST_EXAMPLES
 
     told = ""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from sordino.planning.notes import CURIOUS_TRUST
+from wire.trust import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (
@@ -275,9 +275,10 @@ def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
 
 
 def graph_lines(figures: dict[str, Any]) -> list[str]:
-    """What is printed, at most as wide as `sordino.planning.text.terminal_width`."""
+    """What is printed, at most as wide as `runtime.plurals.terminal_width`."""
+    from runtime.plurals import terminal_width
     from sordino.planning.notes import percent
-    from sordino.planning.text import aligned, terminal_width
+    from sordino.planning.text import aligned
 
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from authority.new_study import ONE_MACHINE, StudyOptions
+from authority.new_study import ONE_MACHINE
+from authority.study_options import StudyOptions
 from learning.data_names import OWN
 from runtime.failure import ExitCode, Failure, listing
 from runtime.plurals import counted
@@ -316,10 +317,11 @@ def run(
     from authority.new_study import make_local_study
     from learning.task import make_task
     from mechanisms.statement import VECTOR_MECHANISMS
+    from runtime.plurals import terminal_width
     from sordino.planning.expected_errors import expected_errors, expected_lines
     from sordino.planning.notes import notes
     from sordino.planning.study_checks import check_study
-    from sordino.planning.text import figures_of, plan_lines, terminal_width
+    from sordino.planning.text import figures_of, plan_lines
 
     carried = None
     if authority is not None:

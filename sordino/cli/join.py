@@ -212,7 +212,7 @@ def run(
     if home is not None and homes is not None:
         raise Failure(ExitCode.INPUT, "--home names one home, --homes a folder of them: use one.")
     if code is not None or desk is not None or homes is not None:
-        from client.joining.joining import JoinOptions
+        from client.joining.options import JoinOptions
         from client.joining.places import get_place
         from runtime.health_file import showing_life
 

@@ -376,8 +376,9 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
 
 
 def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
+    from runtime.plurals import terminal_width
     from sordino.planning.notes import notes
-    from sordino.planning.text import aligned, heading, plan_lines, terminal_width
+    from sordino.planning.text import aligned, heading, plan_lines
 
     width = terminal_width()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from authority.new_study import StudyOptions
+from authority.study_options import StudyOptions
 from learning.task_names import WITHOUT_TORCH
 from runtime.failure import ExitCode, Failure, listing
 from sordino.cli import init
@@ -184,6 +184,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **shared: Any,
 ) -> int:
+    from runtime.plurals import terminal_width
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.record import finite
     from sordino.lab.simulation.run import simulate_study
@@ -191,7 +192,6 @@ def _run(
     from sordino.planning.notes import unreached
     from sordino.planning.options import check_folder
     from sordino.planning.study_checks import check_study
-    from sordino.planning.text import terminal_width
 
     changed = {
         "participants": participants,

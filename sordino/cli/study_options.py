@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from authority.new_study import StudyOptions
-from learning.data_checks import fitted
+from authority.study_data import fitted
+from authority.study_options import StudyOptions
 from learning.data_names import OWN
 from runtime.failure import ExitCode, Failure
 from sordino.cli import task_options

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from authority.new_study import LocalStudy, StudyOptions, make_local_study
+from authority.new_study import LocalStudy, make_local_study
+from authority.study_options import StudyOptions
 from mechanisms.statement import DDGAUSS
 from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
 from runtime.failure import ExitCode, Failure

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from runtime.child_process import Child, stop
 from runtime.processes import free_port
 from sordino.reporting.study_view import StudyView

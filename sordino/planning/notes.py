@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-CURIOUS_TRUST: Final = "trusted to follow the protocol: it tells everybody the same, and reads what it can"
-"""What a curious coordinator is, in every text that names it."""
+from wire.trust import CURIOUS_TRUST
+
 OFTEN: Final = 0.05
 UNSURE: Final = 0.2
 """Standard error of the share below a clip above which clips that adapt mostly follow noise."""

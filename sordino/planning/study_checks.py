@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from authority.new_study import StudyOptions, check_places, plan_for
+from authority.new_study import check_places
+from authority.study_options import StudyOptions, plan_for
 
 
 def check_study(options: StudyOptions, **others: Any) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import shutil
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.plurals import counted
-from sordino.planning.notes import CURIOUS_TRUST, no_ring, percent, reached
+from sordino.planning.notes import no_ring, percent, reached
+from wire.trust import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
-NARROW, USUAL, WIDE = 60, 80, 100
 _LAYERS_SHOWN: Final = 8
 _COORDINATOR: Final = {
     "malicious": "it may lie; participants sign who is in a sum before it opens",
@@ -26,11 +25,6 @@ _SAMPLED: Final = {
     "poisson": "each drawn by an independent coin",
     "fixed": "drawn without replacement",
 }
-
-
-def terminal_width() -> int:
-    """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
-    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import sordino
 from authority.new_study import ONE_MACHINE
+from runtime import VERSION
 from runtime.failure import ExitCode, Failure
 from runtime.plurals import counted
 from sordino.reporting.panel import size_text
@@ -523,4 +523,4 @@ def _unbroken(text: str) -> str:
 def _footer(extras: Extras) -> str:
     made = time.strftime("%d %B %Y, %H:%M")
     ledger = f"<p>{_e(extras.ledger)}</p>" if extras.ledger else ""
-    return f"<footer>{ledger}Written {_e(made)} by sordino {_e(sordino.__version__)}.</footer>"
+    return f"<footer>{ledger}Written {_e(made)} by sordino {_e(VERSION)}.</footer>"

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from authority.new_study import StudyOptions, plan_for
+from authority.study_options import StudyOptions, plan_for
 from secagg.lottery import Draws, Ticket, winners
 from secagg.roster import Roster, RosterEntry, sign_roster
 from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating, serving

@@ -19,7 +19,8 @@ from client.certificate import RENEWED_FILE, CertificateError, load_certificate
 from client.connection import Channels
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.host_file import load
-from client.joining.joining import JoinOptions, join_by_code
+from client.joining.joining import join_by_code
+from client.joining.options import JoinOptions
 from client.keystore import load_identity
 from client.participant_host import JoinError, ParticipantHost
 from client.renewal import PENDING_FILE, Renewal

@@ -31,7 +31,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from client.host_file import load as load_host
 from client.journal import check_ledger
 from client.keystore import load_identity

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import wire.records.ledger
-from authority.new_study import StudyOptions, plan_for
+from authority.study_options import StudyOptions, plan_for
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.plan import Plan
 from runtime.durable import StorageError

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from server import reason_classes
 from server.metrics import StudyMetrics
 from server.study_file import load

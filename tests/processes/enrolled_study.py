@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from authority.new_study import StudyOptions
+from authority.study_files import study_toml
+from authority.study_options import StudyOptions
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from server.journal import read_events
-from authority.study_files import study_toml
 
 PATIENCE_S = 60.0  # generous: the machine may be busy with something else
 POLL_S = 0.02

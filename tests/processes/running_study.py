@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from numpy.typing import NDArray
 
-from authority.new_study import LocalStudy, StudyOptions, make_local_study
+from authority.new_study import LocalStudy, make_local_study
+from authority.study_options import StudyOptions
 from client.host_file import load as load_host
 from learning.checkpoints import load_checkpoint
 from learning.parameters import flatten

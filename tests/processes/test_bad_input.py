@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import server.study_file
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from client.certificate import load_certificate
 from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
 from client.host_file import load as load_host

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from authority.new_study import StudyOptions, make_local_study, plan_for
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions, plan_for
 from sordino.cli import main
 from sordino.lab.demo import DemoOptions
 

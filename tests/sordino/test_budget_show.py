@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from client.host_file import load
 from client.journal import ClientJournal
 from server.journal import Journal

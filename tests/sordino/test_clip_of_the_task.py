@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import server.study_file
-from authority.new_study import StudyOptions, make_local_study, plan_for
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions, plan_for
 from server.coordinator import StartError, open_study
 
 Run = Callable[..., tuple[int, str, str]]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.new_study import StudyOptions
-from learning.data_checks import check_data, check_task_takes
+from authority.study_data import check_data
+from authority.study_options import StudyOptions
+from learning.data_checks import check_task_takes
 from learning.datasets import Dataset
 from learning.parameters import shapes_of
 from learning.task import make_task, model_shapes

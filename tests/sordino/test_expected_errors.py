@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.new_study import StudyOptions, plan_for
+from authority.study_options import StudyOptions, plan_for
 from learning.datasets import Dataset
 from learning.own_data import empty
 from learning.parameters import flatten

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 import client.host_file
 import server.study_file
 from authority.folder import open_folder
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import verify_roster

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from authority.new_study import plan_for
+from authority.study_options import plan_for
 from runtime.failure import ExitCode, Failure
 from secagg.masking import word_dtype
 from secagg.parameters import choose_graph, complete_graph_threshold

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.new_study import plan_for
+from authority.study_options import plan_for
 from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
 from sordino.lab.loadtest.availability import Availability, Presence, read_trace

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from authority.new_study import StudyOptions, make_local_study
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions
 from learning.server_optimizers import SERVER_OPTIMIZERS
 from runtime.failure import ExitCode
 from sordino.cli import init, simulate

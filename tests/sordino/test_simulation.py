@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.new_study import StudyOptions, make_local_study, plan_for
+from authority.new_study import make_local_study
+from authority.study_options import StudyOptions, plan_for
 from learning.parameters import flatten, unflatten
 from learning.task import update_rng
 from mechanisms.accounting import Account, RoundCharge

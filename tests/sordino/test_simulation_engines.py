@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from authority.new_study import StudyOptions
+from authority.study_options import StudyOptions
 from sordino import SimulationSettings, simulate_study
 from sordino.lab.simulation.run import SimulationResult
 from sordino.lab.simulation.settings import SimulationError

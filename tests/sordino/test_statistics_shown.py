@@ -273,7 +273,8 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     """Blanks would be folded away from a terminal's line, and a long list must end where it ends."""
     from types import SimpleNamespace
 
-    from client.joining.joining import JoinOptions, _check_task
+    from client.joining.joining import _check_task
+    from client.joining.options import JoinOptions
     from client.joining.text import _task
 
     columns = ",".join(str(column) for column in range(0, 800, 2))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from authority.new_study import StudyOptions
+from authority.study_options import StudyOptions
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement

@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from authority.new_study import StudyOptions
+from authority.study_options import StudyOptions
 from sordino.lab.simulation.record import finite, versions
 from sordino.lab.simulation.rounds import ROUNDS_DONE
 from sordino.lab.simulation.run import SimulationResult, simulate_study

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from authority.new_study import StudyOptions
+from authority.study_options import StudyOptions
 from sordino.lab.simulation.settings import SimulationSettings
 
 PUBLISHED: Final = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from authority.new_study import StudyOptions, plan_for
+from authority.study_options import StudyOptions, plan_for
 from runtime.failure import ExitCode, Failure
 from sordino.lab.loadtest.availability import Availability, Presence
 from sordino.lab.loadtest.faults import (

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Final, Protocol
+from typing import Protocol
 
 from runtime.processes import end_with_parent, one_thread_each
-from sordino.lab.simulation.participants import Assignment, Participants, Shard
+from sordino.lab.simulation.participants import AHEAD, Assignment, Participants, Shard
 from sordino.lab.simulation.settings import RAY, SimulationSettings
 
 
@@ -41,8 +41,6 @@ class OneProcess:
         """Nothing to let go of."""
 
 
-AHEAD: Final = 2
-"""Shards that wait for each worker."""
 _here: Participants | None = None  # of a worker process
 
 

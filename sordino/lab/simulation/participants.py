@@ -33,7 +33,7 @@ from sordino.lab.simulation.own_files import OwnFiles, load_own
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
-    from authority.new_study import StudyOptions
+    from authority.study_options import StudyOptions
     from learning.task import Task
 
 MOST_IN_A_SHARD: Final = 256
@@ -298,3 +298,7 @@ class Participants:
             norms = np.sqrt(np.einsum("ij,ij->i", layer, layer, dtype=np.float64))
             found.append(np.count_nonzero(norms <= clip))
         return np.array(found, np.int64)
+
+
+AHEAD: Final = 2
+"""Shards that wait for each worker."""

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sordino.lab.simulation.engines import AHEAD
-from sordino.lab.simulation.participants import Assignment, Participants, Shard
+from sordino.lab.simulation.participants import AHEAD, Assignment, Participants, Shard
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 # Whoever sets one of them has a cluster with rules of its own.

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from authority.new_study import StudyOptions, check_places, coding_of, plan_for
+from authority.new_study import check_places
+from authority.study_options import StudyOptions, coding_of, plan_for
 from learning.data_names import OWN
 from mechanisms.statement import VECTOR_MECHANISMS
 

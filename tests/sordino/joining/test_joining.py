@@ -22,7 +22,8 @@ from client.certificate import load_certificate
 from client.enrolment import EnrolmentUnavailable, Look
 from client.host_file import load
 from client.joining.home import DataChoice
-from client.joining.joining import JoinOptions, join_by_code
+from client.joining.joining import join_by_code
+from client.joining.options import JoinOptions
 from client.joining.policy import check_accepts
 from client.journal import ClientJournal
 from client.keystore import load_identity
