@@ -10,6 +10,8 @@ PYTHON ?= python3
 PIP_ARGS ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# A folder of tests/, such as secagg or client/joining: its tests alone.
+ROOM ?=
 # Three on two cores: what talks over the network waits a third of its time.
 WORKERS ?= 3
 SHELL := /bin/sh
@@ -59,7 +61,7 @@ demo: .venv-demo/.stamp ## one machine plays all parts: a private training run w
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
 
 test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
-	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
 
 lint: .venv/.stamp ## ruff
 	@.venv/bin/python -m ruff check .

@@ -14,10 +14,15 @@ process at a time, and may run beside the others.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+pytest_plugins = ["tests.support.fixtures"]
+for _room in ("secagg", "learning"):  # whose helper modules import one another by bare names
+    sys.path.append(str(Path(__file__).parent / _room))
 
 PROCESSES = "processes"
 MEMORY: Final = Path("/dev/shm")

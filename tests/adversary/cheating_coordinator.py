@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from host_in_process import ledger_of, rows_of
-from study_in_process import identities
 
 from secagg.context import RoundConfig
 from secagg.lottery import Ticket
@@ -39,6 +37,8 @@ from tests.adversary.attempt_in_hand import Attempt, Everybody
 from tests.adversary.script import Places, Seen
 from tests.adversary.served_study import STUDIES, Public, public_of
 from tests.adversary.watched_clients import Client, joined, why_it_left
+from tests.support.host_in_process import ledger_of, rows_of
+from tests.support.study_in_process import identities
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.chunks import unframe

@@ -15,7 +15,7 @@ import grpc
 from client.connection import DocumentUnavailable, Session
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import PHASES
-from tests.server.study_in_process import Peer
+from tests.support.study_in_process import Peer
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames
 

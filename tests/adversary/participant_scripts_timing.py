@@ -527,7 +527,7 @@ async def claims(cheater: Cheater, *, key: bool) -> str:
     """Tries to open a session of participant 3, and says what it is told."""
     import grpc
 
-    from tests.server.study_in_process import identities
+    from tests.support.study_in_process import identities
 
     assert cheater.channel is not None
     assert cheater.stage is not None

@@ -30,9 +30,8 @@ from typing import Any
 from tests.secagg import naive_variants
 
 TESTS = Path(__file__).parent.parent
-for _room in ("client", "server", "secagg"):  # their helper modules import one another by bare names
-    if str(TESTS / _room) not in sys.path:
-        sys.path.append(str(TESTS / _room))
+if str(TESTS / "secagg") not in sys.path:  # its helper modules import one another by bare names
+    sys.path.append(str(TESTS / "secagg"))
 
 COORDINATOR, PARTICIPANT = "coordinator", "participant"
 _WRAPPERS = (property, cached_property, classmethod, staticmethod)
@@ -142,7 +141,7 @@ class Places:
 
     def study(self, name: str = "seven", /, **options: Any) -> Path:
         """A study folder (`tests/server/study_in_process.make_folder`); the name stands for its options."""
-        from study_in_process import make_folder
+        from tests.support.study_in_process import make_folder
 
         if name not in self._studies:
             self._studies[name] = make_folder(self._root / "studies" / name, **{"name": name, **options})

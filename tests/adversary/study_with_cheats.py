@@ -39,8 +39,8 @@ from secagg import client_phases
 from server.attempt.uploads import Uploads
 from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
-from tests.server import study_in_process
-from tests.server.study_in_process import Coordinator, coordinator, identities
+from tests.support import study_in_process
+from tests.support.study_in_process import Coordinator, coordinator, identities
 from wire import coordinator_pb2 as pb
 from wire.records.transcript import read_transcript
 

@@ -11,12 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from host_in_process import host, settings_of
 from structlog.testing import capture_logs
 
 from client import participant_host
 from client.keystore import load_identity
 from learning import datasets
+from tests.support.host_in_process import host, settings_of
 
 if TYPE_CHECKING:
     from tests.adversary.cheating_coordinator import CheatingCoordinator

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from host_in_process import Story, host, ledger_of, play, rows_of, settings_of
-from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 
 import server.study
 from client.participant_host import UNFINISHED, JoinError
 from secagg.lottery import Draws, winners
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
+from tests.support.host_in_process import Story, host, ledger_of, play, rows_of, settings_of
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.lottery import write_draws
 from wire.records.ledger import read_ledger
@@ -202,10 +202,10 @@ LENIENT = {"min_honest_survivors": 1, "min_colluders": 0, "max_epsilon": 1e6}
 
 
 def play_drawn(folder: Path, work: Path, lie: Any = None, monkeypatch: Any = None) -> tuple[Story, Coordinator]:
-    from host_in_process import record
     from structlog.testing import capture_logs
 
     import server.sessions
+    from tests.support.host_in_process import record
 
     story = Story(journal=work / "journal.sqlite")
 

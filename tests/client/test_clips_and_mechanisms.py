@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_in_process import Story, play
-from study_in_process import PARTICIPANTS, Coordinator, make_folder
 
 import server.study
 import server.trained_model
 from client.participant_host import BAD_INPUT, JoinError
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
+from tests.support.host_in_process import Story, play
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.round_model import model_bytes, model_sha256, read_model, write_model
 

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_in_process import host, settings_of
 from structlog.testing import capture_logs
-from study_in_process import coordinator
 
 import client.participant_host
 import server.sessions
@@ -23,6 +21,8 @@ from client.conditions import Gate, Machine, NotNow
 from client.host_file import ConfigurationError, load
 from client.processor import has_aes, too_old
 from client.settings import Conditions, HostSettings
+from tests.support.host_in_process import host, settings_of
+from tests.support.study_in_process import coordinator
 from wire import coordinator_pb2 as pb
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import ledger_of, play, rows_of
-from study_in_process import PARTICIPANTS, make_folder
 
 from client.host_file import load
 from client.participant_host import BAD_INPUT, JoinError
+from tests.support.host_in_process import ledger_of, play, rows_of
+from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXACT
 

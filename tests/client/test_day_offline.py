@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import host, rows_of, settings_of
 from structlog.testing import capture_logs
-from study_in_process import coordinator
 
 import client.participant_host
 from client.participant import Participant
 from client.participant_host import RETRY_S
+from tests.support.host_in_process import host, rows_of, settings_of
+from tests.support.study_in_process import coordinator
 
 DAY_S = 86_400.0
 

@@ -17,9 +17,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from host_in_process import Story, host, ledger_of, play, record, settings_of
 from structlog.testing import capture_logs
-from study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 
 import client.connection
 import server.service
@@ -30,6 +28,8 @@ from client.participant_host import BAD_INPUT, NETWORK, JoinError
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.membership import SignedRoster
 from server.sessions import Sessions
+from tests.support.host_in_process import Story, host, ledger_of, play, record, settings_of
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 from wire import assembled
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import make_entry

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import play, rows_of
-from study_in_process import PARTICIPANTS
 
 from client.journal import ClientJournal
+from tests.support.host_in_process import play, rows_of
+from tests.support.study_in_process import PARTICIPANTS
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
 
@@ -90,7 +90,7 @@ LIMITED = """
 import asyncio, json, resource, signal, sys
 from pathlib import Path
 sys.path[:0] = json.loads(sys.argv[1])
-from policies import charge, document
+from tests.client.policies import charge, document
 from client.journal import ClientJournal
 from runtime.durable import StorageError
 

@@ -12,11 +12,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import policies
 import pytest
 import structlog
-from host_in_process import Story, ledger_of, play, rows_of
-from study_in_process import PARTICIPANTS, make_folder
 
 import client.held_data
 import server.study_file
@@ -31,6 +28,9 @@ from learning.own_data import read_held
 from learning.prepared_data import write_prepared
 from learning.task import make_task
 from secagg.keys import IdentityKey
+from tests.client import policies
+from tests.support.host_in_process import Story, ledger_of, play, rows_of
+from tests.support.study_in_process import PARTICIPANTS, make_folder
 
 USERS = 9
 SUBSET = "fashion-mnist-subset"
@@ -191,7 +191,7 @@ def test_values_never_decide_whether_somebody_joins(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At every start of a host; `tests/sordino/joining/test_joining.py` has the same for a code."""
+    """At every start of a host; `tests/client/joining/test_joining.py` has the same for a code."""
     monkeypatch.setattr("client.held_data.load_identity", lambda _: IdentityKey.generate(os.urandom))
     for row in rows:
         configuration = hosting(OWN, *own(tmp_path, file.format(row)))

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_in_process import Story, ledger_of, play, rows_of
 from numpy.typing import NDArray
-from study_in_process import PARTICIPANTS, Coordinator
 
+from tests.support.host_in_process import Story, ledger_of, play, rows_of
+from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE
 

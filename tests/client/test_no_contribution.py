@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
-from host_in_process import play
-from study_in_process import PARTICIPANTS
 
 from client.participant import Participant
 from client.participant_host import ParticipantHost
 from learning.task import make_task
 from learning.tasks.softmax_regression import SoftmaxRegression
 from mechanisms.encoder import InvalidUpdate
+from tests.support.host_in_process import play
+from tests.support.study_in_process import PARTICIPANTS
 
 SHAPES = {"weights": (2,), "bias": (1,)}
 WEIGHTS, BIAS = np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)

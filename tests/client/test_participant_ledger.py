@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import host, ledger_of, play, rows_of, settings_of
-from study_in_process import PARTICIPANTS, coordinator, make_folder
 
 from client.journal import ClientJournal, check_ledger
 from mechanisms.accounting import Account
 from runtime.durable import StorageError
+from tests.support.host_in_process import host, ledger_of, play, rows_of, settings_of
+from tests.support.study_in_process import PARTICIPANTS, coordinator, make_folder
 from wire.records.ledger import ChangedLedger, LedgerError, head_file, read_ledger
 from wire.records.ledger_rows import CHARGE, EXACT
 from wire.study import StudyDocument

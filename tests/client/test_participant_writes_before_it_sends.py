@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import ledger_of, play, rows_of
-from study_in_process import PARTICIPANTS, Coordinator
 
 import client.connection
 from client.journal import ClientJournal
 from client.participant_host import JoinError
 from secagg.client_phases import request_digest
+from tests.support.host_in_process import ledger_of, play, rows_of
+from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument

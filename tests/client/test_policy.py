@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
 
 import client.policy_rounds
 from client.policy import (
@@ -33,6 +32,7 @@ from client.policy import (
 from client.policy_rounds import check_budget, check_round, epsilon_in_total
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
+from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
 from wire.records.ledger_pace import DAY_S
 from wire.records.ledger_rows import EXACT, InvalidRow, epsilon, price
 from wire.records.ledger_totals import Totals

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_configuration import LEAST
 
 from client.host_file import ConfigurationError, load
 from client.hours import Window, parse_window
 from client.policy_file import PolicyTable, load_policy
 from client.settings import HostSettings
 from runtime.settings_file import ConfigurationError as SettingsError
+from tests.client.test_host_file import LEAST
 
 POLICY = "[policy]\nmax_epsilon = 4\nmin_honest_survivors = 5\n"
 FULL = POLICY + f"""

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_in_process import Story, ledger_of, play, rows_of
-from study_in_process import PARTICIPANTS, make_folder
 
 import client.connection
 import client.policy_rounds
@@ -22,6 +20,8 @@ import server.trained_model
 from client.host_file import load
 from client.participant_host import BAD_INPUT, JoinError
 from client.policy import task_digest
+from tests.support.host_in_process import Story, ledger_of, play, rows_of
+from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
 from wire.records.ledger_rows import CHARGE, epsilon

@@ -26,7 +26,7 @@ from client.participant_host import JoinError, ParticipantHost
 from client.renewal import PENDING_FILE, Renewal
 from client.settings import HostSettings
 from runtime.processes import free_port
-from tests.server.enrolment_port import Authority, identity, port_in_thread
+from tests.support.enrolment_port import Authority, identity, port_in_thread
 from wire import coordinator_pb2 as pb
 from wire.enrolment import read_request, write_package
 

@@ -14,8 +14,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from host_in_process import Story, host, play, record, settings_of
-from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 
 import client.connection
 import client.participant
@@ -23,6 +21,8 @@ import client.participant_host
 import server.sessions
 from client.resuming import Line
 from sordino.lab.loadtest.proxy import TcpProxy
+from tests.support.host_in_process import Story, host, play, record, settings_of
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import structlog
-from host_in_process import play
 
 from client.log_lines import join_line
 from client.round_lines import RoundLines
 from client.unreachable import trouble_of
+from tests.support.host_in_process import play
 
 ANNA, BERTA = b"a" * 32, b"b" * 32
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-from study_in_process import make_folder
 
 import client.settings
 from client.service_lines import use_service_lines
@@ -26,6 +25,7 @@ from client.service_notify import LONGEST_STATUS, Notifier
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from sordino.cli import main
+from tests.support.study_in_process import make_folder
 
 PATIENCE_S = 60.0
 

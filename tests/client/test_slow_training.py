@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_in_process import PATIENCE_S, play
-from study_in_process import Coordinator
 
 import client.participant
 import server.sessions
 from client.participant import Participant
 from secagg.messages import SHARE_KEYS
+from tests.support.host_in_process import PATIENCE_S, play
+from tests.support.study_in_process import Coordinator
 from wire import coordinator_pb2 as pb
 
 PHASE_S = 3.0

@@ -41,7 +41,7 @@ from runtime.durable import open_to_read
 from runtime.processes import free_port
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.victim import PHASES, STARTING, WAYS, Victim
-from tests.processes.running_study import put_on_one_host
+from tests.support.running_study import put_on_one_host
 from wire import coordinator_pb2 as pb
 
 PATIENCE_S = 60.0

@@ -12,10 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import host_in_process
 import pytest
-from host_in_process import PATIENCE_S, host, ledger_of, settings_of
-from study_in_process import coordinator, make_folder
 
 import client.participant_host
 from client.journal import ClientJournal
@@ -23,6 +20,9 @@ from client.keystore import load_identity
 from client.participant import Participant
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.recorded_study import ANSWERS, watch
+from tests.support import host_in_process
+from tests.support.host_in_process import PATIENCE_S, host, ledger_of, settings_of
+from tests.support.study_in_process import coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import EXACT, EXCLUDED
 

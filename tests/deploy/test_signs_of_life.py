@@ -15,8 +15,8 @@ import pytest
 
 from runtime.child_process import child_environment
 from runtime.processes import free_port
-from tests.server.enrolment_port import Authority, port_in_thread
-from tests.server.study_in_process import make_folder
+from tests.support.enrolment_port import Authority, port_in_thread
+from tests.support.study_in_process import make_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0

@@ -273,7 +273,7 @@ def read_head(data: bytes) -> None:
 @cache
 def _ledger() -> tuple[bytes, bytes]:
     """A participant's ledger with one row, and the file beside it."""
-    from tests.wire.rounds_on_record import whole
+    from tests.support.rounds_on_record import whole
 
     path = _folder("made") / "ledger.sqlite"
     if not path.exists():

@@ -39,8 +39,6 @@ import structlog  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: E402
 from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: E402
-from host_in_process import host, ledger_of, settings_of  # noqa: E402
-from study_in_process import coordinator, make_folder  # noqa: E402
 
 import client.participant  # noqa: E402
 import client.participant_host  # noqa: E402
@@ -63,6 +61,8 @@ from secagg.keys import IdentityKey  # noqa: E402
 from secagg.packing import unpack  # noqa: E402
 from server.journal import read_events  # noqa: E402
 from tests.processes.secret_search import Secrets, planted  # noqa: E402
+from tests.support.host_in_process import host, ledger_of, settings_of  # noqa: E402
+from tests.support.study_in_process import coordinator, make_folder  # noqa: E402
 from wire import coordinator_pb2 as pb  # noqa: E402
 from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request  # noqa: E402
 from wire.join_code import InvalidCode, JoinCode, code_mac  # noqa: E402

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_study import RunningStudy, line, running_study
 
 from tests.processes.forked_commands import Commands
+from tests.support.running_study import RunningStudy, line, running_study
 from wire.records.ledger import ChangedLedger, read_ledger
 
 pytestmark = pytest.mark.slow

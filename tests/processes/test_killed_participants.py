@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from running_study import RunningStudy, line, running_study
 
 from client.keystore import load_identity
 from secagg.roster import verify_roster
+from tests.support.running_study import RunningStudy, line, running_study
 from wire.records.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow

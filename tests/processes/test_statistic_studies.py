@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running_study import RunningStudy, running_study
 
 from client.host_file import load as load_host
 from learning.checkpoints import Checkpoint, load_checkpoint
 from learning.datasets import CLASSES, load_labels
 from learning.partitions import partition
 from sordino.reporting.report import write_report
+from tests.support.running_study import RunningStudy, running_study
 
 pytestmark = pytest.mark.slow
 

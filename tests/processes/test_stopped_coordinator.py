@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from running_study import RunningStudy, line, running_study
 
 from mechanisms.accounting import Account, RoundCharge
+from tests.support.running_study import RunningStudy, line, running_study
 from wire.records.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow

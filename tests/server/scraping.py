@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
-from study_in_process import Coordinator
 
 from server.http_port import HttpPort
 from server.study_file import load
+from tests.support.study_in_process import Coordinator
 
 
 def quietly(folder: Path) -> Any:

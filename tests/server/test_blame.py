@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attempts_in_memory import Attempt, Script, make_config
-from card_of_a_study import put_card
 from crooked_dealings import crooked_shares
 from naive_variants import server_changed
 from numpy.typing import NDArray
-from study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing
 
 from secagg import server_phases
 from secagg.errors import TooFewClients
@@ -29,7 +27,9 @@ from secagg.unmasking import Completed
 from server.membership import Membership, SignedRoster
 from server.transcripts import file_name
 from sordino.reporting.transcript_text import lines
-from tests.wire.rounds_on_record import coordinator_key, plan
+from tests.support.card_of_a_study import put_card
+from tests.support.rounds_on_record import coordinator_key, plan
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.transcript import Excluded

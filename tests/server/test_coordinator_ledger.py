@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from study_in_process import Peer, coordinator, identities, make_folder, playing
 
 import server.journal
 from mechanisms.accounting import Account, RoundCharge
@@ -25,6 +24,7 @@ from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.coordinator import StartError
 from server.journal import Journal, check_ledger
 from server.study import BUDGET_REACHED
+from tests.support.study_in_process import Peer, coordinator, identities, make_folder, playing
 from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,

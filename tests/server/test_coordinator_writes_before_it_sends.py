@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
 import server.sessions
 from runtime.durable import StorageError
 from server.journal import check_ledger
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 from wire import coordinator_pb2 as pb
 
 

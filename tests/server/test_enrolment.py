@@ -19,7 +19,7 @@ from secagg.roster import RosterEntry, verify_roster
 from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment, Refused
 from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
-from tests.server.enrolment_port import (
+from tests.support.enrolment_port import (
     STUDY,
     Authority,
     FakeStudy,

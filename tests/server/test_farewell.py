@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
 
 from client.connection import open_session
 from server.study import ABORTED, ROUNDS_DONE
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
 from wire import coordinator_pb2 as pb
 
 

@@ -23,8 +23,8 @@ from secagg.keys import IdentityKey
 from server import enrolment, open_files
 from server.open_calls import Caller, OpenCalls
 from server.study import ROUNDS_DONE
-from tests.server import enrolment_port
-from tests.server.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
+from tests.support import enrolment_port
+from tests.support.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
 from wire import coordinator_pb2 as pb
 from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 

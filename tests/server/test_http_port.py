@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scraping import ask, quietly, scrape
 from starlette.types import Message, Receive, Scope, Send
-from study_in_process import coordinator
 
 import server.http_port
 from server import coordinator as process
 from server.http_port import LAG_MEMORY_S, MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort, Pace, RecentLag, _unless_gone
+from tests.server.scraping import ask, quietly, scrape
+from tests.support.study_in_process import coordinator
 
 
 def run(scenario: Callable[[], Any]) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, playing
-
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, playing
 from wire import codec
 from wire import coordinator_pb2 as pb
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scraping import Samples, http_port, quietly, scrape
-from study_in_process import PARTICIPANTS, Coordinator, Peer, coordinator, identities, playing
 
 from secagg.messages import PHASES
 from server import reason_classes
 from server.metrics import StudyMetrics
+from tests.server.scraping import Samples, http_port, quietly, scrape
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, Peer, coordinator, identities, playing
 from wire import coordinator_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]

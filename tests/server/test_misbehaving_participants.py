@@ -12,13 +12,22 @@ from typing import Any
 
 import grpc
 import pytest
-from study_in_process import PARTICIPANTS, Coordinator, Peer, Twist, coordinator, faults, identities, playing
 
 import server.attempt.attempt
 import server.attempt.steps
 from secagg.commitments import MerkleTree, pair_node
 from secagg.keys import dealing_statement
 from server.attempt.uploads import Uploads
+from tests.support.study_in_process import (
+    PARTICIPANTS,
+    Coordinator,
+    Peer,
+    Twist,
+    coordinator,
+    faults,
+    identities,
+    playing,
+)
 from wire import coordinator_pb2 as pb
 from wire.chunks import frame, frames
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
 import server.study
 from secagg import server_phases
 from server.attempt.outgoing import AT_ONCE, Outgoing
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 from wire import assembled
 from wire import coordinator_pb2 as pb
 

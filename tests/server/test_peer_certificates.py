@@ -16,7 +16,7 @@ from client.connection import CHANNEL_OPTIONS, open_session
 from secagg.keys import IdentityKey
 from server.peer_certificate import check_certificate
 from server.sessions import SessionRefused
-from tests.server.study_in_process import Coordinator, coordinator, identities, make_folder
+from tests.support.study_in_process import Coordinator, coordinator, identities, make_folder
 from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 
 NOW = datetime.datetime.now(datetime.UTC)

@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 import pytest
-from study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordinator, identities, make_folder, playing
 
 from client.connection import CHANNEL_OPTIONS, open_session
 from secagg.roster import Roster, RosterEntry
@@ -24,6 +23,16 @@ from server.attempt.returns import MOST_PROOFS, Returns
 from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.coordinator import SERVER_OPTIONS
 from server.sessions import Session, Sessions
+from tests.support.study_in_process import (
+    PARTICIPANTS,
+    PATIENCE_S,
+    Coordinator,
+    Peer,
+    coordinator,
+    identities,
+    make_folder,
+    playing,
+)
 from wire import coordinator_pb2 as pb
 from wire import keepalive
 from wire.chunks import frame

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from study_in_process import Peer, coordinator, identities, playing
 
 import server.process_memory
 from secagg.keys import IdentityKey
 from server.process_memory import resident_mb
+from tests.support.study_in_process import Peer, coordinator, identities, playing
 
 ALONE = """
 import gc

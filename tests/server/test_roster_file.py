@@ -11,7 +11,7 @@ import server.roster_file
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, RosterEntry, verify_roster
 from server.roster_file import UNDER_WAY, RosterFile
-from tests.server.enrolment_port import STUDY, Authority, identity
+from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.lottery import write_draws
 
 AUTHORITY = Authority()

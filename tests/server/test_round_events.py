@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 
 import server.attempt.attempt
 import server.study
 import server.trained_model
 from secagg.unmasking import Completed
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 from wire import coordinator_pb2 as pb
 
 

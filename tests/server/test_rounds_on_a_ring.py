@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from card_of_a_study import authority_of, put_card
 from numpy.typing import NDArray
-from study_in_process import Peer, coordinator, identities, make_folder, playing
 
 import server.attempt.attempt
 from mechanisms.encoder import Encoder
 from secagg.unmasking import Completed
 from server.transcripts import file_name
-from tests.wire.rounds_on_record import coordinator_key
+from tests.support.card_of_a_study import authority_of, put_card
+from tests.support.rounds_on_record import coordinator_key
+from tests.support.study_in_process import Peer, coordinator, identities, make_folder, playing
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.transcript_checks import Chain, verify_transcript

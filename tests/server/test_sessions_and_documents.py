@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc
 import pytest
-from study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, playing
 
 import secagg.errors
 from client.connection import SERVICE, TOKEN_METADATA, DocumentUnavailable, open_session
@@ -24,6 +23,7 @@ from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
 from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, playing
 from wire import coordinator_pb2 as pb
 from wire.chunks import frames, unframe, varint
 

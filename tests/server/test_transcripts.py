@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from card_of_a_study import pem, put_card
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from study_in_process import Peer, Twist, coordinator, identities, make_folder, playing
 
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.plan import InfeasiblePlan
@@ -30,7 +28,8 @@ from server.transcripts import (
     file_name,
     read_transcript_key,
 )
-from tests.wire.rounds_on_record import (
+from tests.support.card_of_a_study import pem, put_card
+from tests.support.rounds_on_record import (
     AUTHORITY_KEY,
     Finished,
     Ledger,
@@ -42,6 +41,7 @@ from tests.wire.rounds_on_record import (
     play,
     whole,
 )
+from tests.support.study_in_process import Peer, Twist, coordinator, identities, make_folder, playing
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger

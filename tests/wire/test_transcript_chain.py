@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.wire.rounds_on_record import (
+from tests.support.rounds_on_record import (
     AUTHORITY_KEY,
     Ledger,
     card,

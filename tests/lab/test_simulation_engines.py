@@ -79,7 +79,7 @@ runs = [Run({}, replace(own.QUIET, seed=seed)) for seed in (1, 2)]
 Lab(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
 """
 KILLED = """
-import multiprocessing, os, signal, tests.sordino.test_simulation_engines as own
+import multiprocessing, os, signal, tests.lab.test_simulation_engines as own
 from dataclasses import replace
 from sordino import simulate_study
 
@@ -109,7 +109,7 @@ def test_workers_end_with_whoever_started_them_and_is_killed(work: str) -> None:
 
 
 WITH_RAY = """
-import os, sys, tests.sordino.test_simulation_engines as own
+import os, sys, tests.lab.test_simulation_engines as own
 from dataclasses import replace
 from sordino import simulate_study
 

@@ -32,8 +32,8 @@ from client.joining.places import get_place
 from client.settings import HostSettings
 from runtime.failure import Failure
 from sordino.cli import main
-from tests.server.enrolment_port import STUDY, Authority
-from tests.sordino.joining.joining_at_a_port import Joining
+from tests.client.joining.joining_at_a_port import Joining
+from tests.support.enrolment_port import STUDY, Authority
 
 
 class Containers:

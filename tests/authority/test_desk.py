@@ -25,7 +25,7 @@ from authority.store import AuthorityStore, Invitation, locked
 from client.joining.desk import code_from_desk, state_at_desk
 from runtime.failure import ExitCode, Failure
 from sordino.cli.authority import _rest
-from tests.sordino.authority_in_memory import NOW, Office, Participant, make_office, participant
+from tests.authority.authority_in_memory import NOW, Office, Participant, make_office, participant
 from wire.enrolment import JoinCode
 
 

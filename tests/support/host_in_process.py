@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from study_in_process import Coordinator, coordinator
 
 import server.sessions
 from client.host_file import load
 from client.journal import ClientJournal
 from client.participant_host import UNFINISHED, JoinError, ParticipantHost
 from client.settings import HostSettings
+from tests.support.study_in_process import Coordinator, coordinator
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
 from wire.records.ledger_rows import LedgerEntry

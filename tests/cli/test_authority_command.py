@@ -32,7 +32,7 @@ from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable, load
-from tests.server.enrolment_port import STUDY, FakeStudy, identity, request
+from tests.support.enrolment_port import STUDY, FakeStudy, identity, request
 from wire.certificates import CertificateAuthority
 from wire.enrolment import JoinCode, verify_card
 

@@ -20,7 +20,7 @@ from authority.store import AuthorityStore, admitted, exclusive, locked
 from runtime.durable import StorageError
 from secagg.lottery import winners
 from secagg.roster import RosterEntry, verify_roster
-from tests.sordino.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
+from tests.authority.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
 from wire.certificates import read_client
 from wire.enrolment import JoinCode
 from wire.lottery import read_draws

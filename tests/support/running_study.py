@@ -33,7 +33,7 @@ from server.journal import read_events
 from wire.records.ledger import head_file, read_ledger
 from wire.records.ledger_rows import LedgerEntry
 
-HERE = Path(__file__).parent
+HOST = Path(__file__).parents[1] / "processes" / "scripted_host.py"
 PATIENCE_S = 30.0  # generous: the machine may be busy with something else
 POLL_S = 0.02
 
@@ -70,7 +70,7 @@ class RunningStudy:
     ) -> subprocess.Popen[bytes]:
         """A client process with the participants of these homes (from 0)."""
         places = [str(self.study.hosts[home]) for home in homes]
-        command = [sys.executable, str(HERE / "scripted_host.py"), json.dumps(list(script)), *places]
+        command = [sys.executable, str(HOST), json.dumps(list(script)), *places]
         return self._start(command, f"host-{homes[0]}", overrides)
 
     def _start(self, command: list[str], name: str, overrides: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ from client.joining.joining import join_by_code
 from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
 from runtime.key_files import KeyFileError
-from tests.server.enrolment_port import Authority
+from tests.support.enrolment_port import Authority
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 

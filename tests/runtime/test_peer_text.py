@@ -23,7 +23,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.logs import configure_logs
 from runtime.peer_text import LONGEST, peer_text, printable
 from sordino.cli import _tell
-from tests.server.enrolment_port import Authority, port_in_thread
+from tests.support.enrolment_port import Authority, port_in_thread
 from wire import coordinator_pb2 as pb
 from wire.certificates import new_key, private_pem
 from wire.enrolment import read_request

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import client.joining.joining
-from tests.server.enrolment_port import Authority, port_in_thread
-from tests.sordino.joining.joining_at_a_port import Joining
+from tests.client.joining.joining_at_a_port import Joining
+from tests.support.enrolment_port import Authority, port_in_thread
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from authority.requests import look, newest_roster, read_requests
 from authority.store import locked
 from runtime.key_files import KeyFileError
 from runtime.settings_file import ConfigurationError
-from tests.sordino.authority_in_memory import NOW, Office, make_office, participant
+from tests.authority.authority_in_memory import NOW, Office, make_office, participant
 from wire.enrolment import JoinCode, MistypedCode
 
 

@@ -29,7 +29,7 @@ from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.scenario import NAMES, fields_of, read_scenario
 from sordino.lab.loadtest.summary import Outcomes
 from sordino.reporting.study_view import PHASES
-from tests.sordino.test_loadtest import OPTIONS, all_right, attempt_events, result_of
+from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events, result_of
 from wire import coordinator_pb2 as pb
 
 Run = Callable[..., tuple[int, str, str]]

@@ -20,8 +20,8 @@ from client.joining.joining import finish_joining
 from client.keystore import load_identity
 from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
-from tests.server.enrolment_port import STUDY, Authority, identity
-from tests.sordino.joining.joining_at_a_port import LOOSE, Joining
+from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.enrolment import read_request, verify_answer, write_package
 
 # ---------------------------------------------------------------- interrupted

@@ -21,7 +21,7 @@ from sordino.lab.loadtest.disturbances import storms_come, strike
 from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.summary import Outcomes
-from tests.sordino.test_loadtest import OPTIONS, all_right, attempt_events
+from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events
 
 THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))
 

@@ -32,8 +32,8 @@ from client.policy_file import PolicyTable
 from learning.datasets import DatasetError
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
-from tests.server.enrolment_port import STUDY, Authority, document, port_in_thread
-from tests.sordino.joining.joining_at_a_port import LOOSE, Joining
+from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
 from wire.enrolment import JoinCode, read_request, write_package
 from wire.records.ledger import head_file
 from wire.records.ledger_rows import make_entry

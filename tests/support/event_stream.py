@@ -7,19 +7,10 @@ from __future__ import annotations
 import functools
 import math
 import random
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions, plan_for
-from sordino.cli import main
+from authority.study_options import plan_for
 from sordino.lab.demo import DemoOptions
-
-sys.path.append(str(Path(__file__).parents[1] / "secagg"))  # for the rounds on record of tests/wire
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 SECONDS = {
@@ -38,7 +29,6 @@ DEADLINES = {
 }
 HOSTS, EACH, ROUNDS = 10, 10, 15
 KILLED = ("host-03", "host-07")
-SMALL = StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0)
 WITHOUT_NOISE = [round(0.745 - 0.60 * math.exp(-0.42 * r), 4) for r in range(1, ROUNDS + 1)]
 
 
@@ -206,42 +196,3 @@ def make_events(
             wall_s=clock - events[0]["at"],
         )
     return events
-
-
-@pytest.fixture
-def events() -> list[dict[str, Any]]:
-    """A whole study."""
-    return make_events()
-
-
-@pytest.fixture
-def stream() -> Callable[..., list[dict[str, Any]]]:
-    """The maker itself, for streams that end earlier."""
-    return make_events
-
-
-@pytest.fixture
-def without_noise() -> list[float]:
-    """Accuracies of the training without noise beside the stream."""
-    return list(WITHOUT_NOISE)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ending:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return int(ending.value.code or 0), captured.out, captured.err
-
-    return command
-
-
-@pytest.fixture
-def small_study(tmp_path: Path) -> Path:
-    """Ten participants on two hosts."""
-    folder = tmp_path / "study"
-    make_local_study(folder, SMALL)
-    return folder

@@ -1,0 +1,66 @@
+"""Fixtures that the tests of several rooms share; what they need is imported where one is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven participants on one host, two rounds; tests keep their state files elsewhere."""
+    from tests.support.study_in_process import make_folder
+
+    return make_folder(tmp_path_factory.mktemp("studies") / "seven")
+
+
+@pytest.fixture
+def small_study(tmp_path: Path) -> Path:
+    """Ten participants on two hosts, two rounds."""
+    from authority.new_study import make_local_study
+    from authority.study_options import StudyOptions
+
+    folder = tmp_path / "study"
+    make_local_study(folder, StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
+    return folder
+
+
+@pytest.fixture
+def events() -> list[dict[str, Any]]:
+    """The events of a whole study: `tests.support.event_stream`."""
+    from tests.support.event_stream import make_events
+
+    return make_events()
+
+
+@pytest.fixture
+def stream() -> Callable[..., list[dict[str, Any]]]:
+    """The maker of ``events``, for streams that end earlier."""
+    from tests.support.event_stream import make_events
+
+    return make_events
+
+
+@pytest.fixture
+def without_noise() -> list[float]:
+    """Accuracies of the training without noise beside ``events``."""
+    from tests.support.event_stream import WITHOUT_NOISE
+
+    return list(WITHOUT_NOISE)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process: (exit code, standard output, standard error)."""
+    from sordino.cli import main
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ending:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return int(ending.value.code or 0), captured.out, captured.err
+
+    return command
