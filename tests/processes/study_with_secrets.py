@@ -28,7 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "server"), str(ROOT / "tests" / "client")]
+sys.path.insert(0, str(ROOT))
 os.environ["SORDINO_TRACEBACK"] = "1"
 # Not its trace of HTTP: that is a record of what is sent, in the clear, tokens included.
 os.environ |= {"GRPC_VERBOSITY": "DEBUG", "GRPC_TRACE": "connectivity_state,server_channel"}
