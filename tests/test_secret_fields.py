@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import BaseModel
 
-ROOMS = ("secagg", "mechanisms", "wire", "client", "server", "sordino")
+ROOMS = ("runtime", "secagg", "mechanisms", "wire", "client", "server", "authority", "sordino")
 SOUNDS_SECRET = re.compile(
     r"key|secret|seed|mask|share|salt|token|noise|update|private|symbols|agreement|packed|pem$|^code$|passw|outbox|staged"
 )
@@ -63,6 +63,7 @@ SHOWN: dict[str, str] = {
     "mechanisms.binomial_plan.BinomialPlan.trials_per_share": SETTING,
     "mechanisms.calibration.Calibration.noise": "the variance that the plan states",
     "sordino.reporting.report.Extras.without_noise": "accuracies of the demo's second training, over public data",
+    "sordino.lab.bench.paths.Path.key": "the JSON name of a figure",
     "sordino.lab.loadtest.run.CutShort.code": "an exit code",
     "authority.folder.AuthorityFolder.keys": NESTED,
 }
@@ -132,7 +133,7 @@ def modules() -> list[ModuleType]:
         importlib.import_module(each.name)
         for room in ROOMS
         for each in pkgutil.walk_packages(importlib.import_module(room).__path__, f"{room}.")
-        if not each.name.endswith("__main__") and "coordinator_pb2" not in each.name
+        if not each.name.endswith("__main__") and "coordinator_pb2" not in each.name and "bench.peers" not in each.name
     ]
     assert len(found) > 100
     return found

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -182,7 +183,7 @@ def test_without_its_packages_the_demo_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., tuple[int, str, str]]
 ) -> None:
     """A bare installation lacks the coordinator's: said before there is a folder, not by a process that fails."""
-    monkeypatch.setattr("runtime.extras.find_spec", lambda name: None if name == "grpc_health" else object())
+    monkeypatch.setattr("runtime.extras.find_spec", lambda name: None if name == "grpc_health" else find_spec(name))
     code, _, err = run("demo", "--out", tmp_path / "demo")
     assert (code, (tmp_path / "demo").exists()) == (2, False)
     assert err == "sordino demo: grpc_health isn't installed. Run pip install '.[server]' in the checkout.\n"
