@@ -261,7 +261,7 @@ def machine_paths(tree: Path) -> list[str]:
     violations = []
     for folder, folders, files in os.walk(tree):
         folders[:] = sorted(name for name in folders if not SKIPPED_FOLDERS.fullmatch(name))
-        for name in sorted(files):
+        for name in sorted(set(files) - {".git"}):  # a file in a worktree
             path = Path(folder, name)
             try:
                 text = path.read_text(encoding="utf-8")
