@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, field_validator
 
 from learning.task_names import check_task_name
+from runtime.failure import InputFailure
 from runtime.key_files import KeyFileError, read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings, split_address
 from secagg.lottery import MOST_DRAWS
@@ -40,7 +41,7 @@ _HINT = "Name an authority's folder; `sordino authority init DIR --study NAME` m
 _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class AuthorityError(ValueError):
+class AuthorityError(InputFailure, ValueError):
     """The authority can't do what was asked; one sentence that names what to change, and never a secret."""
 
 

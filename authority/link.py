@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from authority.folder import AuthorityFolder
+from runtime.failure import NetworkFailure
 from runtime.peer_text import peer_text
 from runtime.settings_file import split_address
 from wire import coordinator_pb2 as pb
@@ -29,10 +30,8 @@ NONCE_BYTES: Final = 32
 LARGEST_MESSAGE: Final = 64 << 20
 
 
-class LinkError(Exception):
+class LinkError(NetworkFailure):
     """The coordinator can't be reached, or doesn't do what was asked; one sentence."""
-
-    exit_code = 4  # as in runtime.failure
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from google.protobuf.message import DecodeError
 from client.certificate import HOST_URI, IDENTITY_URI, shown
 from client.connection import open_channel
 from runtime.address import split_address
+from runtime.failure import InputFailure, NetworkFailure
 from runtime.peer_text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
@@ -42,20 +43,16 @@ CALL_S: Final = 20.0
 CLOCK_NOTED_S, CLOCK_REFUSED_S = 120.0, 3600.0
 
 
-class EnrolmentUnavailable(Exception):
+class EnrolmentUnavailable(NetworkFailure):
     """The coordinator can't be reached, or can't take the request now; one sentence. Trying again may help."""
-
-    exit_code = 4  # as in runtime.failure
 
 
 class NobodyListens(EnrolmentUnavailable):
     """The machine is there, and no coordinator on that port: perhaps not yet."""
 
 
-class EnrolmentRefused(Exception):
+class EnrolmentRefused(InputFailure):
     """Something isn't as it must be: trying again changes nothing. One sentence that names what to change."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)

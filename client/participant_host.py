@@ -38,6 +38,7 @@ from learning.datasets import DatasetError
 from learning.options import OptionError
 from learning.task import TaskUnavailable, make_task
 from runtime.durable import StorageError
+from runtime.failure import ExitCode, Failure
 from runtime.peer_text import peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
@@ -58,11 +59,11 @@ FINISHED = ("rounds done", "budget reached")  # what a coordinator says at the e
 OK, BAD_INPUT, NETWORK, UNFINISHED, INTERRUPTED = 0, 2, 4, 5, 130
 
 
-class JoinError(Exception):
+class JoinError(Failure):
     """The process can't take part; one sentence that names what to change, and the exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
+        super().__init__(ExitCode(exit_code), message)
         self.exit_code = exit_code
 
 
@@ -257,7 +258,7 @@ class ParticipantHost:
                 f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
                 "ask the study's authority for a new join code and join again into a new folder, with --ledger "
                 f"{self._configuration.host.ledger}: the new identity goes on spending the same budget",
-                getattr(error, "exit_code", BAD_INPUT),
+                error.code if isinstance(error, Failure) else BAD_INPUT,
             ) from error
 
     def _use_certificate(self, certificate: ClientCertificate) -> None:

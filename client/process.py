@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from client.settings import HostSettings
+from runtime.failure import ExitCode
 from runtime.health_file import VARIABLE
 
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from client.process import main; main({fd})"
@@ -73,7 +74,7 @@ def main(settings_fd: int) -> NoReturn:
     except Exception as error:
         if os.environ.get("SORDINO_TRACEBACK"):
             raise
-        code = 1
+        code = int(ExitCode.INTERNAL)
         said = f"a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where."
     else:
         said = ""

@@ -13,10 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.failure import InputFailure
+
 Part: TypeAlias = Literal["train", "test"]
 
 
-class DatasetError(ValueError):
+class DatasetError(InputFailure, ValueError):
     """A data set is unknown, missing or damaged; the message names the file and what to do."""
 
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from runtime.failure import InputFailure
 
-class OptionError(ValueError):
+
+class OptionError(InputFailure, ValueError):
     """An option of a task is unknown, of the wrong kind, or outside its range; the message names it."""
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from learning.options import OptionError, TaskOptions
 from learning.task_names import BUILT_IN
+from runtime.failure import InputFailure
 
 _GUARDED: Final = ("__init__", "initial_parameters", "local_update", "local_updates", "learner", "evaluate", "predict")
 _JUDGING: Final = ("local_update", "local_updates", "evaluate", "predict")
@@ -37,7 +38,7 @@ _LIBRARIES: Final = tuple(
 )
 
 
-class TaskUnavailable(ImportError):
+class TaskUnavailable(InputFailure, ImportError):
     """The task exists, but something it needs is not installed."""
 
 
@@ -48,6 +49,7 @@ class TaskMistake(OptionError):
         place: ``FILE, line N, in FUNCTION``; without a word of what went wrong there, which may tell of data.
     """
 
+    in_user_code = True
     place: str = ""
 
 

@@ -20,10 +20,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.failure import InputFailure
+
 Statement = tuple[str, Sequence[Any]]
 
 
-class StorageError(Exception):
+class StorageError(InputFailure):
     """The database can't be opened or written; names the file and the reason."""
 
 

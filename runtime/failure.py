@@ -1,80 +1,119 @@
-"""How the command ends: one number for each kind of ending, and what to do about it."""
+"""How a process ends: the exit codes with their remedies in one table, and the one error that carries a code."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import ClassVar, Self
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every verb. The numbers are stable."""
+    """Exit codes of every verb. The numbers are stable.
 
-    OK = 0
-    """Everything that was asked for is done."""
-    BOUND = 1
-    """A bound that was asked for is broken: `bench` against its limits, `loadtest` against its options."""
-    INPUT = 2
-    """An option, a settings file or another input can't be used."""
-    INFEASIBLE = 3
-    """No plan keeps both the privacy budget and the protocol's rules."""
-    NETWORK = 4
-    """A port is taken, or the other side can't be reached."""
-    STUDY = 5
-    """A round failed as often as it may, or the study stopped before its last round."""
-    BUDGET = 40
-    """The privacy budget is spent; no further round is run."""
-    LEDGER = 41
-    """A privacy ledger isn't what was written: a row was changed, removed, moved, inserted, or its end is missing."""
-    TRANSCRIPT = 42
-    """A transcript doesn't hold: the message names the first check that fails."""
-    AUDIT = 43
-    """An audit found less privacy, or less noise, than its plan claims."""
-    INTERNAL = 70
-    """A fault in sordino itself."""
-    INTERRUPTED = 130
-    """Stopped by Ctrl-C."""
+    Attributes:
+        short: what the code means, in a few words for help pages.
+        remedy: what to do about it. docs/operations.md has the same table.
+    """
 
+    short: str
+    remedy: str
 
-REMEDY: dict[ExitCode, str] = {
-    ExitCode.OK: "Nothing to do.",
-    ExitCode.BOUND: "Compare the figure that the message names with the bound; run again if the machine was busy.",
-    ExitCode.INTERNAL: "Report it; SORDINO_TRACEBACK=1 shows where it happened.",
-    ExitCode.INPUT: "Change what the message names and run the command again.",
-    ExitCode.INFEASIBLE: "Use the nearest feasible setting that the message names.",
-    ExitCode.NETWORK: "Choose another port, or check the address and that the coordinator runs.",
-    ExitCode.STUDY: "Read the reason; raise the deadline or lower min_survivors if too few answered.",
-    ExitCode.BUDGET: "The study is over. A new study on the same data starts with the budget already spent.",
-    ExitCode.LEDGER: "Restore the ledger and the files beside it from the newest copy; docs/ledger.md says what shows.",
-    ExitCode.TRANSCRIPT: "Take the file from whoever wrote it; if that one fails too, docs/transcripts.md says why.",
-    ExitCode.AUDIT: "Expected if noise was divided on purpose; otherwise run no study. See docs/audit.md.",
-    ExitCode.INTERRUPTED: "Run the same command again; a study goes on where its journal ends.",
-}
+    def __new__(cls, number: int, short: str = "", remedy: str = "") -> Self:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.short, member.remedy = short, remedy
+        return member
 
-_SHORT: dict[ExitCode, str] = {
-    ExitCode.OK: "done",
-    ExitCode.BOUND: "bound broken",
-    ExitCode.INTERNAL: "fault in sordino",
-    ExitCode.INPUT: "bad option, file or input",
-    ExitCode.INFEASIBLE: "infeasible plan",
-    ExitCode.NETWORK: "port in use or peer not reachable",
-    ExitCode.STUDY: "round failed or study aborted",
-    ExitCode.BUDGET: "privacy budget reached",
-    ExitCode.LEDGER: "ledger changed",
-    ExitCode.TRANSCRIPT: "transcript doesn't hold",
-    ExitCode.AUDIT: "audit found less privacy than claimed",
-    ExitCode.INTERRUPTED: "interrupted",
-}
+    OK = 0, "done", "Nothing to do."
+    # `bench` against the limits of this machine, `loadtest` and `graph` against the bounds among their options.
+    BOUND = (
+        1,
+        "bound broken",
+        "Compare the figure that the message names with the bound; run again if the machine was busy.",
+    )
+    INPUT = 2, "bad option, file or input", "Change what the message names and run the command again."
+    INFEASIBLE = 3, "infeasible plan", "Use the nearest feasible setting that the message names."
+    NETWORK = (
+        4,
+        "port in use or peer not reachable",
+        "Choose another port, or check the address and that the coordinator runs.",
+    )
+    STUDY = (
+        5,
+        "round failed or study aborted",
+        "Read the reason; raise the deadline or lower min_survivors if too few answered.",
+    )
+    BUDGET = (
+        40,
+        "privacy budget reached",
+        "The study is over. A new study on the same data starts with the budget already spent.",
+    )
+    LEDGER = (
+        41,
+        "ledger changed",
+        "Restore the ledger and the files beside it from the newest copy; docs/ledger.md says what shows.",
+    )
+    TRANSCRIPT = (
+        42,
+        "transcript doesn't hold",
+        "Get the file again from the coordinator; if that copy fails too, docs/transcripts.md says why.",
+    )
+    AUDIT = (
+        43,
+        "audit found less privacy than claimed",
+        "Expected if noise was divided on purpose; otherwise run no study. See docs/audit.md.",
+    )
+    INTERNAL = 70, "fault in sordino", "Report it; SORDINO_TRACEBACK=1 shows where it happened."
+    INTERRUPTED = 130, "interrupted", "Run the same command again; a study goes on where its journal ends."
 
 
 def listing(*codes: ExitCode) -> str:
     """One line for the end of a help page: the codes that a verb can end with."""
-    return "Exit codes: " + ", ".join(f"{int(code)} {_SHORT[code]}" for code in codes) + "."
+    return "Exit codes: " + ", ".join(f"{int(code)} {code.short}" for code in codes) + "."
 
 
 class Failure(Exception):
-    """An ending that isn't OK: the code, one sentence, and perhaps the nearest thing that would work."""
+    """The root of every error of ours that ends a command. The cores' errors become one in `sordino.cli.explain`.
 
-    def __init__(self, code: ExitCode, message: str, suggestion: str | None = None) -> None:
-        super().__init__(message)
+    Attributes:
+        code: the exit code.
+        message: what went wrong and what to change, one sentence.
+        suggestion: the nearest thing that works; None where the message already says what to do.
+        change: the settings of that suggestion by name, such as ``{"bits": 18}``; empty where there are none.
+    """
+
+    in_user_code: ClassVar[bool] = False
+    """Whether the cause lies in a class that the user wrote, so that its traceback helps the user."""
+
+    def __init__(
+        self,
+        code: ExitCode,
+        message: str,
+        suggestion: str | None = None,
+        *,
+        change: Mapping[str, object] | None = None,
+    ) -> None:
+        # `args` stay as BaseException.__new__ set them, those of the call: a copy in another process is made with them.
         self.code = code
         self.message = message
         self.suggestion = suggestion
+        self.change: Mapping[str, object] = change or {}
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InputFailure(Failure):
+    """An option, a file or another input can't be used: exit code 2."""
+
+    def __init__(
+        self, message: str, suggestion: str | None = None, *, change: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(ExitCode.INPUT, message, suggestion, change=change)
+
+
+class NetworkFailure(Failure):
+    """A port is taken, or the other side can't be reached: exit code 4. Trying again may help."""
+
+    def __init__(self, message: str, suggestion: str | None = None) -> None:
+        super().__init__(ExitCode.NETWORK, message, suggestion)

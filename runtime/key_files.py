@@ -13,11 +13,13 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from runtime.failure import InputFailure
+
 LARGEST_BYTES: Final = 64 * 1024
 """A private key in PEM has a few hundred; a chain beside it a few thousand."""
 
 
-class KeyFileError(ValueError):
+class KeyFileError(InputFailure, ValueError):
     """A key file can't be used; names the file and what to change, never its content."""
 
 

@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from runtime.address import split_address as split_address
+from runtime.failure import InputFailure
 
 ENVIRONMENT_PREFIX = "SORDINO_"
 _LIMIT = 80  # characters of a refused value that are repeated in an error
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(InputFailure, ValueError):
     """A settings file, or a variable that overrides it, can't be used. The message says what to change."""
 
 

@@ -29,6 +29,7 @@ from learning.parameters import layers_of
 from learning.task import TaskUnavailable, clip_of, make_task
 from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
+from runtime.failure import ExitCode, Failure
 from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import KeyFileError, read_key_file
 from runtime.settings_file import split_address
@@ -68,11 +69,11 @@ OK, BAD_INPUT, INFEASIBLE, NETWORK, FAILED, BUDGET, INTERRUPTED = 0, 2, 3, 4, 5,
 EXIT_CODES = {ROUNDS_DONE: OK, BUDGET_REACHED: BUDGET, ABORTED: FAILED}
 
 
-class StartError(Exception):
+class StartError(Failure):
     """The coordinator can't start; one sentence that names what to change, and the exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
+        super().__init__(ExitCode(exit_code), message)
         self.exit_code = exit_code
 
 

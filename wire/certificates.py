@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from runtime.failure import InputFailure
 from wire.foreign_x509 import UNREADABLE
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
@@ -32,7 +33,7 @@ CLOCK_SKEW: Final = datetime.timedelta(hours=1)
 """A certificate is valid from this long before it was made: not all clocks agree."""
 
 
-class CertificateError(ValueError):
+class CertificateError(InputFailure, ValueError):
     """A certificate or its key can't be used; one sentence, without key material."""
 
 

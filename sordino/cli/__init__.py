@@ -18,7 +18,7 @@ import typer
 
 from runtime import VERSION
 from runtime.extras import EXTRAS, check_rooms
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.near_names import did_you_mean
 from runtime.peer_text import printable
 from runtime.processes import leave_no_core
@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already, and there is nothing to add
             sys.exit(int(ExitCode.INPUT))
         failure = explain(error)
-        if os.environ.get("SORDINO_TRACEBACK") and (failure.code is ExitCode.INTERNAL or _is_a_mistake(error)):
+        helps = failure.code is ExitCode.INTERNAL or (failure.in_user_code and error.__cause__ is not None)
+        if os.environ.get("SORDINO_TRACEBACK") and helps:
             raise
         _tell(failure, given)
         code = int(failure.code)
@@ -139,66 +140,45 @@ def _invoke(arguments: list[str]) -> int:
 def explain(error: Exception) -> Failure:
     """The failure behind an exception of any room.
 
-    Classes are found by name, so that telling an error never imports the room that it didn't come from.
+    Rooms raise a `Failure` themselves. Only here do the errors of the cores, of the command line and of Python become
+    one.
     """
     if isinstance(error, Failure):
+        if error.in_user_code and error.__cause__ is not None:
+            error.suggestion = "SORDINO_TRACEBACK=1 shows all of the traceback"
         return error
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
     message = str(error).strip() or type(error).__name__
     if isinstance(error, typer.Abort):
-        return Failure(ExitCode.INTERRUPTED, "interrupted")
-    if hasattr(error, "format_message") and (refused := _refused_value(error)):
-        return Failure(ExitCode.INPUT, refused)
+        return Failure(ExitCode.INTERRUPTED, ExitCode.INTERRUPTED.short)
     if hasattr(error, "format_message"):  # what typer raises for a wrong command line
-        return Failure(ExitCode.INPUT, _usage(error))
-    if any(kind.__qualname__ == "InfeasiblePlan" for kind in type(error).__mro__):
-        return Failure(
-            ExitCode.INFEASIBLE,
-            str(getattr(error, "reason", message)),
-            getattr(error, "suggestion", None) or None,
-        )
-    code = getattr(error, "exit_code", None)
-    if isinstance(code, int) and code in set(ExitCode) and code:  # the shells' StartError and JoinError
-        return Failure(ExitCode(code), message)
-    if names & _INPUT_ERRORS:
-        more = "SORDINO_TRACEBACK=1 shows all of the traceback" if _is_a_mistake(error) else None
-        return Failure(ExitCode.INPUT, message, more)
+        return InputFailure(_refused_value(error) or _usage(error))
     if isinstance(error, PermissionError | FileNotFoundError | NotADirectoryError | IsADirectoryError):
-        return Failure(ExitCode.INPUT, f"{error.filename}: {error.strerror}. Check the path and its mode.")
+        return InputFailure(f"{error.filename}: {error.strerror}. Check the path and its mode.")
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-        return Failure(ExitCode.NETWORK, message)
+        return NetworkFailure(message)
     if isinstance(error, OSError):
-        return Failure(ExitCode.INPUT, f"{error.filename or ''}: {error.strerror or message}".lstrip(": "))
-    if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.split(".")[0] in EXTRAS:
-        extra = EXTRAS[error.name.split(".")[0]]
-        return Failure(ExitCode.INPUT, f"{error.name} isn't installed. Run pip install '.[{extra}]' in the checkout.")
-    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
-        return Failure(ExitCode.INPUT, message)
-    return Failure(
+        return InputFailure(f"{error.filename or ''}: {error.strerror or message}".lstrip(": "))
+    if isinstance(error, ModuleNotFoundError):
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is not None:
+            return InputFailure(f"{error.name} isn't installed. Run pip install '.[{extra}]' in the checkout.")
+    elif isinstance(error, ImportError):
+        return InputFailure(message)
+    return _of_a_core(error, message) or Failure(
         ExitCode.INTERNAL,
         f"a fault in sordino: {type(error).__name__}: {message}. SORDINO_TRACEBACK=1 shows where.",
     )
 
 
-def _is_a_mistake(error: Exception) -> bool:
-    """Whether code of the user's own went wrong: she may want to see where, as with a fault of ours."""
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
-    return "learning.own_task.TaskMistake" in names and error.__cause__ is not None
+def _of_a_core(error: Exception, message: str) -> Failure | None:
+    """The failure behind an error of the two cores, which know no exit code; loads them only now."""
+    from mechanisms.refusals import InfeasiblePlan
+    from secagg.errors import InvalidParameters
+    from secagg.roster import InvalidRoster
 
-
-_INPUT_ERRORS = {
-    "runtime.key_files.KeyFileError",
-    "runtime.settings_file.ConfigurationError",
-    "runtime.durable.StorageError",
-    "authority.folder.AuthorityError",
-    "wire.certificates.CertificateError",
-    "secagg.roster.InvalidRoster",
-    "secagg.errors.InvalidParameters",
-    "learning.options.OptionError",
-    "learning.blocks.DatasetError",
-    "learning.own_task.TaskUnavailable",
-    "sordino.lab.simulation.settings.SimulationError",
-}
+    if isinstance(error, InfeasiblePlan):
+        return Failure(ExitCode.INFEASIBLE, error.reason, error.suggestion or None)
+    return InputFailure(message) if isinstance(error, InvalidParameters | InvalidRoster) else None
 
 
 def _usage(error: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, listing
 from runtime.plurals import counted
 from sordino.cli.verb_group import verb_group
 
@@ -90,16 +90,12 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from runtime.durable import StorageError
     from sordino.reporting.budget import choose, figures, find, lines, own_lines, read
 
-    try:
-        contents = read(find(path))
-        own = participant == OWN
-        body = figures(contents, None if own else choose(contents, participant))
-        said = own_lines(contents, body) if own else lines(contents, body)
-    except StorageError as error:
-        raise _failure(error) from error
+    contents = read(find(path))
+    own = participant == OWN
+    body = figures(contents, None if own else choose(contents, participant))
+    said = own_lines(contents, body) if own else lines(contents, body)
     typer.echo(json.dumps(body) if as_json else "\n".join(said))
     return int(ExitCode.OK)
 
@@ -121,7 +117,6 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from runtime.durable import StorageError
     from sordino.reporting.budget import find, read, row_of_head
     from wire.records.ledger import ChangedLedger
 
@@ -134,8 +129,6 @@ def verify(
             body = {"ok": False, "row": error.row, "error": str(error), "exit_code": int(ExitCode.LEDGER)}
             typer.echo(json.dumps(body))
         return int(ExitCode.LEDGER)
-    except StorageError as error:
-        raise _failure(error) from error
     if as_json:
         found = {
             "ok": True,
@@ -153,8 +146,3 @@ def verify(
     typer.echo(f"Head {contents.head.hash.hex()}")
     return int(ExitCode.OK)
 
-
-def _failure(error: Exception) -> Failure:
-    from wire.records.ledger import ChangedLedger
-
-    return Failure(ExitCode.LEDGER if isinstance(error, ChangedLedger) else ExitCode.INPUT, str(error))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
+from runtime.failure import ExitCode
 from secagg.context import digest, number
 from wire.records.ledger_rows import InvalidRow, LedgerEntry
 from wire.records.ledger_totals import Totals
@@ -56,6 +57,7 @@ class ChangedLedger(LedgerError):
 
     def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
         super().__init__(path, reason)
+        self.code = ExitCode.LEDGER
         self.row = row
 
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from client.connection import Channels
 from client.data_name import data_name
-from client.host_file import ConfigurationError, load
+from client.host_file import load
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
@@ -48,7 +48,7 @@ from client.settings import HostedParticipant, HostSettings
 from client.shared_roster import SharedRoster
 from client.unreachable import Trouble
 from learning.datasets import Dataset
-from runtime.durable import StorageError
+from runtime.failure import Failure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent, step_aside, use_few_arenas
 from secagg.client_phases import Masking
@@ -395,9 +395,9 @@ def main(arguments: list[str]) -> int:
     step_aside()  # on one machine with the coordinator, whose loop would else be measured waiting for a processor
     try:
         return run(Path(home), LoadOptions.from_behaviour(behaviour))
-    except (JoinError, ConfigurationError, StorageError) as error:
+    except Failure as error:
         print(f"client process: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 2)
+        return int(error.code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from authority.new_study import check_places
 from authority.study_options import StudyOptions, coding_of, plan_for
 from learning.data_names import OWN
 from mechanisms.statement import VECTOR_MECHANISMS
+from runtime.failure import InputFailure
 
 if TYPE_CHECKING:
     from learning.server_optimizers import ServerOptimizer
@@ -39,7 +40,7 @@ _NOT_SIMULATED: Final = frozenset(
 WAYS: Final = frozenset({"workers", "engine", "device"})
 
 
-class SimulationError(ValueError):
+class SimulationError(InputFailure, ValueError):
     """A setting of a simulation that can't be, or a file that isn't its own; one sentence that names what to change."""
 
 
