@@ -12,7 +12,7 @@ from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
     from secagg.roster import Roster
-    from wire.enrolment import Card
+    from wire.authority_statements import Card
 
 _PUBLIC: Final = ("authority.pub", "card.json", "tls/ca.pem", "tls/server.pem")
 _SECRET: Final = ("transcript.key", "tls/server.key")
@@ -37,7 +37,8 @@ class CarriedAuthority:
         """
         from runtime.key_files import KeyFileError, read_key_file
         from secagg.roster import InvalidRoster, verify_roster
-        from wire.enrolment import InvalidCard, fingerprint, verify_card
+        from wire.authority_statements import InvalidCard, verify_card
+        from wire.join_code import fingerprint
 
         missing = [name for name in (*_PUBLIC, *_SECRET, _ROSTER) if not (folder / name).is_file()]
         if missing:

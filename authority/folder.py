@@ -28,9 +28,9 @@ from runtime.key_files import KeyFileError, read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings, split_address
 from secagg.lottery import MOST_DRAWS
 from secagg.roster import LARGEST_ROSTER
-from wire.certificates import CLIENT_DAYS, CertificateAuthority, CertificateError, new_key, private_pem
-from wire.enrolment import Card, fingerprint, sign_card
-from wire.foreign_x509 import UNREADABLE
+from wire.authority_statements import Card, sign_card
+from wire.certificates import CLIENT_DAYS, UNREADABLE, CertificateAuthority, CertificateError, new_key, private_pem
+from wire.join_code import fingerprint
 
 AUTHORITY_FILE: Final = "authority.toml"
 KEY_FILE, PUBLIC_FILE = "authority.key", "authority.pub"

@@ -24,8 +24,8 @@ from authority.roster import begin
 from authority.store import AuthorityStore, Version, locked
 from runtime.durable import replace_durably
 from runtime.settings_file import split_address
-from wire.enrolment import InvalidCard
-from wire.lottery import LOTTERY_FILE
+from wire.authority_statements import InvalidCard
+from wire.study import LOTTERY_FILE
 
 COORDINATOR_FOLDER: Final = "coordinator"
 ROSTER_FILE: Final = "roster.json"

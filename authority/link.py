@@ -18,8 +18,8 @@ from runtime.failure import NetworkFailure
 from runtime.peer_text import peer_text
 from runtime.settings_file import split_address
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames
-from wire.enrolment import pending_statement
+from wire.authority_statements import pending_statement
+from wire.transport import frames
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
 NONCE_METADATA: Final = "sordino-nonce-bin"

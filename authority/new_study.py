@@ -181,8 +181,8 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
     from authority.study_files import host_toml, study_toml
     from learning.task import make_task
     from secagg.roster import RosterEntry
+    from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
-    from wire.enrolment import InvalidCard
 
     if options.authority is not None:
         options.authority.copy(work)

@@ -10,7 +10,7 @@ from authority.invitations import duration
 from authority.requests import newest_roster
 from authority.store import AuthorityStore, Invitation
 from runtime.plurals import counted
-from wire.enrolment import show_fingerprint
+from wire.join_code import show_fingerprint
 
 
 def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict[str, Any]:

@@ -19,16 +19,9 @@ from authority.invitations import check_clock, duration, name_for
 from authority.store import AuthorityStore, Invitation, Judged, Member, admitted
 from runtime.durable import Statement, StorageError
 from secagg.roster import Roster, verify_roster
+from wire.authority_statements import Answer, sign_answer, verify_answer
 from wire.certificates import CertificateError, host_uri, identity_uri, key_of_request
-from wire.enrolment import (
-    Answer,
-    EnrolmentRequest,
-    InvalidRequest,
-    SignedRequest,
-    read_request,
-    sign_answer,
-    verify_answer,
-)
+from wire.enrolment import EnrolmentRequest, InvalidRequest, SignedRequest, read_request
 
 REQUESTS_A_DAY: Final = 24
 """Of one identity; more wait. A process that renews needs one in weeks."""

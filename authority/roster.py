@@ -13,9 +13,9 @@ from runtime.durable import Statement
 from secagg.keys import RandomBytes
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster
+from wire.authority_statements import Answer, sign_answer, write_package
 from wire.certificates import CertificateError
-from wire.enrolment import Answer, sign_answer, write_package
-from wire.lottery import write_draws
+from wire.study import write_draws
 
 
 def begin(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from learning.data_names import OWN
-from wire.trust import CURIOUS_TRUST
+from wire.guarantee import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from authority.study_options import StudyOptions

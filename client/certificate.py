@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
-from wire.foreign_x509 import UNREADABLE
+from wire.certificates import UNREADABLE
 
 RENEWED_FILE: Final = "renewed.pem"
 IDENTITY_URI: Final = "urn:sordino:identity:"

@@ -14,9 +14,8 @@ import grpc
 from client.certificate import ClientCertificate
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
-from wire.chunks import InvalidChunk, frames, unframe
 from wire.codec import PROTOCOL_VERSION
-from wire.keepalive import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS
+from wire.transport import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS, InvalidChunk, frames, unframe
 
 SERVICE = "/sordino.v1.Coordinator/"
 TOKEN_METADATA = "sordino-session-bin"

@@ -32,9 +32,9 @@ from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
 from runtime.peer_text import peer_text
 from wire import coordinator_pb2 as pb
+from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
+from wire.certificates import UNREADABLE
 from wire.codec import PROTOCOL_VERSION
-from wire.enrolment import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
-from wire.foreign_x509 import UNREADABLE
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
 SERVICE: Final = "/sordino.v1.Enrolment/"

@@ -42,8 +42,8 @@ from runtime.failure import ExitCode, Failure
 from runtime.peer_text import peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
+from wire.guarantee import trust_of
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
-from wire.trust import trust_of
 
 log = structlog.get_logger()
 

@@ -46,9 +46,8 @@ from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.study_file import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
-from wire.keepalive import COORDINATOR_OPTIONS
-from wire.lottery import read_draws
-from wire.study import StudyDocument, check_roster_fits, plan_study
+from wire.study import StudyDocument, check_roster_fits, plan_study, read_draws
+from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
     from server.http_port import HttpPort

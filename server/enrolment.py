@@ -31,26 +31,23 @@ from server.peer_rates import PeerRates, address_of
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study_file import ConfigurationError, StudyConfiguration
 from wire import coordinator_pb2 as pb
-from wire.chunks import LARGEST_FRAME, InvalidChunk, unframe
-from wire.codec import PROTOCOL_VERSION
-from wire.enrolment import (
+from wire.authority_statements import (
     LARGEST_PACKAGE,
-    LARGEST_REQUEST,
     Answer,
     InvalidAnswer,
     InvalidCard,
     InvalidPackage,
-    InvalidRequest,
     Package,
-    fingerprint,
     pending_statement,
     read_package,
-    read_request,
     verify_answer,
     verify_card,
 )
-from wire.lottery import read_draws
-from wire.study import StudyDocument, check_roster_fits
+from wire.codec import PROTOCOL_VERSION
+from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
+from wire.join_code import fingerprint
+from wire.study import StudyDocument, check_roster_fits, read_draws
+from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
 
 log = structlog.get_logger()
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from runtime.durable import DurableStore, Statement
-from wire.enrolment import Answer, SignedRequest
+from wire.authority_statements import Answer
+from wire.enrolment import SignedRequest
 
 MOST_WAITING: Final = 1_000
 MOST_OF_ONE_ADDRESS: Final = 100

@@ -17,8 +17,7 @@ from mechanisms.statement import LOTTERY
 from secagg.lottery import Draws, Ticket
 from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders
 from secagg.roster import InvalidRoster, Roster, verify_roster
-from wire.lottery import read_draws
-from wire.study import check_roster_fits, smallest_roster
+from wire.study import check_roster_fits, read_draws, smallest_roster
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import structlog
 from runtime.durable import replace_durably
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from server.study_file import StudyConfiguration
-from wire.enrolment import InvalidPackage, Package, read_package, write_package
+from wire.authority_statements import InvalidPackage, Package, read_package, write_package
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """The gRPC service: decodes, hands on, encodes. No protocol rule lives here.
 
-Vectors and documents travel as hand-framed chunks through raw-bytes handlers (`wire.chunks`); control messages are
+Vectors and documents travel as hand-framed chunks through raw-bytes handlers (`wire.transport`); control messages are
 protobuf on one stream per participant.
 """
 
@@ -26,9 +26,9 @@ from secagg.errors import (
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
-from wire import assembled
+from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames
+from wire.transport import frames
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ SERVICE = "sordino.v1.Coordinator"
 TOKEN_METADATA = "sordino-session-bin"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
-HEARTBEAT = assembled.message(heartbeat=pb.Heartbeat())
+HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())
 
 # One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
 STATUS: dict[type[Exception], grpc.StatusCode] = {
@@ -172,13 +172,13 @@ async def _handshake(
         raise SessionRefused("a session begins with Open")
     identity, nonce, statement = study.sessions.challenge(first.open)
     check_certificate(context.auth_context(), identity, study.sessions.host(identity))
-    await context.write(assembled.message(challenge=pb.Challenge(nonce=nonce)))
+    await context.write(codec.message(challenge=pb.Challenge(nonce=nonce)))
     second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":
         raise SessionRefused("the challenge must be answered with Proof")
     await study.check_proof(identity, statement, second.proof.signature)
     session = study.sessions.open(identity)
-    session.send(assembled.message(welcome=study.welcome(session)))
+    session.send(codec.message(welcome=study.welcome(session)))
     return session
 
 

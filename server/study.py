@@ -19,13 +19,7 @@ from mechanisms.accounting import Account
 from mechanisms.statement import LOTTERY
 from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.context import RoundConfig
-from secagg.messages import (
-    ADVERTISE_KEYS,
-    CONSISTENCY_CHECK,
-    MASKED_INPUT,
-    SHARE_KEYS,
-    UNMASKING,
-)
+from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
@@ -50,11 +44,11 @@ from server.sessions import RESUMABLE, Session, Sessions, check_proof
 from server.study_file import StudyConfiguration
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
-from wire import assembled
+from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import LARGEST_FRAME
 from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument, round_parameters
+from wire.transport import LARGEST_FRAME
 
 log = structlog.get_logger()
 
@@ -300,7 +294,7 @@ class Study:
         sampler = asyncio.create_task(self._loop_lag.run())
         try:
             outcome = await self._rounds()
-            farewell = assembled.message(study_end=pb.StudyEnd(reason=outcome))
+            farewell = codec.message(study_end=pb.StudyEnd(reason=outcome))
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
@@ -554,7 +548,7 @@ class Study:
     async def _round_end(
         self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str
     ) -> None:
-        end = assembled.message(
+        end = codec.message(
             round_end=pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason)
         )
         outgoing = Outgoing(self.sessions, set(cohort), self._compute)

@@ -31,7 +31,8 @@ from secagg.unmasking import Unmasking
 from server.study_file import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.enrolment import InvalidCard, fingerprint, verify_card
+from wire.authority_statements import InvalidCard, verify_card
+from wire.join_code import fingerprint
 from wire.records.ledger import Row
 from wire.records.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
 

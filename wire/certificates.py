@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from runtime.failure import InputFailure
-from wire.foreign_x509 import UNREADABLE
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 IDENTITY_URI: Final = "urn:sordino:identity:"
@@ -31,6 +30,12 @@ CLIENT_DAYS: Final = 90
 """Of participants who renew by themselves; those who can't are given as long as the coordinator."""
 CLOCK_SKEW: Final = datetime.timedelta(hours=1)
 """A certificate is valid from this long before it was made: not all clocks agree."""
+
+UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+"""What parsers of foreign certificates, requests and keys raise.
+
+`x509.InvalidVersion` is no ValueError, and an unknown curve or kind of key is reported only when the key is read.
+"""
 
 
 class CertificateError(InputFailure, ValueError):

@@ -24,77 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from secagg.context import encode
 from secagg.keys import IdentityKey
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
-from wire.authority_statements import (
-    LARGEST_ANSWER,
-    LARGEST_CARD,
-    LARGEST_PACKAGE,
-    STANDING_NONCE_BYTES,
-    STANDINGS,
-    Answer,
-    Card,
-    InvalidAnswer,
-    InvalidCard,
-    InvalidPackage,
-    Package,
-    pending_statement,
-    read_package,
-    sign_answer,
-    sign_card,
-    standing_statement,
-    verify_answer,
-    verify_card,
-    write_package,
-)
-from wire.foreign_json import HOST_NAME, from_hex, is_study, read_fields
-from wire.foreign_x509 import UNREADABLE
-from wire.join_code import (
-    CODE_ID_BYTES,
-    MAC_BYTES,
-    ExpiredCode,
-    InvalidCode,
-    JoinCode,
-    MistypedCode,
-    TruncatedCode,
-    code_mac,
-    fingerprint,
-    show_fingerprint,
-)
-
-__all__ = [
-    "LARGEST_ANSWER",
-    "LARGEST_CARD",
-    "LARGEST_PACKAGE",
-    "LARGEST_REQUEST",
-    "STANDINGS",
-    "STANDING_NONCE_BYTES",
-    "Answer",
-    "Card",
-    "EnrolmentRequest",
-    "ExpiredCode",
-    "InvalidAnswer",
-    "InvalidCard",
-    "InvalidCode",
-    "InvalidPackage",
-    "InvalidRequest",
-    "JoinCode",
-    "MistypedCode",
-    "Package",
-    "SignedRequest",
-    "TruncatedCode",
-    "fingerprint",
-    "make_csr",
-    "make_request",
-    "pending_statement",
-    "read_package",
-    "read_request",
-    "show_fingerprint",
-    "sign_answer",
-    "sign_card",
-    "standing_statement",
-    "verify_answer",
-    "verify_card",
-    "write_package",
-]
+from wire.authority_statements import HOST_NAME, from_hex, is_study, read_fields
+from wire.certificates import UNREADABLE
+from wire.join_code import CODE_ID_BYTES, MAC_BYTES, JoinCode, code_mac
 
 LARGEST_REQUEST: Final = 8192
 

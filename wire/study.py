@@ -19,7 +19,7 @@ from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
 from mechanisms.statement import CONDITIONAL, LOTTERY, NO_SAMPLING
 from secagg.errors import InvalidParameters
-from secagg.lottery import MOST_VERSIONS
+from secagg.lottery import MOST_VERSIONS, Draws
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
 from secagg.parameters import (
@@ -39,6 +39,13 @@ from wire import coordinator_pb2 as pb
 FORMAT: Final = "sordino-study-1"
 LARGEST_DOCUMENT: Final = 1 << 20
 AUTO: Final = "auto"
+LOTTERY_FORMAT: Final = "sordino-lottery-1"
+LOTTERY_FILE: Final = "lottery.json"
+"""In which the authority hands the seeds of a roster version's lottery to the coordinator.
+
+Not secret, but only the coordinator needs all of them; everybody else is given the seed of a round with its path to the
+root that the roster's signature covers (`secagg.lottery`).
+"""
 
 
 class InvalidStudy(ValueError):
@@ -409,3 +416,46 @@ def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, sig
         pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **phase)).ByteSize() for phase in phases
     )
     return control + packed_size(dim, bits)
+
+
+def write_draws(draws: Draws) -> bytes:
+    """JSON, seeds in hexadecimal in the order of rounds."""
+    document = {
+        "format": LOTTERY_FORMAT,
+        "study": draws.study,
+        "version": draws.version,
+        "seeds": [seed.hex() for seed in draws.seeds],
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
+    """The draws of a roster, where the plan draws cohorts; else None, whatever there is.
+
+    Args:
+        data: the file's content; None if there is no file.
+
+    Raises:
+        InvalidRoster: they are missing, malformed, or not those that the roster's signature covers.
+    """
+    if plan.sampling != LOTTERY:
+        return None
+    if data is None:
+        raise InvalidRoster(f"the plan draws cohorts, but there is no {LOTTERY_FILE} beside the roster: copy both")
+    try:
+        document = json.loads(data)
+        if document["format"] != LOTTERY_FORMAT:
+            raise InvalidRoster(f"unknown format of {LOTTERY_FILE}; this version reads {LOTTERY_FORMAT}")
+        draws = Draws(document["study"], document["version"], tuple(map(bytes.fromhex, document["seeds"])))
+        if type(draws.version) is not int or type(draws.study) is not str:
+            raise InvalidRoster(f"{LOTTERY_FILE} names no study and version")
+        lottery = draws.lottery
+    except InvalidRoster:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRoster(f"{LOTTERY_FILE} is not a file of draws: {type(error).__name__}") from error
+    if (draws.study, draws.version, lottery) != (roster.study, roster.version, roster.lottery):
+        raise InvalidRoster(
+            f"{LOTTERY_FILE} doesn't belong to version {roster.version} of the roster: copy both from the authority"
+        )
+    return draws

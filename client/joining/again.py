@@ -34,7 +34,7 @@ async def take_again(options: JoinOptions, home: JoinedHome, say: Callable[[str]
     if options.policy_file is None:
         return
     from client.enrolment import look
-    from wire.enrolment import fingerprint
+    from wire.join_code import fingerprint
 
     policy, data = read_policy(options.policy_file)
     authority = bytes.fromhex(held["study"]["authority_public_key"])

@@ -36,7 +36,7 @@ from runtime.peer_text import peer_text, printable
 
 if TYPE_CHECKING:
     from client.enrolment import Look
-    from wire.enrolment import JoinCode
+    from wire.join_code import JoinCode
 
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
@@ -54,7 +54,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
         Failure: the code, the other side, the plan or the folder can't be used, or the authority refuses.
         client.enrolment.EnrolmentUnavailable: nobody answers.
     """
-    from wire.enrolment import InvalidCode, JoinCode
+    from wire.join_code import InvalidCode, JoinCode
 
     say = _safely(say)
     try:
@@ -109,7 +109,7 @@ def _matching(home: JoinedHome | None, code: JoinCode) -> JoinedHome | None:
 
 def _check_time(code: JoinCode) -> None:
     from client.certificate import shown
-    from wire.enrolment import InvalidCode
+    from wire.join_code import InvalidCode
 
     now = time.time()
     try:
@@ -197,7 +197,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     checked = text.replace(f"\npart = \"{BY_PLACE}\"\n", "\npart = 0\n")
     check_host(checked, options.policy_file, policy, seen, spent_in(options.ledger))
     from client.joining.text import describe_study
-    from wire.enrolment import show_fingerprint
+    from wire.join_code import show_fingerprint
 
     for line in describe_study(
         seen,
@@ -336,14 +336,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 
 async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
     from client.certificate import shown
-    from client.enrolment import (
-        EnrolmentRefused,
-        EnrolmentUnavailable,
-        ask,
-        check_answer,
-        enrolment_channel,
-        names_of,
-    )
+    from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer, enrolment_channel, names_of
     from runtime.key_files import KeyFileError, read_key_file
     from wire import coordinator_pb2 as pb
     from wire.enrolment import read_request

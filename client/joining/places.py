@@ -54,7 +54,7 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
 
 def _authority_of(code: str) -> Callable[[bytes], bool]:
     """Whether a public key is that of the authority that a code names; any is where there is no code."""
-    from wire.enrolment import InvalidCode, JoinCode, fingerprint
+    from wire.join_code import InvalidCode, JoinCode, fingerprint
 
     if not code:
         return lambda key: True

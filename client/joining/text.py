@@ -143,8 +143,7 @@ def describe_study(
     Raises:
         learning.options.OptionError: the study's statistic can't be; `client.joining.joining` has refused it by then.
     """
-    from wire.guarantee import condition
-    from wire.trust import trust_of
+    from wire.guarantee import condition, trust_of
 
     plan, document = look.document.plan, look.document
     cohort = f"all participants, at most {plan.clients}"

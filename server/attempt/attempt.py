@@ -29,11 +29,7 @@ from secagg.messages import (
 )
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
-from secagg.server_phases import (
-    AdvertiseKeys,
-    ConsistencyCheck,
-    Unmasking,
-)
+from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, Unmasking
 from secagg.unmasking import Completed
 from server.attempt.arrivals import Back, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
@@ -41,7 +37,7 @@ from server.attempt.reconnection_slots import Places
 from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.sessions import CLOSED, Session, Sessions
-from wire import assembled, codec
+from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
@@ -257,7 +253,7 @@ class Attempt:
             roster_sha256=self._roster_sha256,
             ticket=codec.write_ticket(self.config.ticket),
         )
-        await self._outgoing.broadcast(self.cohort, assembled.message(round_start=start))
+        await self._outgoing.broadcast(self.cohort, codec.message(round_start=start))
         await self._collect(
             Step(
                 ADVERTISE_KEYS,
@@ -270,7 +266,7 @@ class Attempt:
         )
         share, cohort_keys = await self._compute(advertise.close)
 
-        writer = assembled.CohortKeysWriter(round_, attempt)
+        writer = codec.CohortKeysWriter(round_, attempt)
         await self._outgoing.each(cohort_keys, writer.write)
         del writer, cohort_keys
         await self._collect(
@@ -285,7 +281,7 @@ class Attempt:
         )
         masked, shares = await self._compute(share.close)
 
-        await self._outgoing.each(shares, lambda one: assembled.neighbour_shares(round_, attempt, one))
+        await self._outgoing.each(shares, lambda one: codec.neighbour_shares(round_, attempt, one))
         # The ciphertexts hold both kinds of share: they go once everybody has answered, for until then somebody may
         # come back who lacks hers (decision 0012), and so do the paths.
         del shares
@@ -310,7 +306,7 @@ class Attempt:
         else:
             unmasking = await self._compute(check.without_signatures)
             await self._charge(unmasking, b"")
-            await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
+            await self._outgoing.broadcast(sets, codec.message(survivor_sets=survivor_sets))
         completed = await self._open(unmasking, late)
         if self.figures.first_key_at is not None:
             self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
@@ -328,7 +324,7 @@ class Attempt:
             return check.proven
 
         survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
-        await self._outgoing.broadcast(sets, assembled.message(survivor_sets=survivor_sets))
+        await self._outgoing.broadcast(sets, codec.message(survivor_sets=survivor_sets))
         # The more have signed, the fewer signatures each participant checks.
         await self._collect(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0))
         unmasking, requests = await self._compute(check.close)
@@ -337,7 +333,7 @@ class Attempt:
         shown = UnmaskingRequest(check.proof)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
         await self._charge(unmasking, request)
-        writer, complete = assembled.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
+        writer, complete = codec.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
         to_everybody = await self._compute(writer.write, next(iter(requests.values()))) if complete else b""
 
         async def ask(requests: Mapping[int, UnmaskingRequest]) -> None:
@@ -351,7 +347,7 @@ class Attempt:
 
         await ask(requests)
         # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
-        proof = assembled.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
+        proof = codec.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
         outside = sorted(unmasking.u2 - unmasking.u3)
         self.proof = frozenset(map(self.config.roster.identity, outside)), proof
         for who in outside:
@@ -507,7 +503,7 @@ class Attempt:
                 received=self._messages[who],
                 uploaded=self._uploads.complete(who),
             )
-            self._outgoing.tell(who, assembled.message(resumed=resumed))
+            self._outgoing.tell(who, codec.message(resumed=resumed))
         if back.received != told and not (back.received == told - 1 and await self._outgoing.again(who)):
             await self._leave(step, who, "can't have received what it says")
             return
@@ -578,7 +574,7 @@ class Attempt:
 
     def _grant_credit(self, participant: int, offset: int = 0) -> None:
         credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt, offset=offset)
-        self._outgoing.tell(participant, assembled.message(upload_credit=credit))
+        self._outgoing.tell(participant, codec.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
         """Out of this attempt; the session stays, so that the participant can join the next one."""
@@ -598,7 +594,7 @@ class Attempt:
         end = pb.RoundEnd(
             round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
         )
-        return assembled.message(round_end=end)
+        return codec.message(round_end=end)
 
     def _emit(self, kind: str, **body: Any) -> None:
         self._emit_event(kind, round=self.config.round, attempt=self.config.attempt, **body)

@@ -7,7 +7,7 @@ from typing import Final
 
 from server.attempt.attempt import Attempt, Proof
 from server.sessions import Session
-from wire import assembled
+from wire import codec
 from wire import coordinator_pb2 as pb
 
 Number = tuple[int, int]
@@ -62,4 +62,4 @@ class Returns:
         completed = number == self._completed
         reason = "" if completed else "the attempt is over, or went on without it"
         end = pb.RoundEnd(round=resume.round, attempt=resume.attempt, completed=completed, reason=reason)
-        session.send(assembled.message(round_end=end))
+        session.send(codec.message(round_end=end))

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from wire.chunks import InvalidChunk, unframe
+from wire.transport import InvalidChunk, unframe
 
 MOST_STREAMS: Final = 16
 """In which one vector may arrive, where connections break."""

@@ -107,7 +107,7 @@ def init(
 
     from authority.folder import AuthorityTable
     from authority.founding import COORDINATOR_FOLDER, found, session_address
-    from wire.enrolment import show_fingerprint
+    from wire.join_code import show_fingerprint
 
     try:
         settings = AuthorityTable(
@@ -171,7 +171,7 @@ def invite(
     from authority.invitations import invite as make
     from authority.invitations import without_place
     from authority.store import locked
-    from wire.enrolment import show_fingerprint
+    from wire.join_code import show_fingerprint
 
     seconds = _seconds("--valid", valid)
     if name and count > 1:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from wire.trust import CURIOUS_TRUST
+from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (

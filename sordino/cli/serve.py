@@ -131,8 +131,9 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
     from cryptography.x509 import load_pem_x509_certificates
 
     from runtime.settings_file import ConfigurationError
-    from wire.enrolment import InvalidCard, fingerprint, verify_card
-    from wire.foreign_x509 import UNREADABLE
+    from wire.authority_statements import InvalidCard, verify_card
+    from wire.certificates import UNREADABLE
+    from wire.join_code import fingerprint
 
     table = configuration.coordinator
     try:

@@ -79,8 +79,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
     from mechanisms.rotation import rotation_layout
     from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
     from secagg.sharing import MALICIOUS
+    from wire.guarantee import trust_of
     from wire.study import upload_bytes
-    from wire.trust import trust_of
 
     adversary = chosen.get("adversary", MALICIOUS)
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from wire.trust import CURIOUS_TRUST
+from wire.guarantee import CURIOUS_TRUST
 
 OFTEN: Final = 0.05
 UNSURE: Final = 0.2

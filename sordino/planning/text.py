@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.plurals import counted
 from sordino.planning.notes import no_ring, percent, reached
-from wire.trust import CURIOUS_TRUST
+from wire.guarantee import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -30,8 +30,8 @@ _SAMPLED: Final = {
 def figures_of(plan: Plan) -> dict[str, Any]:
     """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
     from mechanisms.mechanism import DESCRIPTIONS
+    from wire.guarantee import trust_of
     from wire.study import plan_figures
-    from wire.trust import trust_of
 
     figures = plan_figures(plan)
     figures["max_dropout"] = plan.max_dropout

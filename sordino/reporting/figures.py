@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sordino.reporting.statistic_text import HISTOGRAM, values_of, what_counts
 from sordino.reporting.study_view import PHASES, StudyView
-from wire.trust import TRUSTED_COORDINATOR
+from wire.guarantee import TRUSTED_COORDINATOR
 
 # Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
 INK, MUTED, GRID, ACCENT, WARN, QUIET = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"

@@ -30,8 +30,7 @@ from sordino.reporting.statistic_text import (
     values_of,
 )
 from sordino.reporting.study_view import PHASES, StudyView, people
-from wire.guarantee import guarantee
-from wire.trust import TRUSTED_COORDINATOR
+from wire.guarantee import TRUSTED_COORDINATOR, guarantee
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan

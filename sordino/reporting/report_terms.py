@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from secagg.sharing import CURIOUS
 from sordino.reporting.study_view import StudyView
-from wire.guarantee import adjacency_word, description_of, guarantee
-from wire.trust import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, trust_of
+from wire.guarantee import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, adjacency_word, description_of, guarantee, trust_of
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule

@@ -41,9 +41,9 @@ from tests.support.host_in_process import ledger_of, rows_of
 from tests.support.study_in_process import identities
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import unframe
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.study import round_parameters
+from wire.transport import unframe
 
 PATIENCE_S = 30.0  # for what takes milliseconds
 COLLUDERS = 2

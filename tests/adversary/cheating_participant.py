@@ -17,7 +17,7 @@ from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import PHASES
 from tests.support.study_in_process import Peer
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames
+from wire.transport import frames
 
 if TYPE_CHECKING:
     from tests.adversary.study_with_cheats import Stage

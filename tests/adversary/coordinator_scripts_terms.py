@@ -21,8 +21,7 @@ from tests.adversary.coordinator_scripts_keys import completes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
 from tests.adversary.served_study import STUDIES, public_of
 from tests.adversary.watched_clients import joined
-from wire.lottery import read_draws
-from wire.study import StudyDocument
+from wire.study import StudyDocument, read_draws
 
 PARTICIPANT = "client.participant"
 

@@ -17,7 +17,7 @@ from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, 
 from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, Stage, play
-from wire.chunks import CHUNK_BYTES, LARGEST_FRAME, frame, frames
+from wire.transport import CHUNK_BYTES, LARGEST_FRAME, frame, frames
 
 UPLOADS, ROUNDS = "server.attempt.uploads", "server.attempt.attempt"
 VECTOR = 16  # bytes of the vectors here: 8 entries of 16 bits
@@ -141,7 +141,7 @@ one_upload(
     "uploads bytes that are not framed",
     no_chunk,
     "not a chunk",
-    Off("wire.chunks", without=("not a chunk",), shows="is not named"),
+    Off("wire.transport", without=("not a chunk",), shows="is not named"),
     told="chunk",
 )
 one_upload(

@@ -17,18 +17,10 @@ from authority.store import locked
 from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
+from wire.authority_statements import Answer, Package, read_package, verify_answer
 from wire.certificates import new_key
-from wire.enrolment import (
-    Answer,
-    EnrolmentRequest,
-    JoinCode,
-    Package,
-    make_csr,
-    make_request,
-    read_package,
-    read_request,
-    verify_answer,
-)
+from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request
+from wire.join_code import JoinCode
 
 NOW = 1_790_000_000.0
 HOUR, DAY = 3600.0, 86_400.0

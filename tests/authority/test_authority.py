@@ -22,8 +22,8 @@ from secagg.lottery import winners
 from secagg.roster import RosterEntry, verify_roster
 from tests.authority.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
 from wire.certificates import read_client
-from wire.enrolment import JoinCode
-from wire.lottery import read_draws
+from wire.join_code import JoinCode
+from wire.study import read_draws
 
 
 @pytest.fixture

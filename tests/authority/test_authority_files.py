@@ -13,7 +13,7 @@ from authority.store import locked
 from runtime.key_files import KeyFileError
 from runtime.settings_file import ConfigurationError
 from tests.authority.authority_in_memory import NOW, Office, make_office, participant
-from wire.enrolment import JoinCode, MistypedCode
+from wire.join_code import JoinCode, MistypedCode
 
 
 @pytest.fixture

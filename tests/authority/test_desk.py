@@ -26,7 +26,7 @@ from client.joining.desk import code_from_desk, state_at_desk
 from runtime.failure import ExitCode, Failure
 from sordino.cli.authority import _rest
 from tests.authority.authority_in_memory import NOW, Office, Participant, make_office, participant
-from wire.enrolment import JoinCode
+from wire.join_code import JoinCode
 
 
 class Front:

@@ -33,8 +33,9 @@ from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable, load
 from tests.support.enrolment_port import STUDY, FakeStudy, identity, request
+from wire.authority_statements import verify_card
 from wire.certificates import CertificateAuthority
-from wire.enrolment import JoinCode, verify_card
+from wire.join_code import JoinCode
 
 Run = Callable[..., tuple[int, str, str]]
 COMMANDS = ("init", "invite", "approve", "sign", "revoke", "show", "run")

@@ -22,7 +22,7 @@ from authority.study_options import StudyOptions
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import verify_roster
-from wire.enrolment import verify_card
+from wire.authority_statements import verify_card
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -12,7 +12,7 @@ import pytest
 from runtime.failure import ExitCode
 from sordino.cli import main
 from tests.support.rounds_on_record import AUTHORITY_KEY, drawn, play, signed, study_of, whole
-from wire.enrolment import fingerprint, show_fingerprint
+from wire.join_code import fingerprint, show_fingerprint
 from wire.records.transcript import read_transcript
 
 

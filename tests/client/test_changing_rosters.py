@@ -21,9 +21,9 @@ from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
 from tests.support.host_in_process import Story, host, ledger_of, play, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
-from wire.lottery import write_draws
 from wire.records.ledger import read_ledger
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
+from wire.study import write_draws
 
 DRAWN, COHORT, ROUNDS = 12, 8, 3
 

@@ -30,7 +30,7 @@ from server.membership import SignedRoster
 from server.sessions import Sessions
 from tests.support.host_in_process import Story, host, ledger_of, play, record, settings_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
-from wire import assembled
+from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument
@@ -456,9 +456,9 @@ def test_a_handshake_that_goes_wrong(
     async def handshake(study: Any, iterator: Any, context: Any) -> Any:
         await anext(iterator)
         if answer == "welcome at once":
-            await context.write(assembled.message(welcome=pb.Welcome(session_token=bytes(32))))
+            await context.write(codec.message(welcome=pb.Welcome(session_token=bytes(32))))
         elif answer == "heartbeat":
-            await context.write(assembled.message(heartbeat=pb.Heartbeat()))
+            await context.write(codec.message(heartbeat=pb.Heartbeat()))
         elif answer == "the end":
             raise StopAsyncIteration
         proofs.append(await anext(iterator))

@@ -28,7 +28,8 @@ from client.settings import HostSettings
 from runtime.processes import free_port
 from tests.support.enrolment_port import Authority, identity, port_in_thread
 from wire import coordinator_pb2 as pb
-from wire.enrolment import read_request, write_package
+from wire.authority_statements import write_package
+from wire.enrolment import read_request
 
 DAY = datetime.timedelta(days=1)
 NOW = datetime.datetime.now(datetime.UTC)

@@ -24,7 +24,7 @@ from sordino.lab.loadtest.proxy import TcpProxy
 from tests.support.host_in_process import Story, host, play, record, settings_of
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
-from wire.chunks import frame
+from wire.transport import frame
 
 SAID = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 TOLD = ("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request")

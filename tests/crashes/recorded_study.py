@@ -21,7 +21,7 @@ from secagg.packing import packed_size
 from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import unframe
+from wire.transport import unframe
 
 Note = Callable[[dict[str, Any]], None]
 

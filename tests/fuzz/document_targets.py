@@ -36,33 +36,27 @@ from tests.fuzz.target import Choices, Target, must, trusting
 from tests.secagg.attempts_in_memory import authority, keyed_source, roster_of
 from tests.support.rounds_on_record import drawn, play, whole
 from tests.support.rounds_on_record import plan as plan_of
-from wire.enrolment import (
+from wire.authority_statements import (
     Answer,
     Card,
-    EnrolmentRequest,
     InvalidAnswer,
     InvalidCard,
-    InvalidCode,
     InvalidPackage,
-    InvalidRequest,
-    JoinCode,
-    fingerprint,
-    make_request,
     read_package,
-    read_request,
     sign_answer,
     sign_card,
     verify_answer,
     verify_card,
     write_package,
 )
-from wire.lottery import read_draws, write_draws
+from wire.enrolment import EnrolmentRequest, InvalidRequest, make_request, read_request
+from wire.join_code import InvalidCode, JoinCode, fingerprint
 from wire.records.ledger import PARTICIPANT, About
 from wire.records.ledger_rows import CHARGE, InvalidRow, LedgerEntry, make_entry
 from wire.records.transcript import InvalidTranscript, read_transcript, write_transcript
 from wire.records.transcript_checks import verify_transcript
 from wire.round_model import model_bytes, model_sha256, read_model, write_model
-from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
+from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, read_draws, write_draws
 
 AUTHORITY: Final = authority().public_key().public_bytes_raw()
 _NOW: Final = 1_790_000_000

@@ -36,7 +36,7 @@ from tests.fuzz.document_targets import AUTHORITY, NO_VERSION, client_certificat
 from tests.fuzz.mutations import change_bytes, change_text, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.secagg.attempts_in_memory import authority, roster_of
-from wire.enrolment import write_package
+from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry
 

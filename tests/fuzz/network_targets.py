@@ -18,9 +18,9 @@ from server.sessions import SessionRefused, Sessions
 from tests.fuzz.mutations import message_mutation
 from tests.fuzz.played import codecs, plain, reference_round
 from tests.fuzz.target import Target, must
-from wire import assembled, codec
+from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import CHUNK_BYTES, InvalidChunk, frame, unframe
+from wire.transport import CHUNK_BYTES, InvalidChunk, frame, unframe
 
 # Fields of the two envelopes that the codec reads, and how it writes them again.
 UP: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Message]]]] = {
@@ -62,11 +62,11 @@ def read_coordinator_message(data: bytes) -> None:
     elif name in DOWN:
         read = _there_and_back(*DOWN[name], getattr(message, name))
         if isinstance(read, CohortKeys) and len(dict(read.members)) == len(read.members):
-            whole = assembled.message(cohort_keys=codec.write_cohort_keys(1, 1, read))
-            must(assembled.CohortKeysWriter(1, 1).write(read) == whole, "u1 put together from parts is another message")
+            whole = codec.message(cohort_keys=codec.write_cohort_keys(1, 1, read))
+            must(codec.CohortKeysWriter(1, 1).write(read) == whole, "u1 put together from parts is another message")
         if isinstance(read, NeighbourShares):
-            whole = assembled.message(neighbour_shares=codec.write_neighbour_shares(1, 1, read))
-            must(assembled.neighbour_shares(1, 1, read) == whole, "shares put together from parts are another message")
+            whole = codec.message(neighbour_shares=codec.write_neighbour_shares(1, 1, read))
+            must(codec.neighbour_shares(1, 1, read) == whole, "shares put together from parts are another message")
 
 
 def _there_and_back(read: Callable[[Any], Any], write: Callable[[Any], Message | None], message: Any) -> Any:

@@ -9,9 +9,9 @@ import pytest
 
 import client.certificate
 import secagg.roster
+import wire.authority_statements
 import wire.codec
 import wire.enrolment
-import wire.foreign_json
 import wire.join_code
 import wire.records.ledger
 import wire.records.transcript
@@ -21,7 +21,7 @@ from secagg.errors import CoordinatorMisbehaved, InvalidMessage
 from tests.fuzz import core_targets, network_targets
 from tests.fuzz.corpus import begin
 from tests.fuzz.target import Dice, Target, targets
-from wire.chunks import unframe
+from wire.transport import unframe
 
 MOST = 3000  # inputs of a search; the corpus comes first
 MonkeyPatch = pytest.MonkeyPatch

@@ -35,7 +35,7 @@ from client.host_file import load
 from client.participant import Participant
 from runtime.logs import configure_logs
 from wire import coordinator_pb2 as pb
-from wire.chunks import frame
+from wire.transport import frame
 
 SCRIPT: list[dict[str, Any]] = []
 CHUNK_BYTES = 64  # of a vector of 1 KiB: enough chunks to stop in the middle

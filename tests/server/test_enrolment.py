@@ -31,9 +31,10 @@ from tests.support.enrolment_port import (
     request,
 )
 from wire import coordinator_pb2 as pb
-from wire.chunks import frame
-from wire.enrolment import LARGEST_REQUEST, pending_statement, read_request, write_package
-from wire.lottery import write_draws
+from wire.authority_statements import pending_statement, write_package
+from wire.enrolment import LARGEST_REQUEST, read_request
+from wire.study import write_draws
+from wire.transport import frame
 
 PENDING, ACCEPTED, REFUSED = pb.ENROL_STATUS_PENDING, pb.ENROL_STATUS_ACCEPTED, pb.ENROL_STATUS_REFUSED
 

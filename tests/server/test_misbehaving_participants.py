@@ -29,7 +29,7 @@ from tests.support.study_in_process import (
     playing,
 )
 from wire import coordinator_pb2 as pb
-from wire.chunks import frame, frames
+from wire.transport import frame, frames
 
 ADVERTISE, SHARE, INPUT = "AdvertiseKeys", "ShareKeys", "MaskedInputCollection"
 CHECK, UNMASK = "ConsistencyCheck", "Unmasking"

@@ -15,7 +15,7 @@ import server.study
 from secagg import server_phases
 from server.attempt.outgoing import AT_ONCE, Outgoing
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
-from wire import assembled
+from wire import codec
 from wire import coordinator_pb2 as pb
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
@@ -43,8 +43,8 @@ def test_one_thread_for_the_core_and_none_of_it_the_loop(
             if name in vars(kind) or name == "close":
                 watch(monkeypatch, kind, name, seen, f"{phase}.{name}")
     watch(monkeypatch, server.study, "check_proof", seen, "check_proof")
-    watch(monkeypatch, assembled, "neighbour_shares", seen, "neighbour_shares")
-    watch(monkeypatch, assembled.CohortKeysWriter, "write", seen, "cohort_keys")
+    watch(monkeypatch, codec, "neighbour_shares", seen, "neighbour_shares")
+    watch(monkeypatch, codec.CohortKeysWriter, "write", seen, "cohort_keys")
 
     def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
         return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]

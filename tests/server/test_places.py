@@ -35,7 +35,7 @@ from tests.support.study_in_process import (
 )
 from wire import coordinator_pb2 as pb
 from wire import keepalive
-from wire.chunks import frame
+from wire.transport import frame
 
 KEPT_S = 3600.0  # a place that is given up here is given up for another reason
 

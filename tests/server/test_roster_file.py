@@ -12,7 +12,7 @@ from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, RosterEntry, verify_roster
 from server.roster_file import UNDER_WAY, RosterFile
 from tests.support.enrolment_port import STUDY, Authority, identity
-from wire.lottery import write_draws
+from wire.study import write_draws
 
 AUTHORITY = Authority()
 ENTRIES = (RosterEntry(identity("ann").public, "h"),)

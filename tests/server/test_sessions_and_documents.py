@@ -25,7 +25,7 @@ from server.service import STATUS
 from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, playing
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames, unframe, varint
+from wire.transport import frames, unframe, varint
 
 Raw = Callable[[grpc.aio.Channel], Any]
 

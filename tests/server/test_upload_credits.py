@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UploadRefused, Uploads
-from wire.chunks import frame, frames
+from wire.transport import frame, frames
 
 SIZE = 1 << 20
 PATIENCE_S = 30.0  # at the slowest rate that is taken, a vector of this size may take 64 s

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from runtime.key_files import write_key_file
 from server.study_file import load
-from wire.enrolment import Card, sign_card
+from wire.authority_statements import Card, sign_card
 
 
 def pem(key: Ed25519PrivateKey) -> bytes:

@@ -23,23 +23,12 @@ from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
 from wire import coordinator_pb2 as pb
+from wire.authority_statements import Answer, Card, pending_statement, sign_answer, sign_card, write_package
 from wire.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
-from wire.chunks import frames
-from wire.enrolment import (
-    Answer,
-    Card,
-    EnrolmentRequest,
-    JoinCode,
-    SignedRequest,
-    make_csr,
-    make_request,
-    pending_statement,
-    read_request,
-    sign_answer,
-    sign_card,
-    write_package,
-)
+from wire.enrolment import EnrolmentRequest, SignedRequest, make_csr, make_request, read_request
+from wire.join_code import JoinCode
 from wire.study import StudyDocument, coding, plan_study
+from wire.transport import frames
 
 STUDY = "clinic"
 TASK_OPTIONS = {"dim": 16}

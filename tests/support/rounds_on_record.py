@@ -22,7 +22,7 @@ from secagg.lottery import Draws
 from secagg.roster import Roster, RosterEntry, sign_roster
 from secagg.unmasking import Completed, Unmasking
 from tests.secagg.attempts_in_memory import authority, identities, keyed_source, vector_of
-from wire.enrolment import Card, sign_card
+from wire.authority_statements import Card, sign_card
 from wire.records.ledger import Row, row_hash
 from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.records.transcript import Transcript, sign_transcript, transcript_of, write_transcript

@@ -36,8 +36,8 @@ from server.journal import Journal
 from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import frames
 from wire.study import StudyDocument, round_parameters
+from wire.transport import frames
 
 PARTICIPANTS = 7  # with two assumed to collude five must stay: two may misbehave
 PATIENCE_S = 60.0  # for what takes milliseconds, on a machine that is busy with something else

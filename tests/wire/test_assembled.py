@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from secagg.messages import Advertisement, CohortKeys, DealtShare, NeighbourShares, UnmaskingRequest
-from wire import assembled, codec
+from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.chunks import varint
+from wire.transport import varint
 
 
 def advertisement(who: int) -> Advertisement:
@@ -23,7 +23,7 @@ def test_varints(number: int) -> None:
 @pytest.mark.parametrize("members", [1, 3, 300])
 def test_cohort_keys(members: int) -> None:
     """Receivers that see other members in full, and members whose numbers take more than one byte."""
-    writer = assembled.CohortKeysWriter(7, 2)
+    writer = codec.CohortKeysWriter(7, 2)
     for receiver in range(0, members, 37):
         keys = CohortKeys(
             tuple(
@@ -38,14 +38,14 @@ def test_cohort_keys(members: int) -> None:
 
 
 def test_the_same_keys_are_held_once() -> None:
-    writer = assembled.CohortKeysWriter(1, 1)
+    writer = codec.CohortKeysWriter(1, 1)
     members = [(who, advertisement(who)) for who in range(50)]
     assert writer.write(CohortKeys(tuple(members))) is writer.write(CohortKeys(tuple(members)))
 
 
 def test_nobody_is_taken_for_somebody_else() -> None:
     """The same participant in full and as a digest, and then in full again."""
-    writer = assembled.CohortKeysWriter(1, 1)
+    writer = codec.CohortKeysWriter(1, 1)
     full = CohortKeys(((5, advertisement(5)),))
     short = CohortKeys(((5, advertisement(5).digest()),))
     for keys in (full, short, full):
@@ -58,14 +58,14 @@ def test_neighbour_shares() -> None:
         bytes(range(25)),
     )
     whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, shares))
-    assert assembled.neighbour_shares(3, 1, shares) == whole.SerializeToString()
+    assert codec.neighbour_shares(3, 1, shares) == whole.SerializeToString()
 
 
 @pytest.mark.parametrize("others", [0, 1, 40])
 def test_an_unmasking_request_with_uploads_of_its_own(others: int) -> None:
     """Signatures and uploads are the receiver's own; each signature is serialised once."""
     uploads = tuple((bytes([who + 1]) * 32, bytes([who]) * 64) for who in range(others))
-    writer = assembled.UnmaskingRequestWriter(3, 1)
+    writer = codec.UnmaskingRequestWriter(3, 1)
     for signers in (range(60), range(30, 90), range(3, 4)):
         signatures = tuple((who, bytes([who]) * 64) for who in signers)
         whole = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures, uploads))
@@ -77,4 +77,4 @@ def test_an_unmasking_request_with_uploads_of_its_own(others: int) -> None:
 def test_messages_of_one_field() -> None:
     end = pb.RoundEnd(round=3, reason="left out")
     whole = pb.CoordinatorMessage(round_end=end).SerializeToString()
-    assert assembled.message(round_end=end) == assembled.enveloped("round_end", end.SerializeToString()) == whole
+    assert codec.message(round_end=end) == codec.enveloped("round_end", end.SerializeToString()) == whole

@@ -16,32 +16,29 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.context import encode, number
 from secagg.keys import IdentityKey
-from wire.enrolment import (
-    LARGEST_REQUEST,
+from wire.authority_statements import (
     Answer,
     Card,
-    EnrolmentRequest,
-    ExpiredCode,
     InvalidAnswer,
     InvalidCard,
-    InvalidCode,
     InvalidPackage,
-    InvalidRequest,
-    JoinCode,
-    MistypedCode,
-    TruncatedCode,
-    fingerprint,
-    make_csr,
-    make_request,
     pending_statement,
     read_package,
-    read_request,
-    show_fingerprint,
     sign_answer,
     sign_card,
     verify_answer,
     verify_card,
     write_package,
+)
+from wire.enrolment import LARGEST_REQUEST, EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
+from wire.join_code import (
+    ExpiredCode,
+    InvalidCode,
+    JoinCode,
+    MistypedCode,
+    TruncatedCode,
+    fingerprint,
+    show_fingerprint,
 )
 
 NOW = 1_790_000_000

@@ -39,7 +39,7 @@ from tests.support.rounds_on_record import (
     signed,
     whole,
 )
-from wire.enrolment import fingerprint
+from wire.join_code import fingerprint
 from wire.records.transcript import (
     ADVERTISEMENTS,
     AUTHORITY,
@@ -61,9 +61,7 @@ from wire.records.transcript import (
     stated_parameters,
     write_transcript,
 )
-from wire.records.transcript import (
-    STUDY as STUDY_CHECK,
-)
+from wire.records.transcript import STUDY as STUDY_CHECK
 from wire.records.transcript_checks import verify_transcript
 from wire.study import StudyDocument
 

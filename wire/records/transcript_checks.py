@@ -23,8 +23,8 @@ from secagg.keys import advertisement_statement, is_low_order
 from secagg.lottery import InvalidTicket
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from secagg.signatures import verify_signature
-from wire.enrolment import Card, InvalidCard, fingerprint, show_fingerprint, verify_card
-from wire.join_code import FINGERPRINT_BYTES
+from wire.authority_statements import Card, InvalidCard, verify_card
+from wire.join_code import FINGERPRINT_BYTES, fingerprint, show_fingerprint
 from wire.records.ledger import row_hash
 from wire.records.ledger_rows import InvalidRow, LedgerEntry, make_entry
 from wire.records.transcript import (

@@ -21,7 +21,7 @@ import grpc
 import uvloop
 
 from sordino.lab.bench.timing import Spread
-from wire.chunks import CHUNK_BYTES
+from wire.transport import CHUNK_BYTES
 
 _SERVICE: Final = "bench.Rates"
 _UPLOAD_BYTES: Final = 32 << 20

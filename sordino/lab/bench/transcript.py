@@ -16,7 +16,7 @@ from secagg.context import RoundConfig, cohort_context
 from secagg.keys import AgreementKey, IdentityKey, advertisement_statement
 from secagg.messages import Advertisement
 from secagg.roster import Roster, RosterEntry, sign_roster
-from wire.enrolment import Card, sign_card
+from wire.authority_statements import Card, sign_card
 from wire.records.ledger import Row, row_hash
 from wire.records.ledger_rows import make_entry
 from wire.records.transcript import transcript_of, write_transcript

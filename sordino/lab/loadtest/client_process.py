@@ -61,7 +61,7 @@ from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import CALM, TcpProxy
 from sordino.lab.loadtest.schedule import Drop, vector
 from wire import coordinator_pb2 as pb
-from wire.chunks import CHUNK_BYTES, frame
+from wire.transport import CHUNK_BYTES, frame
 
 PHASE_OF: Final = {
     "advertise_keys": "AdvertiseKeys",

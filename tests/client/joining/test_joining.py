@@ -34,7 +34,9 @@ from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
-from wire.enrolment import JoinCode, read_request, write_package
+from wire.authority_statements import write_package
+from wire.enrolment import read_request
+from wire.join_code import JoinCode
 from wire.records.ledger import head_file
 from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument, coding, plan_study
@@ -442,7 +444,7 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
 
 def test_what_a_lottery_means_for_her(authority: Authority) -> None:
     from client.joining.text import describe_study
-    from wire.enrolment import verify_card
+    from wire.authority_statements import verify_card
 
     drawn = document(sampling="lottery", population=9, largest_roster=9)
     for study, expected in ((drawn, True), (document(), False)):
@@ -469,7 +471,7 @@ def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authorit
     """And what she agrees to is her policy: the naive one would refuse what she was just shown."""
     from client.joining.policy import accepted_plan
     from client.joining.text import describe_study
-    from wire.enrolment import verify_card
+    from wire.authority_statements import verify_card
 
     study = document(clients=70, min_survivors=66, adversarial=0.03, max_dropout=0.01, adversary=adversary)
     card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)

@@ -22,7 +22,8 @@ from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, identity
-from wire.enrolment import read_request, verify_answer, write_package
+from wire.authority_statements import verify_answer, write_package
+from wire.enrolment import read_request
 
 # ---------------------------------------------------------------- interrupted
 

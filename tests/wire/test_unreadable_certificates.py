@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from client.enrolment import EnrolmentRefused, _read_certificate, check_certificate
 from secagg.keys import IdentityKey
 from wire.authority_statements import Card, InvalidCard
-from wire.certificates import CertificateError, read_client
+from wire.certificates import UNREADABLE, CertificateError, read_client
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
-from wire.foreign_x509 import UNREADABLE
 
 KEY = ec.derive_private_key(4, ec.SECP256R1())
 CSR = make_csr(KEY)

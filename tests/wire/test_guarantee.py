@@ -7,7 +7,7 @@ import pytest
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.registry import MECHANISMS
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS
-from wire.trust import trust_of
+from wire.guarantee import trust_of
 
 SHORT = {CURIOUS: "the coordinator, to follow the protocol", SEMI_MALICIOUS: "the coordinator, to follow the protocol "}
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wire import coordinator_pb2 as pb
-from wire.chunks import CHUNK_BYTES, LARGEST_FRAME, InvalidChunk, frame, frames, unframe
+from wire.transport import CHUNK_BYTES, LARGEST_FRAME, InvalidChunk, frame, frames, unframe
 
 LENGTHS = [1, 2, 127, 128, 129, 16_383, 16_384, 16_385, CHUNK_BYTES - 1, CHUNK_BYTES]
 
