@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from authority.carried import CarriedAuthority
+    from authority.founding import CarriedAuthority
     from mechanisms.plan import Plan
 
 

@@ -1,6 +1,6 @@
 """What is asked at an authority's desk on this machine: a join code, and whether somebody still has her place.
 
-The desk is a Unix socket of ``sordino authority run --desk``; `authority.desk` says what is spoken there.
+The desk is a Unix socket of ``sordino authority run --desk``; `authority.local_enrolment` says what is spoken there.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from sordino.cli.verb_group import verb_group
 if TYPE_CHECKING:
     import threading
 
-    from authority.desk import Desk
+    from authority.local_enrolment import LocalEnrolmentSocket
     from authority.visit import Visit
 
 NAME = "authority"
@@ -243,7 +243,7 @@ def approve(
     sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
     as_json: Json = False,
 ) -> int:
-    from authority import words
+    from authority import text
     from authority.folder import open_folder
     from authority.link import open_link
     from authority.visit import Visit, attend, preview
@@ -253,19 +253,19 @@ def approve(
         wanted = None
         if only_list or chosen:
             seen = preview(folder, link)
-            wanted = words.chosen(seen, chosen or ())
+            wanted = text.chosen(seen, chosen or ())
         if only_list:
             visit = Visit([one for one in seen if wanted is None or one.request.id in wanted])
         else:
             visit = attend(folder, link, sign=sign, chosen=lambda signed: wanted is None or signed.id in wanted)
     if as_json:
-        typer.echo(json.dumps({"requests": [words.row(one) for one in visit.judgements], **words.signed(visit)}))
+        typer.echo(json.dumps({"requests": [text.row(one) for one in visit.judgements], **text.signed(visit)}))
         return int(ExitCode.OK)
     for judgement in visit.judgements:
-        typer.echo(words.line(judgement, preview=only_list))
+        typer.echo(text.line(judgement, preview=only_list))
     if not visit.judgements:
         typer.echo("Nothing waits at the coordinator.")
-    _echo(words.signed_lines(visit))
+    _echo(text.signed_lines(visit))
     if visit.waiting:
         typer.echo(f"{visit.waiting} accepted, not yet listed:  sordino authority sign {directory}")
     return int(ExitCode.OK)
@@ -294,7 +294,7 @@ def sign_(
     ] = 0,
     as_json: Json = False,
 ) -> int:
-    from authority import words
+    from authority import text
     from authority.folder import open_folder
     from authority.founding import newest, write_roster
     from authority.link import open_link
@@ -315,9 +315,9 @@ def sign_(
         with locked(folder.state) as store:
             files = write_roster(newest(store), out)
     if as_json:
-        typer.echo(json.dumps({**words.signed(visit), "files": [str(path.resolve()) for path in files]}))
+        typer.echo(json.dumps({**text.signed(visit), "files": [str(path.resolve()) for path in files]}))
         return int(ExitCode.OK)
-    _echo(words.signed_lines(visit, always=True))
+    _echo(text.signed_lines(visit, always=True))
     for path in files:
         typer.echo(f"wrote {path}")
     return int(ExitCode.OK)
@@ -342,7 +342,7 @@ def revoke_(
     sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
     as_json: Json = False,
 ) -> int:
-    from authority import words
+    from authority import text
     from authority.folder import open_folder
     from authority.invitations import find_members, revoke, withdraw
     from authority.link import open_link
@@ -367,9 +367,9 @@ def revoke_(
             "revoked": [{"identity": member.identity.hex(), "host": member.host} for member in gone],
             "withdrawn": None if taken is None else taken.code_id.hex(),
         }
-        typer.echo(json.dumps(body | words.signed(visit)))
+        typer.echo(json.dumps(body | text.signed(visit)))
         return int(ExitCode.OK)
-    _echo(words.signed_lines(visit))
+    _echo(text.signed_lines(visit))
     if gone and not sign:
         typer.echo(f"It takes effect with the next version:  sordino authority sign {directory}")
     return int(ExitCode.OK)
@@ -382,13 +382,13 @@ def revoke_(
 )
 def show(directory: Where, as_json: Json = False) -> int:
     from authority.folder import open_folder
-    from authority.overview import lines, overview
     from authority.store import locked
+    from authority.text import overview, overview_lines
 
     folder = open_folder(directory)
     with locked(folder.state) as store:
         found = overview(folder, store, time.time())
-    typer.echo(json.dumps(found) if as_json else "\n".join(lines(found)))
+    typer.echo(json.dumps(found) if as_json else "\n".join(overview_lines(found)))
     return int(ExitCode.OK)
 
 
@@ -428,9 +428,9 @@ def run(
     import signal
     import threading
 
-    from authority.desk import open_desk
     from authority.folder import AuthorityError, open_folder
     from authority.link import LinkError, open_link
+    from authority.local_enrolment import open_local_enrolment
     from authority.store import exclusive
     from authority.visit import Visit, attend
     from runtime.durable import StorageError
@@ -444,7 +444,7 @@ def run(
     with (
         exclusive(folder.path / "run.lock", 0),
         open_link(folder) as link,
-        open_desk(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as at_desk,
+        open_local_enrolment(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as at_desk,
     ):
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         _say(as_json, f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}")
@@ -466,7 +466,7 @@ def run(
     return int(ExitCode.OK)
 
 
-def _rest(stop: threading.Event, pause_s: float, desk: Desk | None) -> None:
+def _rest(stop: threading.Event, pause_s: float, desk: LocalEnrolmentSocket | None) -> None:
     """Until the next visit, with signs of life; soon while somebody who was given a code is about to ask."""
     from runtime.health_file import EVERY_S, show_life
 
@@ -489,15 +489,15 @@ def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
 
 
 def _tell_visit(visit: Visit, as_json: bool) -> None:
-    from authority import words
+    from authority import text
 
-    news = words.news(visit)
+    news = text.news(visit)
     if as_json and (news or visit.signed is not None):
-        _print_json("visit", {"requests": [words.row(one) for one in news], **words.signed(visit)})
+        _print_json("visit", {"requests": [text.row(one) for one in news], **text.signed(visit)})
     if as_json:
         return
     for one in news:
-        print(words.line(one), flush=True)
+        print(text.line(one), flush=True)
     if visit.signed is not None:
         print(f"signed version {visit.signed[0]} with {counted(visit.signed[1], 'participant')}", flush=True)
 

@@ -20,7 +20,7 @@ from sordino.cli.study_options import study_options
 from sordino.planning.default_bounds import defaults_told
 
 if TYPE_CHECKING:
-    from authority.carried import CarriedAuthority
+    from authority.founding import CarriedAuthority
 
 NAME = "init"
 HELP = (
@@ -313,7 +313,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     given = dict(locals())  # the options as they came; what follows changes some
-    from authority.carried import CarriedAuthority
+    from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
     from learning.task import make_task
     from mechanisms.statement import VECTOR_MECHANISMS

@@ -18,9 +18,9 @@ import pytest
 import client.joining.home
 import client.joining.homes as homes_module
 import client.process
-from authority.desk import Desk
 from authority.folder import AuthorityKeys, AuthorityTable, write_folder
 from authority.invitations import revoke
+from authority.local_enrolment import LocalEnrolmentSocket
 from authority.roster import begin
 from authority.store import admitted, locked
 from client.enrolment import EnrolmentRefused
@@ -47,7 +47,7 @@ class Containers:
         self.folder = write_folder(short / "authority", settings, keys)
         with locked(self.folder.state) as store:
             begin(self.folder, store, (), 1.0)
-        self.open = Desk(self.folder, self.desk, self.told.append)
+        self.open = LocalEnrolmentSocket(self.folder, self.desk, self.told.append)
 
     def start(self, **changes: Any) -> str:
         """A container; the name of its home."""
@@ -155,7 +155,7 @@ def test_a_socket_in_the_desks_place_makes_nobody_begin_anew(containers: Contain
         begin(stranger, store, (), 1.0)
         store.write(admitted(identity, "home-01", True, 1.0))
         revoke(store, "home-01", 2.0)
-    containers.open = Desk(stranger, containers.desk, containers.told.append)
+    containers.open = LocalEnrolmentSocket(stranger, containers.desk, containers.told.append)
     assert containers.start() == "home-01"
     assert "isn't the authority of this participant: it isn't believed" in "\n".join(containers.joining.said)
 

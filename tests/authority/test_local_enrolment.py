@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-import authority.desk as desk_module
 import client.joining.desk as visits
-from authority.desk import Desk
+from authority import local_enrolment
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
+from authority.local_enrolment import LocalEnrolmentSocket
 from authority.store import AuthorityStore, Invitation, locked
 from client.joining.desk import code_from_desk, state_at_desk
 from runtime.failure import ExitCode, Failure
@@ -37,9 +37,11 @@ class Front:
         self.places: int | None = None
         self.open = self.desk()
 
-    def desk(self, path: Path | None = None, folder: AuthorityFolder | None = None) -> Desk:
+    def desk(self, path: Path | None = None, folder: AuthorityFolder | None = None) -> LocalEnrolmentSocket:
         keys = folder or self.office.folder
-        return Desk(keys, path or self.path, self.told.append, places=self.places, clock=lambda: self.office.now)
+        return LocalEnrolmentSocket(
+            keys, path or self.path, self.told.append, places=self.places, clock=lambda: self.office.now
+        )
 
     def code(self, *, keep: bool = True) -> JoinCode:
         with code_from_desk(self.path, self.told.append) as given:  # type: ignore[arg-type]
@@ -64,7 +66,7 @@ class Front:
 
 @pytest.fixture
 def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
-    monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.0)
+    monkeypatch.setattr(local_enrolment, "BETWEEN_CODES_S", 0.0)
     with tempfile.TemporaryDirectory(prefix="desk-") as short:  # a socket's name has at most 107 bytes
         found = Front(make_office(tmp_path / "authority", places=2), Path(short))
         yield found
@@ -84,7 +86,7 @@ def test_a_code_of_the_desk_is_as_good_as_any(front: Front) -> None:
     assert (answer.accepted, answer.place) == (True, 1)
     assert front.told == [{"handed_out": code.code_id.hex()}]  # and nothing of the code itself
     late = participant(2).join(front.code())
-    front.office.now += desk_module.VALID_S + 61
+    front.office.now += local_enrolment.VALID_S + 61
     front.office.attend(late)
     refused = front.office.answer(late)
     assert refused is not None
@@ -108,7 +110,7 @@ def test_never_more_codes_than_places(front: Front) -> None:
             front.code()
         assert error.value.code == ExitCode.INPUT
     assert sum("refused" in one for one in front.told) == 1  # who asks again and again fills no log
-    front.office.now += desk_module.VALID_S + 61  # the open one has expired
+    front.office.now += local_enrolment.VALID_S + 61  # the open one has expired
     front.code()
 
 
@@ -168,7 +170,7 @@ def test_a_code_of_the_desk_costs_the_same_whatever_was_before(front: Front, mon
 def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Front) -> None:
     """Her authority was away for longer than ten minutes: she is told that she comes late, not that she has no code."""
     folder, drawn = front.office.folder, front.office.rng.randbytes
-    never_used, by_hand = front.code(), front.office.invite(valid_s=desk_module.VALID_S)
+    never_used, by_hand = front.code(), front.office.invite(valid_s=local_enrolment.VALID_S)
     for after_s in (-60.0, 60.0, EXPIRED_KEPT_S):
         front.office.now = never_used.expires + after_s
         with locked(folder.state) as store:
@@ -228,11 +230,11 @@ def test_who_says_nothing_holds_nobody_up(front: Front) -> None:
             silent.connect(str(front.path))
         begun = time.monotonic()
         front.code()
-        assert time.monotonic() - begun < desk_module.ASKS_S
+        assert time.monotonic() - begun < local_enrolment.ASKS_S
 
 
 def test_codes_come_one_after_the_other(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.15)
+    monkeypatch.setattr(local_enrolment, "BETWEEN_CODES_S", 0.15)
     begun = time.monotonic()
     front.code()
     front.code()
@@ -326,19 +328,20 @@ def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
 
 
 def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "STANDINGS_A_SECOND", 0.001)
-    alice, opened, real = participant(1), [0], desk_module.locked
+    monkeypatch.setattr(local_enrolment, "STANDINGS_A_SECOND", 0.001)
+    alice, opened, real = participant(1), [0], local_enrolment.locked
 
     def counted(*args: Any) -> Any:
         opened[0] += 1
         return real(*args)
 
-    monkeypatch.setattr(desk_module, "locked", counted)
+    monkeypatch.setattr(local_enrolment, "locked", counted)
     monkeypatch.setattr(visits, "BUSY_S", 0.0)
-    answers = [front.state(alice) for _ in range(desk_module.MOST_STANDINGS_AT_ONCE + 10)]
-    assert answers == ["unknown"] * desk_module.MOST_STANDINGS_AT_ONCE + [None] * 10
-    assert opened[0] == desk_module.MOST_STANDINGS_AT_ONCE
-    monkeypatch.setattr(desk_module, "BETWEEN_CODES_S", 0.1)  # who asks for a code that isn't there waits, as for one
+    answers = [front.state(alice) for _ in range(local_enrolment.MOST_STANDINGS_AT_ONCE + 10)]
+    assert answers == ["unknown"] * local_enrolment.MOST_STANDINGS_AT_ONCE + [None] * 10
+    assert opened[0] == local_enrolment.MOST_STANDINGS_AT_ONCE
+    # A request that gets no code waits as long as one that does.
+    monkeypatch.setattr(local_enrolment, "BETWEEN_CODES_S", 0.1)
     front.code()
     front.code()
     begun = time.monotonic()
@@ -354,13 +357,13 @@ def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.Mo
     front.office.attend(alice.join(front.code()))
     with locked(front.office.folder.state) as store:
         revoke(store, "laptop", NOW)
-    left, real = [4], Desk._may_ask
+    left, real = [4], LocalEnrolmentSocket._may_ask
 
-    def flooded(desk: Desk) -> bool:
+    def flooded(desk: LocalEnrolmentSocket) -> bool:
         left[0] -= 1
         return left[0] < 0 and real(desk)
 
-    monkeypatch.setattr(Desk, "_may_ask", flooded)
+    monkeypatch.setattr(LocalEnrolmentSocket, "_may_ask", flooded)
     assert front.state(alice) == "revoked"
     assert left == [-1]
     assert [str(one) for one in front.told[1:]] == [

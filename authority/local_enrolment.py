@@ -49,7 +49,7 @@ _LONGEST_LINE: Final = 1024
 _LONGEST_PATH: Final = 107  # of a Unix socket's name, in bytes
 
 
-class Desk:
+class LocalEnrolmentSocket:
     """Answers until it is closed; each visitor in a thread of her own, so that a slow one holds nobody up."""
 
     def __init__(
@@ -221,18 +221,18 @@ class Desk:
 
 
 @contextlib.contextmanager
-def open_desk(
+def open_local_enrolment(
     folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
-) -> Iterator[Desk | None]:
+) -> Iterator[LocalEnrolmentSocket | None]:
     """A desk while an authority runs, or none where no path is named.
 
     Raises:
-        AuthorityError: as `Desk`.
+        AuthorityError: as `LocalEnrolmentSocket`.
     """
     if path is None:
         yield None
         return
-    desk = Desk(folder, path, tell, places=places)
+    desk = LocalEnrolmentSocket(folder, path, tell, places=places)
     try:
         yield desk
     finally:
