@@ -7,7 +7,7 @@ from typing import Final
 
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.store import AuthorityStore, Invitation, Member, desk_codes_forgotten
-from secagg.keys import RandomBytes
+from secagg.encoding import RandomBytes
 from wire.authority_statements import HOST_NAME
 from wire.join_code import LONGEST_VALID_S, JoinCode
 

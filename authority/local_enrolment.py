@@ -29,7 +29,7 @@ from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import invite, open_places, places_of_desk
 from authority.store import locked
 from runtime.durable import StorageError
-from secagg.keys import RandomBytes
+from secagg.encoding import RandomBytes
 from wire.authority_statements import standing_statement
 from wire.join_code import JoinCode
 

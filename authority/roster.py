@@ -10,7 +10,7 @@ from authority.invitations import check_clock
 from authority.requests import accept, newest_roster
 from authority.store import AuthorityStore, Version, admitted
 from runtime.durable import Statement
-from secagg.keys import RandomBytes
+from secagg.encoding import RandomBytes
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster
 from wire.authority_statements import Answer, sign_answer, write_package

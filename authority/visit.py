@@ -16,7 +16,7 @@ from authority.link import Link, LinkError
 from authority.requests import Judgement, judge, look, newest_roster, read_requests
 from authority.roster import mark_published, package_of, sign_next
 from authority.store import WAIT_S, AuthorityStore, locked
-from secagg.keys import RandomBytes
+from secagg.encoding import RandomBytes
 from wire.enrolment import SignedRequest
 
 

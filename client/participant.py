@@ -35,18 +35,9 @@ from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
 from runtime.durable import StorageError
 from runtime.peer_text import peer_text
-from secagg.client_phases import (
-    AdvertiseKeys,
-    Answered,
-    Cohort,
-    ConsistencyCheck,
-    MaskedInputCollection,
-    Masking,
-    ShareKeys,
-    Unmasking,
-    UnsignedUnmasking,
-    excluding_survivors,
-)
+from secagg.client_cohort import Cohort
+from secagg.client_phases import AdvertiseKeys, MaskedInputCollection, Masking, ShareKeys
+from secagg.client_unmasking import Answered, ConsistencyCheck, Unmasking, UnsignedUnmasking, excluding_survivors
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import IdentityKey

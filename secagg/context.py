@@ -10,71 +10,19 @@ verify, so a coordinator cannot show different rounds to different participants 
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
 
-import numpy as np
-
+from secagg.encoding import digest, digest_of_rows, encode, number
 from secagg.errors import InvalidParameters
+from secagg.keys import consistency_statement, set_digest
+from secagg.lottery import InvalidTicket, Ticket
 from secagg.parameters import RoundParameters
-
-if TYPE_CHECKING:  # both hash by the functions of this module
-    from secagg.lottery import Ticket
-    from secagg.roster import Roster
+from secagg.roster import Roster
 
 PROTOCOL_VERSION = 1
-
-
-def encode(label: str, *fields: bytes) -> bytes:
-    """Join a domain label and fields so that no two different inputs give the same bytes.
-
-    Args:
-        label: ASCII name of the purpose, ``sordino/v1/...``.
-        fields: any byte strings.
-
-    Returns:
-        The label, the number of fields and the fields, each preceded by its length (8 bytes, little-endian).
-    """
-    parts = [_head(label, len(fields))]
-    for field in fields:
-        length = len(field)
-        parts += (_LENGTHS[length] if length < 256 else number(length), field)
-    return b"".join(parts)
-
-
-@lru_cache(maxsize=1024)  # one for each purpose, and for each size of a set
-def _head(label: str, fields: int) -> bytes:
-    name = label.encode("ascii")
-    return number(len(name)) + name + number(fields)
-
-
-def digest(label: str, *fields: bytes) -> bytes:
-    """SHA-256 of `encode`: 32 bytes."""
-    return hashlib.sha256(encode(label, *fields)).digest()
-
-
-def digest_of_rows(label: str, *fields: bytes, rows: bytes) -> bytes:
-    """`digest` of some fields and of many more that have 32 bytes each, quick for thousands of them.
-
-    Args:
-        rows: the further fields, one after the other.
-    """
-    cells = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
-    written = np.empty((len(cells), 40), dtype=np.uint8)
-    written[:, :8] = np.frombuffer(number(32), dtype=np.uint8)
-    written[:, 8:] = cells
-    first = [part for field in fields for part in (number(len(field)), field)]
-    return hashlib.sha256(b"".join((_head(label, len(fields) + len(cells)), *first, written.tobytes()))).digest()
-
-
-def number(value: int) -> bytes:
-    """A counter as a field: 8 bytes, little-endian."""
-    return value.to_bytes(8, "little")
-
-
-_LENGTHS: Final = [number(length) for length in range(256)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +54,6 @@ class RoundConfig:
         Raises:
             secagg.lottery.InvalidTicket: the ticket isn't the one that the authority signed for this round.
         """
-        from secagg.lottery import winners
-
         if self.ticket is None:
             return self.roster.everybody
         return winners(self.roster, self.round, self.ticket, self.parameters.cohort)
@@ -128,6 +74,38 @@ class RoundConfig:
         )
 
 
+def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozenset[int]:
+    """The cohort of a round: positions in the roster.
+
+    Args:
+        cohort: C, at most the number of participants on the roster.
+
+    Raises:
+        InvalidTicket: the roster has no lottery or none for this round, or the seed isn't the one it was signed with.
+    """
+    lottery = roster.lottery
+    if lottery is None:
+        raise InvalidTicket("the roster was signed without a lottery")
+    if not 1 <= round_ <= lottery.draws:
+        raise InvalidTicket(f"the roster was signed with draws for {lottery.draws} rounds, this is round {round_}")
+    if not lottery.drew(roster.study, roster.version, round_, ticket):
+        raise InvalidTicket("the seed of the lottery is not the one that the authority drew for this round")
+    if cohort >= len(roster):
+        return frozenset(range(len(roster)))
+    # The identity comes last, so the hash of all before it is made once. Equal values would need a collision.
+    blank = encode(
+        "sordino/v1/lottery",
+        *(roster.study.encode(), number(roster.version), number(round_), ticket.seed, bytes(32)),
+    )
+    before = hashlib.sha256(blank[:-32])
+    values: list[bytes] = []
+    for entry in roster.entries:
+        one = before.copy()
+        one.update(entry.identity)
+        values.append(one.digest())
+    return frozenset(heapq.nsmallest(cohort, range(len(values)), key=values.__getitem__))
+
+
 def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:
     """32 bytes that name the cohort of an attempt.
 
@@ -139,3 +117,14 @@ def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]])
     if not {32}.issuperset(map(len, listed)):
         raise ValueError("identities and digests have 32 bytes")
     return digest_of_rows("sordino/v1/cohort-context", round_context, rows=b"".join(listed))
+
+
+def set_of(config: RoundConfig, context: bytes, name: str, members: Iterable[int]) -> bytes:
+    """SHA-256 of a set of participants under its name (u2 or u3): 32 bytes."""
+    identities = config.roster.identities
+    return set_digest(name, context, [identities[member] for member in sorted(members)])
+
+
+def survivor_statement(config: RoundConfig, context: bytes, u2: Iterable[int], u3: Iterable[int]) -> bytes:
+    """The bytes every member of u3 signs in ConsistencyCheck."""
+    return consistency_statement(context, set_of(config, context, "u2", u2), set_of(config, context, "u3", u3))

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.context import encode
+from secagg.encoding import encode
 from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 

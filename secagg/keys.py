@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from secagg.context import digest, digest_of_rows, encode, number
+from secagg.encoding import digest, digest_of_rows, encode, number
 from secagg.errors import InvalidKey
 
 if TYPE_CHECKING:

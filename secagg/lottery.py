@@ -12,18 +12,12 @@ drawn, so the number of colluders among the winners is hypergeometric (`secagg.p
 
 from __future__ import annotations
 
-import hashlib
-import heapq
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from secagg.commitments import HASH_BYTES, MerkleTree, verify_path
-from secagg.context import digest, encode, number
-
-if TYPE_CHECKING:
-    from secagg.keys import RandomBytes
-    from secagg.roster import Roster
+from secagg.encoding import RandomBytes, digest, number
 
 SEED_BYTES: Final = 32
 MOST_DRAWS: Final = 1_000_000
@@ -45,6 +39,11 @@ class Lottery:
     def __post_init__(self) -> None:
         if not 1 <= self.draws <= MOST_DRAWS or len(self.root) != HASH_BYTES:
             raise ValueError(f"a lottery has 1 to {MOST_DRAWS} draws and a root of {HASH_BYTES} bytes")
+
+    def drew(self, study: str, version: int, round_: int, ticket: Ticket) -> bool:
+        """Whether this ticket's seed is the one that was drawn for a round, from 1 to L, of this roster version."""
+        leaf = _leaf(study, version, round_, ticket.seed)
+        return len(ticket.seed) == SEED_BYTES and verify_path(self.root, leaf, round_ - 1, self.draws, ticket.path)
 
 
 @dataclass(frozen=True)
@@ -94,37 +93,3 @@ class Draws:
 
 def _leaf(study: str, version: int, round_: int, seed: bytes) -> bytes:
     return digest("sordino/v1/lottery-seed", study.encode(), number(version), number(round_), seed)
-
-
-def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozenset[int]:
-    """The cohort of a round: positions in the roster.
-
-    Args:
-        cohort: C, at most the number of participants on the roster.
-
-    Raises:
-        InvalidTicket: the roster has no lottery or none for this round, or the seed isn't the one it was signed with.
-    """
-    lottery = roster.lottery
-    if lottery is None:
-        raise InvalidTicket("the roster was signed without a lottery")
-    if not 1 <= round_ <= lottery.draws:
-        raise InvalidTicket(f"the roster was signed with draws for {lottery.draws} rounds, this is round {round_}")
-    if len(ticket.seed) != SEED_BYTES or not verify_path(
-        lottery.root, _leaf(roster.study, roster.version, round_, ticket.seed), round_ - 1, lottery.draws, ticket.path
-    ):
-        raise InvalidTicket("the seed of the lottery is not the one that the authority drew for this round")
-    if cohort >= len(roster):
-        return frozenset(range(len(roster)))
-    # The identity comes last, so the hash of all before it is made once. Equal values would need a collision.
-    blank = encode(
-        "sordino/v1/lottery",
-        *(roster.study.encode(), number(roster.version), number(round_), ticket.seed, bytes(32)),
-    )
-    before = hashlib.sha256(blank[:-32])
-    values: list[bytes] = []
-    for entry in roster.entries:
-        one = before.copy()
-        one.update(entry.identity)
-        values.append(one.digest())
-    return frozenset(heapq.nsmallest(cohort, range(len(values)), key=values.__getitem__))

@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from secagg.context import digest
+from secagg.encoding import digest, number
 from secagg.shamir import SYMBOLS
 
 Message = TypeVar("Message")
@@ -119,6 +119,15 @@ class UnmaskingRequest:
 
     signatures: tuple[tuple[int, bytes], ...]
     uploads: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def request_digest(message: UnmaskingRequest | SurvivorSets) -> bytes:
+    """SHA-256 of what asked for shares: 32 bytes."""
+    if isinstance(message, SurvivorSets):
+        return digest("sordino/v1/unsigned-unmasking-request", message.u2, message.u3)
+    fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
+    uploads = [part for upload in message.uploads for part in upload]
+    return digest("sordino/v1/unmasking-request", number(len(message.signatures)), *fields, *uploads)
 
 
 @dataclass(frozen=True)

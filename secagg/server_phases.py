@@ -17,19 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.cohort import set_of
 from secagg.commitments import MerkleForest, MerkleTree, pair_nodes
-from secagg.context import RoundConfig, cohort_context
+from secagg.context import RoundConfig, cohort_context, set_of
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
-from secagg.graph import Graph, graph_of
+from secagg.graph import graph_of
 from secagg.keys import (
     KEY_BYTES,
     advertisement_statement,
@@ -57,7 +53,8 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
-from secagg.unmasking import Dealing, ServerPhase, SignedSets, Unmasking, Uploaded
+from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
+from secagg.server_unmasking import Unmasking
 
 _STANDS_FOR: Final = "32s32s64s"  # what a dealer is bound to: root, seed commitment, signature
 
@@ -125,45 +122,6 @@ class AdvertiseKeys(ServerPhase):
         graph.tabulate()
         cohort = ServerCohort(self.config, self._round_context, context, graph, members, digests)
         return ShareKeys(cohort), Messages(u1, cohort.keys_for)
-
-
-@dataclass(frozen=True)
-class ServerCohort:
-    """u1 and all that follows from it."""
-
-    config: RoundConfig
-    round_context: bytes
-    context: bytes  # cohort_context
-    graph: Graph
-    advertisements: Mapping[int, Advertisement] = field(repr=False)
-    digests: tuple[tuple[int, bytes], ...] = field(repr=False)  # of the advertisements, ascending
-
-    @property
-    def u1(self) -> tuple[int, ...]:
-        """Members, ascending."""
-        return self.graph.u1
-
-    def identity(self, participant: int) -> bytes:
-        """Ed25519 public key of a member."""
-        return self.config.roster.identity(participant)
-
-    def keys_for(self, receiver: int) -> CohortKeys:
-        """All of u1, with the advertisements of the receiver's neighbours and its own in full."""
-        if self.graph.complete:
-            return self._everything
-        members: list[tuple[int, Advertisement | bytes]] = list(self.digests)
-        for who in (receiver, *self.graph.neighbours(receiver)):
-            members[self.positions[who]] = (who, self.advertisements[who])
-        return CohortKeys(tuple(members))
-
-    @cached_property
-    def positions(self) -> dict[int, int]:
-        """Of the members in u1."""
-        return {member: at for at, member in enumerate(self.u1)}
-
-    @cached_property
-    def _everything(self) -> CohortKeys:
-        return CohortKeys(tuple(self.advertisements.items()))
 
 
 class ShareKeys(ServerPhase):

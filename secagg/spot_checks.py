@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from secagg.keys import RandomBytes
+from secagg.encoding import RandomBytes
 
 CHECK_ALL: Final = 128
 """As many shown signatures are all checked."""

@@ -9,7 +9,7 @@ from learning.data_names import OWN
 from mechanisms.plan import Plan
 from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
 from secagg.parameters import RoundParameters
-from secagg.unmasking import Completed
+from secagg.server_unmasking import Completed
 from server.attempt.attempt import Attempt
 from server.membership import Membership
 from server.study_file import StudyConfiguration

@@ -23,7 +23,7 @@ from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHA
 from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
-from secagg.unmasking import Completed, Unmasking
+from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.attempt import Attempt, AttemptAborted
 from server.attempt.outgoing import Outgoing
 from server.attempt.returns import Returns

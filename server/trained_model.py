@@ -15,7 +15,7 @@ from learning.task import Task
 from mechanisms.encoder import Decoded, Encoder
 from mechanisms.plan import Plan
 from mechanisms.statement import GAUSSIAN
-from secagg.unmasking import Completed
+from secagg.server_unmasking import Completed
 from wire.round_model import model_sha256, write_model
 
 

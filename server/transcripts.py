@@ -26,8 +26,8 @@ from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
 from runtime.durable import StorageError
 from runtime.key_files import KeyFileError, read_key_file
+from secagg.server_unmasking import Unmasking
 from secagg.sharing import CURIOUS
-from secagg.unmasking import Unmasking
 from server.study_file import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb

@@ -36,7 +36,7 @@ SHOWN: dict[str, str] = {
     "secagg.messages.Advertisement.channel_key": PUBLIC_KEY,
     "secagg.messages.SealedShares.seed_commitment": COMMITMENT,
     "secagg.messages.DealtShare.seed_commitment": COMMITMENT,
-    "secagg.unmasking.Dealing.seed_commitment": COMMITMENT,
+    "secagg.server_cohort.Dealing.seed_commitment": COMMITMENT,
     "secagg.messages.NeighbourShares.shares": NESTED,
     "secagg.messages.UnmaskingReply.shares": NESTED,
     "secagg.lottery.Ticket.seed": "the coordinator shows it to everybody who is invited to the round",

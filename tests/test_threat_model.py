@@ -144,7 +144,7 @@ def test_a_promise_without_them_is_found() -> None:
         "`secagg/lottery.py` **`test_no_other_draw_is_taken`**",
     ):
         assert wrong_tests(bad), bad
-    assert wrong_modules("signed: `secagg/lottery.py` `Draws` `winners`, `wire/study.py`") == []
+    assert wrong_modules("signed: `secagg/lottery.py` `Draws` `Ticket`, `wire/study.py`") == []
     for bad in ("a lottery", "`secagg/raffle.py`", "`secagg/lottery.py` `losers`", "`tests/secagg/test_lottery.py`"):
         assert wrong_modules(bad), bad
 

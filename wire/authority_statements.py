@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runtime.address import split_address
-from secagg.context import encode, number
+from secagg.encoding import encode, number
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
 from wire.certificates import UNREADABLE
 from wire.join_code import fingerprint

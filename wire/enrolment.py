@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from secagg.context import encode
+from secagg.encoding import encode
 from secagg.keys import IdentityKey
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
 from wire.authority_statements import HOST_NAME, from_hex, is_study, read_fields

@@ -11,8 +11,7 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Final
 
-from secagg.context import digest
-from secagg.keys import RandomBytes
+from secagg.encoding import RandomBytes, digest
 
 FINGERPRINT_BYTES: Final = 16
 SECRET_BYTES: Final = 16

@@ -29,8 +29,8 @@ from secagg.messages import (
 )
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
-from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, Unmasking
-from secagg.unmasking import Completed
+from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
+from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.arrivals import Back, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import Places

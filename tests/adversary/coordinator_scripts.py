@@ -15,23 +15,32 @@ from secagg.messages import to_bitmap
 from tests.adversary.cheating_coordinator import cheating
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
+from tests.support.naive_variants import CLIENT
 from wire import coordinator_pb2 as pb
 
-PHASES = "secagg.client_phases"
 VICTIM = 0
 ALL = frozenset(range(9))
 HONEST, COLLUDERS = frozenset(range(7)), frozenset({7, 8})
 FEW = frozenset({5, 6}) | COLLUDERS  # whose sum the split lists open: two honest inputs
 
 
-def naive(*fragments: str, shows: str = "", also: tuple[Naive, ...] = ()) -> Naive:
-    """A client without these checks."""
-    return Naive(PHASES, without=fragments, shows=shows, also=also)
+def naive(
+    *fragments: str, changed: tuple[tuple[str, str], ...] = (), shows: str = "", also: tuple[Naive, ...] = ()
+) -> Naive:
+    """A client without these checks of its core, in whatever modules they stand."""
+    parts: dict[str, Naive] = {}
+    for fragment in fragments:
+        one = parts.setdefault(name := CLIENT.home(fragment).__name__, Naive(name))
+        parts[name] = replace(one, without=(*one.without, fragment))
+    for pair in changed:
+        one = parts.setdefault(name := CLIENT.home(pair[0]).__name__, Naive(name))
+        parts[name] = replace(one, changed=(*one.changed, pair))
+    first, *others = parts.values()
+    return replace(first, shows=shows, also=(*others, *also))
 
 
-MISSED = Naive(
-    PHASES,
-    without=("u2 is not the set this participant masked in",),
+MISSED = naive(
+    "u2 is not the set this participant masked in",
     changed=(  # and takes the u2 it is told last
         (
             "        u3 = self._survivors(message)\n        statement",
@@ -107,9 +116,9 @@ async def missed_each_other(places: Places) -> Seen:
     outcome="refused",
     check=(
         naive(SMALL_U2, FEW_NEIGHBOURS, shows="goes on"),
-        Naive(
-            PHASES,
-            without=(SMALL_U2, "u3 has {len(u3)}"),
+        naive(
+            SMALL_U2,
+            "u3 has {len(u3)}",
             changed=(("needed = cohort.config.parameters.signatures_needed(len(cohort.u1))", "needed = 4"),),
             also=(
                 Naive(
@@ -212,9 +221,8 @@ async def left_out_of_u2(places: Places) -> Seen:
     must="A dealing that was not signed for the cohort she sees ends the attempt for whoever sees it.",
     outcome="refused",
     check=(
-        Naive(
-            PHASES,
-            without=("the dealing of {dealt.dealer} is not signed by it",),
+        naive(
+            "the dealing of {dealt.dealer} is not signed by it",
             shows="the sum of 3 honest inputs opens, 4 were promised",
         ),
     ),

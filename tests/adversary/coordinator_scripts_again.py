@@ -12,7 +12,7 @@ from secagg.parameters import RoundParameters
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import cheating, serving
 from tests.adversary.coordinator_notes import Notes
-from tests.adversary.coordinator_scripts import ALL, COLLUDERS, HONEST, PHASES, VICTIM, finish_with, naive
+from tests.adversary.coordinator_scripts import ALL, COLLUDERS, HONEST, VICTIM, finish_with, naive
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
 from tests.adversary.watched_clients import joined
 from wire import codec
@@ -47,7 +47,7 @@ OVER = "this phase is over for this participant"
                     "            None if again else await self._journal.answer(",
                 ),
             ),
-            also=(Naive(PHASES, without=(OVER,), changed=(("    held.clear()\n", ""),)),),
+            also=(naive(OVER, changed=(("    held.clear()\n", ""),)),),
             shows="both secrets of participant 3 are known",
         ),
     ),
@@ -87,8 +87,7 @@ async def second_request(places: Places) -> Seen:
     must="Everybody gives the same bytes again, and nothing new is known.",
     outcome="the same answer",
     check=(
-        Naive(
-            PHASES,
+        naive(
             changed=(
                 (
                     "        return self._reply",
@@ -136,7 +135,7 @@ async def same_request(places: Places) -> Seen:
                     "            await self._journal.charge(self._entry(terms, attempt.round, attempt.attempt))\n",
                 ),
             ),
-            also=(Naive(PHASES, without=(OVER,)),),
+            also=(naive(OVER),),
             shows="gave two different answers: masked_input",
         ),
     ),

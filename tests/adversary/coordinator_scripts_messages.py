@@ -11,7 +11,7 @@ from typing import Any
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import cheating
 from tests.adversary.coordinator_notes import Notes
-from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, PHASES, VICTIM, naive
+from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, VICTIM, naive
 from tests.adversary.coordinator_scripts_keys import UNSIGNED, completes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
 from wire import coordinator_pb2 as pb
@@ -109,8 +109,7 @@ async def damaged_dealings(places: Places) -> Seen:
     must="The dealer stays in u2, its share counts as missing, and the sum comes out.",
     outcome="sum",
     check=(
-        Naive(
-            PHASES,
+        naive(
             changed=(
                 (
                     "        if plaintext is None:\n            return None\n",

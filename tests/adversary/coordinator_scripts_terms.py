@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from authority.study_options import StudyOptions, plan_for
-from secagg.lottery import Draws, Ticket, winners
+from secagg.context import winners
+from secagg.lottery import Draws, Ticket
 from secagg.roster import Roster, RosterEntry, sign_roster
 from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating, serving
 from tests.adversary.coordinator_scripts import HONEST, naive
@@ -328,7 +329,7 @@ async def no_draw(places: Places) -> Seen:
     does="Begins a round with a seed that the coordinator chose.",
     must="Everybody refuses: the roster's signature covers all seeds.",
     outcome="refused",
-    check=(Naive("secagg.lottery", without=("is not the one that the authority drew",)),),
+    check=(Naive("secagg.context", without=("is not the one that the authority drew",)),),
 )
 async def own_draw(places: Places) -> Seen:
     return await drawn(places, lambda one: (1, dataclasses.replace(draws_of(one).ticket(1), seed=b"x" * 32)))
@@ -340,7 +341,7 @@ async def own_draw(places: Places) -> Seen:
     does="Begins round 1 with the draw of round 2.",
     must="Everybody refuses.",
     outcome="refused",
-    check=(Naive("secagg.lottery", without=("is not the one that the authority drew",)),),
+    check=(Naive("secagg.context", without=("is not the one that the authority drew",)),),
 )
 async def other_draw(places: Places) -> Seen:
     return await drawn(places, lambda one: (1, draws_of(one).ticket(2)))

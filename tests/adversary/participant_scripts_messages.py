@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from secagg.cohort import set_of, survivor_statement
 from secagg.commitments import MerkleTree, pair_node
+from secagg.context import set_of, survivor_statement
 from secagg.keys import advertisement_statement, dealing_statement, upload_statement
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
@@ -20,7 +20,8 @@ from wire import coordinator_pb2 as pb
 
 NAMED = "the round ends in the exact sum of the others, and the cheat is named and excluded"
 LEFT_OUT = "the round ends in the exact sum of the others, and the cheat is left out of this attempt only"
-CORE, OPENING, CODEC = "secagg.server_phases", "secagg.unmasking", "wire.codec"
+CORE, OPENING, CODEC = "secagg.server_phases", "secagg.server_unmasking", "wire.codec"
+SETS = "secagg.server_cohort"  # signatures over the survivor sets
 
 
 def altered(content: Any, **changes: Any) -> Any:
@@ -340,7 +341,7 @@ def signs_other_sets(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
     return pb.ConsistencySignature(signature=cheater.identity.sign(statement))
 
 
-COVERS = Off(OPENING, without=("doesn't cover these sets",), shows="an honest participant refused")
+COVERS = Off(SETS, without=("doesn't cover these sets",), shows="an honest participant refused")
 TWICE = (("known and sender not in signed.signatures", "known"),)  # when others are asked for shares already, too
 SIGNED = "the round ends in the exact sum, the cheat's input in it, and the cheat is named and excluded"
 one_cheat(

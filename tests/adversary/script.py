@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tests.secagg import naive_variants
+from tests.support import naive_variants
 
 TESTS = Path(__file__).parent.parent
 if str(TESTS / "secagg") not in sys.path:  # its helper modules import one another by bare names
@@ -59,8 +59,8 @@ class Naive:
     Attributes:
         module: dotted name, as ``secagg.client_phases``.
         without: fragments of source, each of which fits exactly one ``if`` of the module that only refuses
-            (`tests.secagg.naive_variants.without`); all of them are taken out.
-        changed: pieces of source and what stands in their place (`tests.secagg.naive_variants.changed`), for checks
+            (`tests.support.naive_variants.without`); all of them are taken out.
+        changed: pieces of source and what stands in their place (`tests.support.naive_variants.changed`), for checks
             that are no such ``if``.
         also: further modules of the same naive side, for what is checked in two places.
         shows: what the naive side must come out as, a piece of its outcome, detail or broken promises; empty: anything

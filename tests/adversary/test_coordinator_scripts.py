@@ -11,9 +11,8 @@ import inspect
 import pytest
 
 from client import participant
-from secagg import client_phases
 from tests.adversary.script import COORDINATOR, Naive, Places, Script, scripts, taken_out
-from tests.secagg.naive_variants import refusals
+from tests.support.naive_variants import CLIENT, refusals
 
 SCRIPTS = scripts(COORDINATOR)
 NAIVE = [
@@ -49,7 +48,7 @@ def test_a_naive_client_does_not(script: Script, naive: Naive, places: Places) -
     assert script.undetected(naive, seen) is None
 
 
-@pytest.mark.parametrize("module", [client_phases, participant], ids=["core", "shell"])
+@pytest.mark.parametrize("module", [*CLIENT.modules, participant], ids=lambda module: module.__name__)
 def test_every_refusal_has_its_script(module: object) -> None:
     names = {script.name for script in SCRIPTS}
     assert {name for stopped in PASSED_ON.values() for name in stopped} <= names

@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from secagg import server_phases, unmasking
+from secagg import server_cohort, server_phases, server_unmasking
 from server import service, sessions
 from server.attempt import attempt, steps, uploads
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, scripts, taken_out
-from tests.secagg.naive_variants import refusals
+from tests.support.naive_variants import refusals
 
 SCRIPTS = scripts(PARTICIPANT)
 NAIVE = [
@@ -77,7 +77,8 @@ def test_a_naive_coordinator_does_not(script: Script, naive: Naive, places: Plac
     ("module", "errors"),
     [
         (server_phases, REFUSED),
-        (unmasking, REFUSED),
+        (server_unmasking, REFUSED),
+        (server_cohort, REFUSED),
         (uploads, SHELL),
         (attempt, SHELL),
         (steps, SHELL),
@@ -123,7 +124,7 @@ def _conditions(module: ModuleType) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("module", [server_phases, unmasking], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [server_phases, server_unmasking], ids=lambda module: module.__name__)
 def test_what_each_phase_takes_has_its_script(module: ModuleType) -> None:
     """`UnexpectedMessage` is raised in one place, on conditions of each phase."""
     conditions = [

@@ -18,7 +18,7 @@ from authority.requests import REQUESTS_A_DAY, read_requests
 from authority.roster import begin, sign_next
 from authority.store import AuthorityStore, admitted, exclusive, locked
 from runtime.durable import StorageError
-from secagg.lottery import winners
+from secagg.context import winners
 from secagg.roster import RosterEntry, verify_roster
 from tests.authority.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
 from wire.certificates import read_client

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 import server.study
 from client.participant_host import UNFINISHED, JoinError
-from secagg.lottery import Draws, winners
+from secagg.context import winners
+from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
 from tests.support.host_in_process import Story, host, ledger_of, play, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder

@@ -13,7 +13,7 @@ import pytest
 import client.connection
 from client.journal import ClientJournal
 from client.participant_host import JoinError
-from secagg.client_phases import request_digest
+from secagg.messages import request_digest
 from tests.support.host_in_process import ledger_of, play, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import codec

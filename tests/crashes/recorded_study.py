@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from secagg.cohort import request_digest
+from secagg.messages import request_digest
 from secagg.packing import packed_size
 from server.study import Study
 from wire import codec

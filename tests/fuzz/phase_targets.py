@@ -19,7 +19,7 @@ from typing import Any, Final
 from attempts_in_memory import freeze
 from google.protobuf.message import DecodeError
 
-from secagg import client_phases
+from secagg import client_unmasking
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
@@ -159,7 +159,7 @@ def excluded_target(data: bytes) -> None:
     except (MalformedMessage, DecodeError):
         return
     try:
-        survivors = client_phases.excluding_survivors(cohort, *told)
+        survivors = client_unmasking.excluding_survivors(cohort, *told)
     except CoordinatorMisbehaved:
         must(source is not played or told != (sets, request), "an honest proof was refused")
         return

@@ -20,8 +20,8 @@ from small_rings import safe_rings
 from secagg import messages, server_phases
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
+from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
-from secagg.unmasking import Completed
 from tests.fuzz.target import must
 from wire import codec
 from wire import coordinator_pb2 as pb

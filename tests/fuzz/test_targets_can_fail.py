@@ -16,7 +16,7 @@ import wire.join_code
 import wire.records.ledger
 import wire.records.transcript
 import wire.study
-from secagg import client_phases, packing, server_phases, unmasking
+from secagg import client_unmasking, packing, server_phases, server_unmasking
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage
 from tests.fuzz import core_targets, network_targets
 from tests.fuzz.corpus import begin
@@ -184,7 +184,7 @@ def dealing_kept_before_it_is_checked(monkeypatch: MonkeyPatch) -> None:
 
 def refused_reply_that_counts(monkeypatch: MonkeyPatch) -> None:
     """Whoever sends a reply that is refused counts as one that answered."""
-    receive = unmasking.Unmasking.receive
+    receive = server_unmasking.Unmasking.receive
 
     def naive(self: Any, sender: int, message: Any) -> None:
         try:
@@ -193,12 +193,12 @@ def refused_reply_that_counts(monkeypatch: MonkeyPatch) -> None:
             self._u5.add(sender)
             raise
 
-    monkeypatch.setattr(unmasking.Unmasking, "receive", naive)
+    monkeypatch.setattr(server_unmasking.Unmasking, "receive", naive)
 
 
 def refusal_that_is_forgotten(monkeypatch: MonkeyPatch) -> None:
     """A participant that has refused something takes the next message as if nothing had been."""
-    receive = client_phases.ConsistencyCheck.receive
+    receive = client_unmasking.ConsistencyCheck.receive
 
     def naive(self: Any, message: Any) -> Any:
         before = dict(vars(self))
@@ -209,7 +209,7 @@ def refusal_that_is_forgotten(monkeypatch: MonkeyPatch) -> None:
             vars(self).update(before)
             raise
 
-    monkeypatch.setattr(client_phases.ConsistencyCheck, "receive", naive)
+    monkeypatch.setattr(client_unmasking.ConsistencyCheck, "receive", naive)
 
 
 PHASES: Mapping[str, Callable[[MonkeyPatch], None]] = {

@@ -56,7 +56,7 @@ from client.journal import ClientJournal  # noqa: E402
 from client.participant_host import JoinError  # noqa: E402
 from runtime.durable import StorageError  # noqa: E402
 from runtime.logs import configure_logs  # noqa: E402
-from secagg.context import digest  # noqa: E402
+from secagg.encoding import digest  # noqa: E402
 from secagg.keys import IdentityKey  # noqa: E402
 from secagg.packing import unpack  # noqa: E402
 from server.journal import read_events  # noqa: E402

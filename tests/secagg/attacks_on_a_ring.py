@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 from attacks_on_participants import ANOTHER_CHECK, attack, deals, sign_and_unmask
 from attempts_in_memory import Cohort, Sets, make_config, start_cohort
@@ -18,6 +17,7 @@ from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VI
 
 from secagg.context import RoundConfig
 from secagg.messages import CohortKeys, UnmaskingRequest
+from tests.support.naive_variants import Side
 
 
 def cut_config(min_survivors: int = 13) -> RoundConfig:
@@ -45,7 +45,7 @@ class Places:
         return self.near | {self.victim}
 
 
-def places(client: ModuleType, min_survivors: int = 13) -> Places:
+def places(client: Side, min_survivors: int = 13) -> Places:
     config = cut_config(min_survivors)
     ring = start_cohort(config).graph.ring
     cohort = start_cohort(config, client=client, colluders=[ring[at] for at in CUT_COLLUDERS])
@@ -65,7 +65,7 @@ def neighbours_that_answer(ring: Places) -> frozenset[int]:
     return frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
 
 
-def told_that_neighbours_missed_u2(client: ModuleType) -> tuple[Places, Sets]:
+def told_that_neighbours_missed_u2(client: Side) -> tuple[Places, Sets]:
     """The victim masks with the near side, with colluders and with nobody of the far side.
 
     It counts as many members of u2 as it wants to see, and as many of them among its neighbours. Nobody says that it
@@ -78,7 +78,7 @@ def told_that_neighbours_missed_u2(client: ModuleType) -> tuple[Places, Sets]:
 
 
 @attack("{one} did not upload what was masked in this u2")
-def a_victim_is_told_that_its_neighbours_missed_u2(client: ModuleType) -> bool:
+def a_victim_is_told_that_its_neighbours_missed_u2(client: Side) -> bool:
     """It will not sign, and needn't: the others are enough, and its seed is theirs to give. The sum of the near side
     and the victim opens.
     """
@@ -90,7 +90,7 @@ def a_victim_is_told_that_its_neighbours_missed_u2(client: ModuleType) -> bool:
 
 
 @attack("there must be one upload for each neighbour that isn't a signer")
-def nobody_is_shown_what_the_victim_uploaded(client: ModuleType) -> bool:
+def nobody_is_shown_what_the_victim_uploaded(client: Side) -> bool:
     ring, sets = told_that_neighbours_missed_u2(client)
     signers = ring.near | ring.far
     signatures = {one: ring.cohort.sign(one, sets) for one in signers}
@@ -103,7 +103,7 @@ def nobody_is_shown_what_the_victim_uploaded(client: ModuleType) -> bool:
 
 
 @attack("there must be one upload for each neighbour that isn't a signer")
-def one_upload_too_many(client: ModuleType) -> bool:
+def one_upload_too_many(client: Side) -> bool:
     """Of itself, or of nobody: then it would not be clear whose the others are."""
     ring = places(client)
     ring.cohort.deal(ring.everybody)
@@ -117,7 +117,7 @@ def one_upload_too_many(client: ModuleType) -> bool:
 
 
 @attack("{one} did not upload what was masked in this u2")
-def the_upload_of_another_is_shown(client: ModuleType) -> bool:
+def the_upload_of_another_is_shown(client: Side) -> bool:
     """The victim's own says another u2; so that of a neighbour that does say this one is shown in its place."""
     ring, sets = told_that_neighbours_missed_u2(client)
     ring.cohort.signed_uploads[ring.victim] = ring.cohort.signed_uploads[min(ring.near)]
@@ -126,7 +126,7 @@ def the_upload_of_another_is_shown(client: ModuleType) -> bool:
 
 
 @attack("{one} did not upload what was masked in this u2")
-def the_victims_upload_of_an_earlier_attempt_is_shown(client: ModuleType) -> bool:
+def the_victims_upload_of_an_earlier_attempt_is_shown(client: Side) -> bool:
     """There it was masked in all of u1."""
     ring, sets = told_that_neighbours_missed_u2(client)
     earlier = start_cohort(replace(cut_config(), attempt=2))
@@ -138,7 +138,7 @@ def the_victims_upload_of_an_earlier_attempt_is_shown(client: ModuleType) -> boo
 
 
 @attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
-def the_victim_signs_what_all_sign(client: ModuleType) -> bool:
+def the_victim_signs_what_all_sign(client: Side) -> bool:
     """Then nobody asks for its upload: its signature speaks for it. See `some_are_told_that_others_missed_u2`."""
     ring, sets = told_that_neighbours_missed_u2(client)
     sign_and_unmask(ring.cohort, ring.few | ring.far, sets)
@@ -146,7 +146,7 @@ def the_victim_signs_what_all_sign(client: ModuleType) -> bool:
 
 
 @attack("neighbours in u2, {graph.threshold} needed")
-def a_victim_is_left_with_colluders(client: ModuleType) -> bool:
+def a_victim_is_left_with_colluders(client: Side) -> bool:
     """u2 is large, and of its neighbours only two colluders are in it: it masks with nobody else.
 
     The victim of `test_a_single_input_opens_without_both_checks`.
@@ -159,7 +159,7 @@ def a_victim_is_left_with_colluders(client: ModuleType) -> bool:
 
 
 @attack("u3 has {len(u3)}")
-def two_drops_cut_the_ring(client: ModuleType) -> bool:
+def two_drops_cut_the_ring(client: Side) -> bool:
     """Both windows hold nobody but colluders and those who are called dropouts; what is near opens by itself."""
     ring = places(client)
     ring.cohort.deal(ring.everybody)
@@ -170,7 +170,7 @@ def two_drops_cut_the_ring(client: ModuleType) -> bool:
 
 
 @attack("u1 is not strictly ascending")
-def two_change_places_in_u1(client: ModuleType) -> bool:
+def two_change_places_in_u1(client: Side) -> bool:
     """On a ring only the neighbours' places are looked at."""
     cohort = start_cohort(cut_config(), client=client)
     members = cohort.keys().members

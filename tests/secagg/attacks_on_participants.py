@@ -11,12 +11,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 import numpy as np
 from attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
 
-from secagg import client_phases
 from secagg.context import RoundConfig
 from secagg.keys import AgreementKey, ShareChannel, advertisement_statement
 from secagg.lottery import Draws
@@ -29,6 +27,7 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
+from tests.support.naive_variants import CLIENT, Side
 
 HONEST, COLLUDERS = frozenset(range(10)), frozenset({10, 11})
 ALL = HONEST | COLLUDERS
@@ -40,7 +39,7 @@ SUCCEEDS, ANOTHER_CHECK, CRASHES = "the attack succeeds", "another check stops i
 class Attack:
     """One lie, the check that must find it, and what happens to a participant without that check."""
 
-    run: Callable[[ModuleType], bool]
+    run: Callable[[Side], bool]
     check: str  # part of the source of the check, unique in secagg/client_phases.py
     naive: str
 
@@ -48,15 +47,15 @@ class Attack:
 ATTACKS: dict[str, Attack] = {}  # those of attacks_on_a_ring.py and attacks_at_the_end.py as well, once imported
 
 
-def attack(check: str, naive: str = SUCCEEDS) -> Callable[[Callable[[ModuleType], bool]], None]:
-    def register(run: Callable[[ModuleType], bool]) -> None:
+def attack(check: str, naive: str = SUCCEEDS) -> Callable[[Callable[[Side], bool]], None]:
+    def register(run: Callable[[Side], bool]) -> None:
         assert run.__name__ not in ATTACKS
         ATTACKS[run.__name__] = Attack(run, check, naive)
 
     return register
 
 
-def brought_to(phase: str, client: ModuleType, config: RoundConfig | None = None) -> Cohort:
+def brought_to(phase: str, client: Side, config: RoundConfig | None = None) -> Cohort:
     """An honest attempt, all present, up to the moment before `phase` gets its message."""
     cohort = start_cohort(config or make_config(12), client=client, colluders=COLLUDERS)
     if phase == "ShareKeys":
@@ -89,7 +88,7 @@ def sign_and_unmask(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
 
 
 @attack("this participant is not on the roster", ANOTHER_CHECK)
-def invited_without_being_on_the_roster(client: ModuleType) -> bool:
+def invited_without_being_on_the_roster(client: Side) -> bool:
     config = make_config(12)
     stranger = next(key for key in identities(13) if key.public not in config.roster.positions)
     _, advertisement = client.AdvertiseKeys(config, stranger, bytes).advertise()
@@ -97,7 +96,7 @@ def invited_without_being_on_the_roster(client: ModuleType) -> bool:
 
 
 @attack("this participant did not win the round's lottery")
-def invited_without_having_won(client: ModuleType) -> bool:
+def invited_without_having_won(client: Side) -> bool:
     config = drawn_config()
     loser = next(who for who in range(20) if who not in config.invited)
     _, advertisement = client.AdvertiseKeys(config, identities(20)[loser], bytes).advertise()
@@ -108,7 +107,7 @@ def invited_without_having_won(client: ModuleType) -> bool:
 
 
 @attack("u1 names somebody who is not on the roster")
-def a_victim_among_colluders(client: ModuleType) -> bool:
+def a_victim_among_colluders(client: Side) -> bool:
     """The victim has won its own place; those who haven't are put around it."""
     config = drawn_config()
     victim = min(config.invited)
@@ -143,7 +142,7 @@ def signed_by(config: RoundConfig, who: int, mask_key: bytes, channel_key: bytes
 
 
 @attack("u1 is not strictly ascending")
-def u1_in_another_order(client: ModuleType) -> bool:
+def u1_in_another_order(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     members = list(cohort.keys().members)
     members[3], members[4] = members[4], members[3]
@@ -151,14 +150,14 @@ def u1_in_another_order(client: ModuleType) -> bool:
 
 
 @attack("u1 is not strictly ascending")
-def a_colluder_listed_twice(client: ModuleType) -> bool:
+def a_colluder_listed_twice(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     members = cohort.keys().members
     return deals(cohort, CohortKeys((*members[:8], *members[10:], *members[10:])))
 
 
 @attack("u1 names somebody who is not on the roster")
-def a_colluder_counts_twice_by_a_negative_position(client: ModuleType) -> bool:
+def a_colluder_counts_twice_by_a_negative_position(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     again = AgreementKey(b"a" * 32).public, AgreementKey(b"b" * 32).public
     members = [(-1, signed_by(cohort.config, 11, *again)), *cohort.keys().members]
@@ -167,67 +166,67 @@ def a_colluder_counts_twice_by_a_negative_position(client: ModuleType) -> bool:
 
 
 @attack("u1 names somebody who is not on the roster", CRASHES)
-def a_stranger_beyond_the_roster(client: ModuleType) -> bool:
+def a_stranger_beyond_the_roster(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     members = cohort.keys().members
     return deals(cohort, CohortKeys((*members[:11], (12, members[11][1]))))
 
 
 @attack("members, outside")
-def a_cohort_of_one_honest_participant(client: ModuleType) -> bool:
+def a_cohort_of_one_honest_participant(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     return deals(cohort, CohortKeys(tuple((who, cohort.advertisements[who]) for who in (0, 10, 11))))
 
 
 @attack("the cohort is not the whole roster")
-def a_cohort_that_the_coordinator_chose(client: ModuleType) -> bool:
+def a_cohort_that_the_coordinator_chose(client: Side) -> bool:
     config = make_config(12, roster=13)
     _, advertisement = client.AdvertiseKeys(config, identities(13)[0], bytes).advertise()
     return len(advertisement.signature) == 64
 
 
 @attack("own keys unaltered")
-def own_mask_key_altered(client: ModuleType) -> bool:
+def own_mask_key_altered(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     mine = cohort.advertisements[0]
     return deals(cohort, told(cohort, {0: replace(mine, mask_key=AgreementKey(b"k" * 32).public)}))
 
 
 @attack("own keys unaltered", CRASHES)
-def own_keys_left_out(client: ModuleType) -> bool:
+def own_keys_left_out(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     return deals(cohort, CohortKeys(cohort.keys().members[1:]))
 
 
 @attack("an advertisement of a neighbour is missing", CRASHES)
-def only_the_digest_of_a_neighbour(client: ModuleType) -> bool:
+def only_the_digest_of_a_neighbour(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     return deals(cohort, told(cohort, {3: cohort.advertisements[3].digest()}))
 
 
 @attack("is not 32 bytes long")
-def a_colluders_key_is_too_short(client: ModuleType) -> bool:
+def a_colluders_key_is_too_short(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     short = signed_by(cohort.config, 10, b"k" * 31, cohort.advertisements[10].channel_key)
     return deals(cohort, told(cohort, {10: short}))
 
 
 @attack("the same public key is advertised twice")
-def a_colluder_copies_an_honest_mask_key(client: ModuleType) -> bool:
+def a_colluder_copies_an_honest_mask_key(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     copied = signed_by(cohort.config, 10, cohort.advertisements[3].mask_key, cohort.advertisements[10].channel_key)
     return deals(cohort, told(cohort, {10: copied}))
 
 
 @attack("the same public key is advertised twice")
-def a_colluder_uses_one_key_in_both_roles(client: ModuleType) -> bool:
+def a_colluder_uses_one_key_in_both_roles(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     key = cohort.advertisements[10].channel_key
     return deals(cohort, told(cohort, {10: signed_by(cohort.config, 10, key, key)}))
 
 
 @attack("are not signed by it")
-def in_the_middle_of_all_channels(client: ModuleType) -> bool:
+def in_the_middle_of_all_channels(client: Side) -> bool:
     """The coordinator shows keys of its own as everybody else's, and opens what is sealed with them."""
     cohort = brought_to("ShareKeys", client)
     own = {who: AgreementKey(bytes([who]) * 32) for who in cohort.u1}
@@ -250,7 +249,7 @@ def in_the_middle_of_all_channels(client: ModuleType) -> bool:
 
 
 @attack("are not signed by it")
-def a_neighbours_keys_of_an_earlier_round(client: ModuleType) -> bool:
+def a_neighbours_keys_of_an_earlier_round(client: Side) -> bool:
     """The mask key of somebody who dropped out of that round is known to the coordinator."""
     cohort = brought_to("ShareKeys", client, make_config(12, round_=2))
     earlier = start_cohort(make_config(12, round_=1)).advertisements[3]
@@ -258,13 +257,13 @@ def a_neighbours_keys_of_an_earlier_round(client: ModuleType) -> bool:
 
 
 @attack("are not signed by it")
-def two_neighbours_change_names(client: ModuleType) -> bool:
+def two_neighbours_change_names(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     return deals(cohort, told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}))
 
 
 @attack("are not signed by it")
-def a_neighbours_keys_change_roles(client: ModuleType) -> bool:
+def a_neighbours_keys_change_roles(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     one = cohort.advertisements[3]
     swapped = replace(one, mask_key=one.channel_key, channel_key=one.mask_key)
@@ -272,7 +271,7 @@ def a_neighbours_keys_change_roles(client: ModuleType) -> bool:
 
 
 @attack("are not signed by it")
-def shown_another_model(client: ModuleType) -> bool:
+def shown_another_model(client: Side) -> bool:
     """One participant trains another model: its update in the sum would be told apart."""
     cohort = brought_to("ShareKeys", client)
     other = start_cohort(make_config(12, model_digest=b"M" * 32), client=client)
@@ -281,7 +280,7 @@ def shown_another_model(client: ModuleType) -> bool:
 
 
 @attack("are not signed by it")
-def shown_another_plan(client: ModuleType) -> bool:
+def shown_another_plan(client: Side) -> bool:
     """One participant is told of more survivors than the others ask for."""
     cohort = brought_to("ShareKeys", client, make_config(12, min_survivors=8, quorum=10))
     other = start_cohort(make_config(12, min_survivors=10, quorum=10), client=client)
@@ -293,7 +292,7 @@ def shown_another_plan(client: ModuleType) -> bool:
 
 
 @attack("the dealings are not those of the neighbours in u2")
-def colluders_repeated_until_u2_is_large_enough(client: ModuleType) -> bool:
+def colluders_repeated_until_u2_is_large_enough(client: Side) -> bool:
     """The victim holds shares of nobody but colluders, though it is told that all have dealt."""
     cohort = brought_to("MaskedInputCollection", client)
     shares = [cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)]
@@ -302,7 +301,7 @@ def colluders_repeated_until_u2_is_large_enough(client: ModuleType) -> bool:
 
 
 @attack("the dealings are not those of the neighbours in u2", CRASHES)
-def ones_own_dealing_comes_back(client: ModuleType) -> bool:
+def ones_own_dealing_comes_back(client: Side) -> bool:
     cohort = brought_to("MaskedInputCollection", client)
     message = cohort.neighbour_shares(0, ALL)
     cohort.mask(0, ALL, replace(message, shares=(cohort.dealt(0, 3), *message.shares)))
@@ -310,7 +309,7 @@ def ones_own_dealing_comes_back(client: ModuleType) -> bool:
 
 
 @attack("the dealings are not those of the neighbours in u2")
-def a_dealer_more_than_in_u2(client: ModuleType) -> bool:
+def a_dealer_more_than_in_u2(client: Side) -> bool:
     """The participant would hold, and give away, a share of somebody with whom it doesn't mask."""
     cohort = brought_to("MaskedInputCollection", client)
     message = cohort.neighbour_shares(0, ALL)
@@ -319,7 +318,7 @@ def a_dealer_more_than_in_u2(client: ModuleType) -> bool:
 
 
 @attack("the dealings are not those of the neighbours in u2")
-def the_dealings_of_some_in_u2_are_missing(client: ModuleType) -> bool:
+def the_dealings_of_some_in_u2_are_missing(client: Side) -> bool:
     """As in `two_cohorts_of_one_attempt`: those called dropouts in another cohort have not dealt in this one, and
     nobody is shown a dealing of theirs that could be checked.
     """
@@ -327,7 +326,7 @@ def the_dealings_of_some_in_u2_are_missing(client: ModuleType) -> bool:
 
 
 @attack("this participant's dealing was left out of u2")
-def a_participant_masks_in_a_u2_without_itself(client: ModuleType) -> bool:
+def a_participant_masks_in_a_u2_without_itself(client: Side) -> bool:
     cohort = brought_to("MaskedInputCollection", client)
     message = cohort.neighbour_shares(0, ALL)
     cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {0}, cohort.u1)))
@@ -335,14 +334,14 @@ def a_participant_masks_in_a_u2_without_itself(client: ModuleType) -> bool:
 
 
 @attack("u2 has {len(u2)} members")
-def u2_below_the_quorum(client: ModuleType) -> bool:
+def u2_below_the_quorum(client: Side) -> bool:
     cohort = brought_to("MaskedInputCollection", client, make_config(12, min_survivors=8, quorum=10))
     cohort.mask(0, ALL - {5, 6, 7})
     return 0 in cohort.uploads
 
 
 @attack("u2 has {len(u2)} members", ANOTHER_CHECK)
-def u2_of_colluders_and_two_others(client: ModuleType) -> bool:
+def u2_of_colluders_and_two_others(client: Side) -> bool:
     """The threshold would be out of reach as well."""
     cohort = brought_to("MaskedInputCollection", client)
     cohort.mask(0, {0, 1, 10, 11})
@@ -350,7 +349,7 @@ def u2_of_colluders_and_two_others(client: ModuleType) -> bool:
 
 
 @attack("the dealing of {dealt.dealer} is not signed by it")
-def two_cohorts_of_one_attempt(client: ModuleType) -> bool:
+def two_cohorts_of_one_attempt(client: Side) -> bool:
     """Two cohorts are shown to disjoint participants; both reach every number the plan asks for, by listing people
     of the other one, whose advertisements are good in both.
 
@@ -367,7 +366,7 @@ def _without_dealings(cohort: Cohort, receiver: int) -> NeighbourShares:
 
 
 def _opens_in_two_cohorts(
-    client: ModuleType, told_to: Callable[[Cohort, int], NeighbourShares | None]
+    client: Side, told_to: Callable[[Cohort, int], NeighbourShares | None]
 ) -> bool:
     config = make_config(20)
     assert (config.parameters.min_survivors, config.parameters.quorum) == (12, 12)
@@ -408,7 +407,7 @@ def _opens_in_two_cohorts(
 
 
 @attack("u3 is not a subset of u2")
-def u3_filled_up_with_people_outside_u2(client: ModuleType) -> bool:
+def u3_filled_up_with_people_outside_u2(client: Side) -> bool:
     config = make_config(12, min_survivors=10, quorum=10)
     cohort = brought_to("ShareKeys", client, config)
     u2, present = ALL - {8, 9}, frozenset({0, 1, 2, 3, 4, 5, 10, 11})
@@ -420,20 +419,20 @@ def u3_filled_up_with_people_outside_u2(client: ModuleType) -> bool:
 
 
 @attack("this participant's upload was left out of u3")
-def a_participant_helps_to_open_a_sum_without_its_own_input(client: ModuleType) -> bool:
+def a_participant_helps_to_open_a_sum_without_its_own_input(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     return len(cohort.sign(0, (ALL, ALL - {0}))) == 64
 
 
 @attack("u2 is not the set this participant masked in")
-def u2_shrinks_afterwards(client: ModuleType) -> bool:
+def u2_shrinks_afterwards(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     fewer = ALL - {5, 6}
     return len(cohort.sign(0, (fewer, fewer))) == 64
 
 
 @attack("u3 has {len(u3)}")
-def u3_below_min_survivors(client: ModuleType) -> bool:
+def u3_below_min_survivors(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client, make_config(12, min_survivors=10, quorum=10))
     few = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
     sign_and_unmask(cohort, few - COLLUDERS, (ALL, few))
@@ -441,7 +440,7 @@ def u3_below_min_survivors(client: ModuleType) -> bool:
 
 
 @attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
-def some_are_told_that_others_missed_u2(client: ModuleType) -> bool:
+def some_are_told_that_others_missed_u2(client: Side) -> bool:
     """Two participants mask with nobody who stays, and later sign what all sign: the sum of those two would open.
 
     What they sign is what they masked in, whatever they are told later; see
@@ -475,7 +474,7 @@ FEW = frozenset({6, 7, 8, 9}) | COLLUDERS  # 4 honest inputs, where the plan pro
 
 
 @attack("signatures over the survivors")
-def split_u3_with_too_few_signatures(client: ModuleType) -> bool:
+def split_u3_with_too_few_signatures(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     for one, sets in split_views().items():
         signatures = {one: cohort.sign(one, sets)} | {other: cohort.forge(other, sets) for other in COLLUDERS}
@@ -484,7 +483,7 @@ def split_u3_with_too_few_signatures(client: ModuleType) -> bool:
 
 
 @attack("the signers are not an ascending list of members of u3")
-def split_u3_with_one_signature_repeated(client: ModuleType) -> bool:
+def split_u3_with_one_signature_repeated(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     for one, sets in split_views().items():
         cohort.unmask(one, sets, [(one, cohort.sign(one, sets))] * 8)
@@ -492,7 +491,7 @@ def split_u3_with_one_signature_repeated(client: ModuleType) -> bool:
 
 
 @attack("the signers are not an ascending list of members of u3")
-def signed_by_people_outside_u3(client: ModuleType) -> bool:
+def signed_by_people_outside_u3(client: Side) -> bool:
     """Six in u3 sign; two more signatures come from participants that were called dropouts."""
     cohort = brought_to("ConsistencyCheck", client)
     sets = ALL, ALL - {8, 9}
@@ -504,7 +503,7 @@ def signed_by_people_outside_u3(client: ModuleType) -> bool:
 
 
 @attack("doesn't cover these sets")
-def split_u3_with_signatures_over_other_sets(client: ModuleType) -> bool:
+def split_u3_with_signatures_over_other_sets(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     views = split_views()
     signatures = {one: cohort.sign(one, sets) for one, sets in views.items()}
@@ -515,8 +514,8 @@ def split_u3_with_signatures_over_other_sets(client: ModuleType) -> bool:
 
 
 @attack("doesn't cover these sets")
-def signatures_of_the_same_sets_in_an_earlier_attempt(client: ModuleType) -> bool:
-    earlier = brought_to("ConsistencyCheck", client_phases, make_config(12, attempt=1))
+def signatures_of_the_same_sets_in_an_earlier_attempt(client: Side) -> bool:
+    earlier = brought_to("ConsistencyCheck", CLIENT, make_config(12, attempt=1))
     cohort = brought_to("ConsistencyCheck", client, make_config(12, attempt=2))
     replayed = {one: earlier.sign(one, (ALL, ALL)) for one in HONEST}
     cohort.sign(0, (ALL, ALL))
@@ -528,7 +527,7 @@ def signatures_of_the_same_sets_in_an_earlier_attempt(client: ModuleType) -> boo
 
 
 @attack("this phase is over for this participant")
-def asked_to_sign_many_survivor_sets(client: ModuleType) -> bool:
+def asked_to_sign_many_survivor_sets(client: Side) -> bool:
     """The same phase is asked again and again: then every split view gets all signatures it needs."""
     cohort = brought_to("ConsistencyCheck", client)
     checks, views = dict(cohort.phases), split_views()
@@ -544,14 +543,14 @@ def asked_to_sign_many_survivor_sets(client: ModuleType) -> bool:
 
 
 @attack("is not what this phase waits for", CRASHES)
-def a_message_of_another_phase(client: ModuleType) -> bool:
+def a_message_of_another_phase(client: Side) -> bool:
     """Every pair of phase and message is in test_every_message.py."""
     cohort = brought_to("ConsistencyCheck", client)
     return bool(cohort.phases[0].receive(cohort.keys()))
 
 
 @attack("a second, different unmasking request")
-def a_second_unmasking_request(client: ModuleType) -> bool:
+def a_second_unmasking_request(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     sets = ALL, ALL
     signatures = {one: cohort.sign(one, sets) for one in HONEST}
@@ -561,7 +560,7 @@ def a_second_unmasking_request(client: ModuleType) -> bool:
 
 
 @attack("a second, different unmasking request")
-def a_second_unmasking_request_with_a_signer_that_has_no_digest(client: ModuleType) -> bool:
+def a_second_unmasking_request_with_a_signer_that_has_no_digest(client: Side) -> bool:
     """Positions that don't fit eight bytes: `request_digest` has no bytes for them and must not be asked."""
     cohort = brought_to("ConsistencyCheck", client)
     signatures = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST}

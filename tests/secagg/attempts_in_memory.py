@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from small_rings import Rings, SmallRings
 
-from secagg import client_phases, server_phases, shamir, unmasking
+from secagg import shamir
 from secagg.commitments import MerkleForest, MerkleTree, pair_node
-from secagg.context import RoundConfig, cohort_context
+from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
 from secagg.keys import (
@@ -59,8 +58,9 @@ from secagg.messages import (
 from secagg.packing import unpack
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from secagg.server_unmasking import Completed
 from secagg.sharing import MALICIOUS
-from secagg.unmasking import Completed
+from tests.support.naive_variants import CLIENT, SERVER, Side
 
 RandomBytes = Callable[[int], bytes]
 Vector = NDArray[Any]
@@ -149,7 +149,7 @@ def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
     return np.array([sum(column) % (1 << parameters.bits) for column in columns], dtype=word_dtype(parameters.bits))
 
 
-PHASE_MODULES = (client_phases.__name__, server_phases.__name__, unmasking.__name__)
+PHASE_MODULES = frozenset(module.__name__ for module in (*CLIENT.modules, *SERVER.modules))
 
 
 def twin(value: Any) -> Any:
@@ -246,7 +246,7 @@ class Cohort:
         return SurvivorSets(to_bitmap(sets[0], self.u1), to_bitmap(sets[1], self.u1))
 
     def statement(self, sets: Sets) -> bytes:
-        return client_phases.survivor_statement(self.config, self.context, *sets)
+        return survivor_statement(self.config, self.context, *sets)
 
     def forge(self, colluder: int, sets: Sets) -> bytes:
         """A colluder signs whatever it is asked to."""
@@ -363,7 +363,7 @@ class Cohort:
 
 
 def advertise(
-    config: RoundConfig, who: Iterable[int], client: ModuleType = client_phases, name: str = ""
+    config: RoundConfig, who: Iterable[int], client: Side = CLIENT, name: str = ""
 ) -> tuple[dict[int, Any], dict[int, Advertisement]]:
     """Participants at the start of an attempt: their phases and what they advertise."""
     phases, advertisements = {}, {}
@@ -377,7 +377,7 @@ def advertise(
 def start_cohort(
     config: RoundConfig,
     *,
-    client: ModuleType = client_phases,
+    client: Side = CLIENT,
     colluders: Iterable[int] = (),
     u1: Iterable[int] | None = None,
 ) -> Cohort:
@@ -412,8 +412,8 @@ class Attempt:
         config: RoundConfig,
         script: Script | None = None,
         *,
-        client: ModuleType = client_phases,
-        server: ModuleType = server_phases,
+        client: Side = CLIENT,
+        server: Side = SERVER,
         tamper: Mapping[tuple[str, int], Callable[[Any], Any]] | None = None,
         tamper_down: Mapping[tuple[str, int], Callable[[Any], Any]] | None = None,
     ) -> None:

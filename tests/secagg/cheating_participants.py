@@ -13,8 +13,7 @@ from attempts_in_memory import LOW_ORDER, Vector, identities
 from crooked_dealings import crooked_shares
 from numpy.typing import NDArray
 
-from secagg.cohort import set_of
-from secagg.context import RoundConfig
+from secagg.context import RoundConfig, set_of
 from secagg.keys import advertisement_statement, upload_statement
 from secagg.masking import word_dtype
 from secagg.messages import (

@@ -9,10 +9,11 @@ import numpy as np
 from attempts_in_memory import Attempt, keyed_source
 from numpy.typing import NDArray
 
-from secagg import client_phases, shamir
+from secagg import shamir
 from secagg.commitments import MerkleTree, pair_node, share_leaf
 from secagg.keys import dealing_statement, seed_commitment, self_mask_seed
 from secagg.messages import KIND_LABELS, SELF_MASK_SEED, SealedShares
+from tests.support.naive_variants import CLIENT
 
 
 def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) -> SealedShares:
@@ -40,7 +41,7 @@ def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) 
             ciphertexts.append(cohort.channel(dealer._agreements[holder], me, holder).seal(plaintext))
         else:
             parts = [salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)]
-            dealer._held[me] = client_phases.HeldShare(b"".join(parts))
+            dealer._held[me] = CLIENT.HeldShare(b"".join(parts))
     root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
     signature = dealer._identity.sign(dealing_statement(cohort.context, cohort.identity(me), root, commitment))
     return SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)

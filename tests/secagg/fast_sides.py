@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg import client_phases, server_phases
 from secagg.commitments import siblings
 from secagg.context import RoundConfig
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
@@ -35,9 +34,10 @@ from secagg.messages import (
 )
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry
+from secagg.server_unmasking import Completed
 from secagg.sharing import Sharing
-from secagg.unmasking import Completed
 from tests.reference.setting import Refused, Setting
+from tests.support.naive_variants import CLIENT, SERVER
 
 Message = dict[str, Any]
 
@@ -186,7 +186,7 @@ class FastParticipant:
         identity = IdentityKey(Ed25519PrivateKey.from_private_bytes(identity_seed))
         self.bits = agreed.numbers.bits
         with refusals():
-            self.now: Any = client_phases.AdvertiseKeys(config_of(agreed), identity, random_bytes)
+            self.now: Any = CLIENT.AdvertiseKeys(config_of(agreed), identity, random_bytes)
 
     def advertise(self) -> Message:
         with refusals():
@@ -206,7 +206,7 @@ class FastParticipant:
         return self._hear(SurvivorSets(**survivor_sets))
 
     def unmask(self, request: Message) -> Message:
-        if isinstance(self.now, client_phases.Answered):
+        if isinstance(self.now, CLIENT.Answered):
             with refusals():
                 return written(self.now.receive(read_request(request)))
         return self._hear(read_request(request))
@@ -222,7 +222,7 @@ class FastCoordinator:
 
     def __init__(self, agreed: Setting) -> None:
         config = config_of(agreed)
-        self.now: Any = server_phases.AdvertiseKeys(config, frozenset(range(len(config.roster))))
+        self.now: Any = SERVER.AdvertiseKeys(config, frozenset(range(len(config.roster))))
         self._signed = config.parameters.signed
         self._readers: Iterator[Callable[[Message], Any]] = iter(
             (
@@ -246,7 +246,7 @@ class FastCoordinator:
             self.now = closed
             return closed.total.tolist()
         self.now, messages = closed
-        if isinstance(self.now, server_phases.ConsistencyCheck) and not self._signed:
+        if isinstance(self.now, SERVER.ConsistencyCheck) and not self._signed:
             self.now = self.now.without_signatures()
         self._read = next(self._readers)
         return {who: written(message) for who, message in messages.items()}

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -32,7 +31,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from small_rings import safe_rings
 
-from secagg import client_phases, server_phases
 from secagg.context import RoundConfig
 from secagg.errors import (
     CoordinatorMisbehaved,
@@ -45,6 +43,7 @@ from secagg.errors import (
 from secagg.graph import Graph
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
+from tests.support.naive_variants import CLIENT, SERVER, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 NUMBERS = st.integers(0, 2**16)
@@ -68,8 +67,8 @@ class Letter:
 class HonestCoordinator(RuleBasedStateMachine):
     """The attempts of one round, one after another."""
 
-    client: ClassVar[ModuleType] = client_phases
-    server: ClassVar[ModuleType] = server_phases
+    client: ClassVar[Side] = CLIENT
+    server: ClassVar[Side] = SERVER
     watch: ClassVar[frozenset[str]] = WATCHED
     focus: ClassVar[tuple[tuple[str, str], ...]] = ()  # plans, and the messages they are for, instead of drawn ones
     seen: ClassVar[Counter[str]] = Counter()  # over all examples, so that a test can tell what was reached

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, ClassVar
 
 from attempts_in_memory import Sets, twin
@@ -36,7 +35,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from lying_coordinator_view import Answer, Plan, Told, View, answer, ask, colluders_of, config_of, fake_key, sides_of
 
-from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import (
     MASK_KEY,
@@ -50,6 +48,7 @@ from secagg.messages import (
     from_bitmap,
     to_bitmap,
 )
+from tests.support.naive_variants import CLIENT, Side
 
 COMPLETE = (Plan(8, 6, 6), Plan(8, 7, 7), Plan(8, 6, 7), Plan(9, 6, 6), Plan(9, 8, 8))
 RINGS = (Plan(10, 7, 7, graph="ring"), Plan(10, 8, 9, graph="ring"), Plan(9, 7, 7, graph="ring"))
@@ -74,7 +73,7 @@ U2 = ("without itself", "one dealer more", "one dealer less", "no dealers", "one
 class LyingCoordinator(RuleBasedStateMachine):
     """One attempt."""
 
-    client: ClassVar[ModuleType] = client_phases
+    client: ClassVar[Side] = CLIENT
     watch: ClassVar[frozenset[str]] = WATCHED
     seen: ClassVar[Counter[str]] = Counter()
     checked: ClassVar[Counter[str]] = Counter()  # how often each claim was held against something
@@ -218,7 +217,7 @@ class LyingCoordinator(RuleBasedStateMachine):
         return self.views[told[0]]
 
     def advert(self, who: int) -> Advertisement:
-        client = client_phases if who in self.colluders else self.client
+        client = CLIENT if who in self.colluders else self.client
         return answer(client, self.plan, who, self.life[who], ()).reply
 
     def keys(self, members: Iterable[int], fakes: frozenset[int] = frozenset()) -> CohortKeys:

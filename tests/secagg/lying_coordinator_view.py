@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,12 +24,11 @@ from attempts_in_memory import (
 from cheating_participants import Broken
 from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
 
-from secagg import client_phases
-from secagg.cohort import set_of
-from secagg.context import RoundConfig
+from secagg.context import RoundConfig, set_of
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey, ShareChannel, upload_statement
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
+from tests.support.naive_variants import CLIENT, Side
 
 Told = tuple[Any, ...]  # what a participant was told since it advertised: one message for each phase
 
@@ -65,7 +63,7 @@ def config_of(plan: Plan) -> RoundConfig:
 @cache
 def ring_of(plan: Plan) -> tuple[int, ...]:
     """Of all that are invited, when nobody lies about their keys."""
-    _, adverts = advertise(config_of(plan), range(plan.cohort), client_phases, "life 0")
+    _, adverts = advertise(config_of(plan), range(plan.cohort), CLIENT, "life 0")
     return Cohort(config_of(plan), tuple(adverts), adverts, {}).graph.ring  # type: ignore[attr-defined]
 
 
@@ -95,7 +93,7 @@ class Answer:
 
 
 @cache
-def answer(client: ModuleType, plan: Plan, who: int, life: int, told: Told) -> Answer:
+def answer(client: Side, plan: Plan, who: int, life: int, told: Told) -> Answer:
     config = config_of(plan)
     if len(told) < 2:  # randomness is drawn up to here
         phases, adverts = advertise(config, [who], client, f"life {life}")
@@ -156,11 +154,11 @@ class View(Cohort):
         fakes: frozenset[int],
     ) -> View:
         inside = colluders & shown.keys()
-        secrets = {one: answer(client_phases, plan, one, 0, ()).phase._keys.mask_key for one in inside}
+        secrets = {one: answer(CLIENT, plan, one, 0, ()).phase._keys.mask_key for one in inside}
         secrets |= {one: fake_key(one, 0) for one in fakes}
         view = cls(config_of(plan), tuple(shown), shown, {}, colluders, secrets, fakes=fakes, plan=plan)
         for one in inside:
-            given = answer(client_phases, plan, one, 0, (message,))
+            given = answer(CLIENT, plan, one, 0, (message,))
             if given.error is None:
                 view.sealed[one] = given.reply
         return view
@@ -170,7 +168,7 @@ class View(Cohort):
         ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
         for receiver, ciphertext in zip(self.graph.neighbours(dealer), sealed.ciphertexts, strict=True):
             if receiver in self.colluders:
-                phase = answer(client_phases, self.plan, receiver, 0, ()).phase
+                phase = answer(CLIENT, self.plan, receiver, 0, ()).phase
                 private = phase._keys.channel_key
             elif receiver in self.fakes:
                 private = fake_key(receiver, 1)

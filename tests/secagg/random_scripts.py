@@ -28,8 +28,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from tests.support.naive_variants import CLIENT, SERVER, Side
 
 sys.path.append(str(Path(__file__).parent))  # as conftest.py does
 
@@ -44,11 +45,8 @@ from honest_coordinator_machine import HonestCoordinator
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
 from lying_coordinator_machine import LyingCoordinator
-from naive_variants import checks_of, client_without, refusals, server_without
 from test_client_phases import WRONG_SHARES
 from test_server_phases import CHEATS
-
-from secagg import client_phases, server_phases, unmasking
 
 BATCH = 50  # scripts of one seed
 # Tests that run without one check of the coordinator, beside CHEATS.
@@ -59,11 +57,11 @@ BY_A_TEST = {
     "its shares rebuild another": "test_the_dealer_of_a_wrong_secret_is_named",
     "if named:": "test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying",
 }
-Kind = Callable[[ModuleType, ModuleType], type[RuleBasedStateMachine]]
+Kind = Callable[[Side, Side], type[RuleBasedStateMachine]]
 
 
 def honest(ring: bool) -> Kind:
-    def machine(participants: ModuleType, coordinator: ModuleType) -> type[RuleBasedStateMachine]:
+    def machine(participants: Side, coordinator: Side) -> type[RuleBasedStateMachine]:
         class Script(HonestCoordinator):
             client, server, on_a_ring, seen, checked = participants, coordinator, ring, Counter(), Counter()
 
@@ -73,7 +71,7 @@ def honest(ring: bool) -> Kind:
 
 
 def lying(drawn: tuple[lying_coordinator_machine.Plan, ...]) -> Kind:
-    def machine(participants: ModuleType, coordinator: ModuleType) -> type[RuleBasedStateMachine]:
+    def machine(participants: Side, coordinator: Side) -> type[RuleBasedStateMachine]:
         class Script(LyingCoordinator):
             client, plans, seen, checked = participants, drawn, Counter(), Counter()
 
@@ -109,7 +107,7 @@ class Played:
 
 
 def play(
-    kind: str, number: int, scripts: int, client: ModuleType = client_phases, server: ModuleType = server_phases
+    kind: str, number: int, scripts: int, client: Side = CLIENT, server: Side = SERVER
 ) -> Played:
     """One batch."""
     machine: Any = KINDS[kind](client, server)
@@ -205,19 +203,18 @@ class Found:
 
 
 def checks() -> list[tuple[str, str]]:
-    coordinator = [("coordinator", one) for module in (server_phases, unmasking) for one in checks_of(module)]
-    return [("participant", one) for one in checks_of(client_phases)] + coordinator
+    return [(side, one) for side, code in (("participant", CLIENT), ("coordinator", SERVER)) for one in code.checks()]
 
 
 def of_callers() -> list[str]:
     """What is refused of the caller's own arguments: no message of a peer comes to it, so no script can."""
-    return [one for module in (client_phases, server_phases, unmasking) for one in refusals(module, "ValueError")]
+    return [*CLIENT.refusals("ValueError"), *SERVER.refusals("ValueError")]
 
 
 def play_without(task: tuple[str, str, int, int]) -> Found:
     side, check, budget, first = task
-    client = client_without(check) if side == "participant" else client_phases
-    server = server_without(check) if side == "coordinator" else server_phases
+    client = CLIENT.without(check) if side == "participant" else CLIENT
+    server = SERVER.without(check) if side == "coordinator" else SERVER
     kinds = OF_PARTICIPANTS if side == "participant" else OF_THE_COORDINATOR
     scripts = 0
     for kind, number, count in batches(kinds, budget, first):

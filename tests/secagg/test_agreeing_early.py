@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from attempts_in_memory import Attempt, Script, make_config, sum_of, twin
 
-from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
+from tests.support.naive_variants import CLIENT
 
 
 @pytest.mark.parametrize("beforehand", [False, True])
@@ -68,7 +68,7 @@ def test_nothing_is_agreed_on_in_a_phase_that_is_over() -> None:
 
 
 def test_a_key_that_cannot_be_agreed_with_matters_only_in_u2(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bad(phase: Any, dealer: int, honest: Any = client_phases.MaskedInputCollection._pairwise_key) -> bytes:
+    def bad(phase: Any, dealer: int, honest: Any = CLIENT.MaskedInputCollection._pairwise_key) -> bytes:
         if dealer == 4:
             raise InvalidKey("low order")
         return bytes(honest(phase, dealer))
@@ -80,7 +80,7 @@ def test_a_key_that_cannot_be_agreed_with_matters_only_in_u2(monkeypatch: pytest
         def masked(who: int, phase: Any, message: Any, attempt: Attempt = attempt, found: list[int] = found) -> Any:
             agreeing = twin(phase)
             with monkeypatch.context() as patch:
-                patch.setattr(client_phases.MaskedInputCollection, "_pairwise_key", bad)
+                patch.setattr(CLIENT.MaskedInputCollection, "_pairwise_key", bad)
                 agreeing.agree()
                 assert who == 4 or 4 not in agreeing._pairwise
                 try:

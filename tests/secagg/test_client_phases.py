@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -38,10 +37,8 @@ from attempts_in_memory import (
     vector_of,
 )
 from crooked_dealings import crooked_dealing
-from naive_variants import SAID, SIGNED, client_changed, client_without, refusals, variant
 from small_rings import safe_rings
 
-from secagg import client_phases
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.keys import AgreementKey
 from secagg.messages import (
@@ -53,6 +50,7 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
+from tests.support.naive_variants import CLIENT, SAID, SIGNED, Side
 
 # ---------------------------------------------------------------- all of them
 
@@ -60,9 +58,9 @@ from secagg.messages import (
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_is_stopped(name: str) -> None:
     with pytest.raises(CoordinatorMisbehaved) as caught:
-        ATTACKS[name].run(client_phases)
+        ATTACKS[name].run(CLIENT)
     # What was refused is what the check under test refuses: compare the words without the numbers between them.
-    text = next(text for text in refusals(client_phases, "CoordinatorMisbehaved") if ATTACKS[name].check in text)
+    text = next(text for text in CLIENT.refusals("CoordinatorMisbehaved") if ATTACKS[name].check in text)
     words = [piece for piece in _constant_pieces(text) if len(piece) > 3]
     assert all(word in caught.value.reason for word in words), (caught.value.reason, words)
 
@@ -77,7 +75,7 @@ def _constant_pieces(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_on_a_naive_participant(name: str) -> None:
-    naive = client_without(ATTACKS[name].check)
+    naive = CLIENT.without(ATTACKS[name].check)
     match ATTACKS[name].naive:
         case "the attack succeeds":
             assert ATTACKS[name].run(naive)
@@ -91,7 +89,7 @@ def test_attack_on_a_naive_participant(name: str) -> None:
 
 def test_every_check_of_a_participant_has_its_attack() -> None:
     """Checks that aren't in the list: malformed bitmaps and keys without an agreement, tested below; and draws."""
-    checks = refusals(client_phases, "CoordinatorMisbehaved")
+    checks = CLIENT.refusals("CoordinatorMisbehaved")
     without = [text for text in checks if not any(one.check in text for one in ATTACKS.values())]
     assert [text for text in without if "error" not in text] == []
     assert len(without) == 6
@@ -101,8 +99,8 @@ def test_every_check_of_a_participant_has_its_attack() -> None:
 def test_what_is_signed_is_what_was_masked_in(name: str) -> None:
     """Two things stop those who masked in another u2 from signing that of all: they compare, and sign their own."""
     attack = ATTACKS[name]
-    assert attack.run(variant(client_phases, (attack.check,), ((SIGNED, SAID),)))
-    for one_of_two in (client_without(attack.check), client_changed(SIGNED, SAID)):
+    assert attack.run(CLIENT.variant((attack.check,), ((SIGNED, SAID),)))
+    for one_of_two in (CLIENT.without(attack.check), CLIENT.changed(SIGNED, SAID)):
         with pytest.raises(CoordinatorMisbehaved):
             attack.run(one_of_two)
 
@@ -112,7 +110,7 @@ def test_what_is_signed_is_what_was_masked_in(name: str) -> None:
 
 def test_a_cut_ring_without_lies_opens_nothing_but_its_sum() -> None:
     """So that what opens in attacks_on_a_ring.py does so for the lie: all are told the same, and one drops out."""
-    ring = places(client_phases)
+    ring = places(CLIENT)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody - {ring.drops})
     sets = ring.everybody, ring.everybody - {ring.drops}
@@ -124,7 +122,7 @@ def test_a_cut_ring_without_lies_opens_nothing_but_its_sum() -> None:
 
 
 def test_nobody_has_more_colluders_around_it_than_the_threshold_allows() -> None:
-    ring = places(client_phases)
+    ring = places(CLIENT)
     graph = ring.cohort.graph
     corrupt = max(len(ring.cohort.colluders.intersection(graph.neighbours(one))) for one in graph.u1)
     assert (graph.degree, graph.threshold, corrupt) == (6, 5, 2)
@@ -141,7 +139,7 @@ EVIDENCE, NEIGHBOURS = "did not upload what was masked in this u2", "neighbours 
 )
 def test_a_single_input_opens_without_both_checks(removed: tuple[str, ...], opens: bool) -> None:
     """A victim that is left with colluders: its own input, in the clear. Each of the two checks alone prevents it."""
-    ring = places(variant(client_phases, removed, ()), min_survivors=10)
+    ring = places(CLIENT.variant(removed, ()), min_survivors=10)
     ring.cohort.deal(ring.everybody)
     honest = frozenset(ring.cohort.graph.neighbours(ring.victim)) - ring.cohort.colluders
 
@@ -162,7 +160,7 @@ def test_a_single_input_opens_without_both_checks(removed: tuple[str, ...], open
 
 def test_a_plan_under_which_more_may_drop_than_the_degree_bears_lets_the_ring_be_cut() -> None:
     """degree > A + drops, or real participants help to open what stands between two empty windows: 6 = 4 + 2."""
-    ring = places(client_phases, min_survivors=12)
+    ring = places(CLIENT, min_survivors=12)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody)
     sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
@@ -186,12 +184,12 @@ def test_only_the_keys_of_neighbours_are_needed_in_full() -> None:
 
 
 def test_whoever_is_not_in_the_signed_sum_takes_its_charge_back() -> None:
-    cohort = brought_to("ConsistencyCheck", client_phases)
+    cohort = brought_to("ConsistencyCheck", CLIENT)
     sets = ALL, ALL - {0}
     signed = {one: cohort.sign(one, sets) for one in HONEST - {0}}
-    assert takes_back(client_phases, cohort, 0, sets, signed)
+    assert takes_back(CLIENT, cohort, 0, sets, signed)
     with pytest.raises(CoordinatorMisbehaved, match="without this participant"):
-        takes_back(client_phases, cohort, 1, sets, signed)
+        takes_back(CLIENT, cohort, 1, sets, signed)
 
 
 # ---------------------------------------------------------------- checks that are not one `if`
@@ -201,12 +199,12 @@ def test_whoever_is_not_in_the_signed_sum_takes_its_charge_back() -> None:
 def test_low_order_keys_of_a_colluder(key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(12)
 
-    def channel(client: ModuleType) -> bool:
+    def channel(client: Side) -> bool:
         cohort = brought_to("ShareKeys", client, config)
         mine = signed_by(config, 10, cohort.advertisements[10].mask_key, key)
         return deals(cohort, told(cohort, {10: mine}))
 
-    def mask(client: ModuleType) -> bool:
+    def mask(client: Side) -> bool:
         cohort = brought_to("ShareKeys", client, config)
         cohort.advertisements[10] = signed_by(config, 10, key, cohort.advertisements[10].channel_key)
         cohort = Cohort(config, cohort.u1, cohort.advertisements, cohort.phases)
@@ -215,7 +213,7 @@ def test_low_order_keys_of_a_colluder(key: bytes, monkeypatch: pytest.MonkeyPatc
         cohort.sealed[10] = replace(cohort.sealed[11])
         colluder = identities(12)[10]
         dealt = cohort.dealt(11, 1)
-        statement = client_phases.dealing_statement(cohort.context, colluder.public, dealt.root, dealt.seed_commitment)
+        statement = CLIENT.dealing_statement(cohort.context, colluder.public, dealt.root, dealt.seed_commitment)
         shares = list(cohort.neighbour_shares(1, ALL - {10, 11}).shares)
         shares.append(dealt._replace(dealer=10, signature=colluder.sign(statement)))
         u2 = to_bitmap(ALL - {11}, cohort.u1)
@@ -224,7 +222,7 @@ def test_low_order_keys_of_a_colluder(key: bytes, monkeypatch: pytest.MonkeyPatc
 
     for run in (channel, mask):
         with pytest.raises(CoordinatorMisbehaved, match="low order"):
-            run(client_phases)
+            run(CLIENT)
 
     def agree(self: AgreementKey, public: bytes) -> bytes:
         try:
@@ -234,21 +232,21 @@ def test_low_order_keys_of_a_colluder(key: bytes, monkeypatch: pytest.MonkeyPatc
 
     real = AgreementKey.agree
     monkeypatch.setattr(AgreementKey, "agree", agree)
-    assert channel(client_phases)
-    assert mask(client_phases)
+    assert channel(CLIENT)
+    assert mask(CLIENT)
 
 
 @pytest.mark.parametrize("wrong", [b"", b"\xff", b"\xff\xff\xff", b"\xff\x1f", b"\xff\x8f"])
 def test_malformed_bitmaps(wrong: bytes) -> None:
-    dealt = brought_to("MaskedInputCollection", client_phases)
+    dealt = brought_to("MaskedInputCollection", CLIENT)
     with pytest.raises(CoordinatorMisbehaved, match="bit"):
         dealt.mask(0, ALL, replace(dealt.neighbour_shares(0, ALL), u2=wrong))
-    proven = brought_to("ConsistencyCheck", client_phases)
+    proven = brought_to("ConsistencyCheck", CLIENT)
     for sets in (SurvivorSets(wrong, b"\xfe\x0f"), SurvivorSets(b"\xff\x0f", wrong)):
         with pytest.raises(CoordinatorMisbehaved, match="bit"):
-            client_phases.excluding_survivors(proven.phases[0]._cohort, sets, UnmaskingRequest(()))
+            CLIENT.excluding_survivors(proven.phases[0]._cohort, sets, UnmaskingRequest(()))
     for sets in (SurvivorSets(wrong, b"\xff\x0f"), SurvivorSets(b"\xff\x0f", wrong)):
-        cohort = brought_to("ConsistencyCheck", client_phases)
+        cohort = brought_to("ConsistencyCheck", CLIENT)
         with pytest.raises(CoordinatorMisbehaved, match="bit"):
             cohort.phases[0].receive(sets)
 
@@ -256,7 +254,7 @@ def test_malformed_bitmaps(wrong: bytes) -> None:
 @pytest.mark.parametrize("phase", ["ShareKeys", "MaskedInputCollection", "ConsistencyCheck"])
 def test_a_phase_that_refused_does_not_take_a_better_message(phase: str) -> None:
     """Otherwise a coordinator could try until one lie passes."""
-    cohort = brought_to(phase, client_phases)
+    cohort = brought_to(phase, CLIENT)
     good, bad = {
         "ShareKeys": (cohort.keys(), CohortKeys(())),
         "MaskedInputCollection": (None, NeighbourShares((), b"")),
@@ -282,7 +280,7 @@ def test_nothing_that_is_sent_can_lower_the_threshold() -> None:
 
 
 def test_a_reply_is_repeated_byte_for_byte_and_the_shares_are_gone() -> None:
-    cohort = brought_to("ConsistencyCheck", client_phases)
+    cohort = brought_to("ConsistencyCheck", CLIENT)
     signatures = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST}
     request = UnmaskingRequest(tuple(sorted(signatures.items())))
     unmasking = cohort.phases[0]
@@ -355,7 +353,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_share_costs_its_dealer_a_share_and_nothing_else(how: str) -> None:
-    cohort = brought_to("MaskedInputCollection", client_phases)
+    cohort = brought_to("MaskedInputCollection", CLIENT)
     cohort.mask(0, ALL, damaged(cohort, how))
     for one in ALL - {0}:
         cohort.mask(one, ALL)
@@ -365,7 +363,7 @@ def test_a_damaged_share_costs_its_dealer_a_share_and_nothing_else(how: str) -> 
     assert cohort.opens(ALL)
 
 
-def keeps_what_misses_its_commitment(client: ModuleType) -> bool:
+def keeps_what_misses_its_commitment(client: Side) -> bool:
     cohort = brought_to("MaskedInputCollection", client)
     cohort.mask(0, ALL, damaged(cohort, "with other shares than committed"))
     for one in ALL - {0}:
@@ -374,7 +372,7 @@ def keeps_what_misses_its_commitment(client: ModuleType) -> bool:
     return cohort.graph.x(0) in cohort.shares[3, SELF_MASK_SEED]
 
 
-def keeps_symbols_outside_the_field(client: ModuleType) -> bool:
+def keeps_symbols_outside_the_field(client: Side) -> bool:
     cohort = brought_to("MaskedInputCollection", client)
     shares = np.full((12, 2, 16), 65521, np.uint16)
     cohort.sealed[3] = crooked_dealing(cohort.phases[3], shares, bytes(32))
@@ -384,8 +382,8 @@ def keeps_symbols_outside_the_field(client: ModuleType) -> bool:
     return cohort.graph.x(0) in cohort.shares.get((3, MASK_KEY), {})
 
 
-def goes_on_with(how: str) -> Callable[[ModuleType], bool]:
-    def run(client: ModuleType) -> bool:
+def goes_on_with(how: str) -> Callable[[Side], bool]:
+    def run(client: Side) -> bool:
         cohort = brought_to("MaskedInputCollection", client)
         cohort.mask(0, ALL, damaged(cohort, how))
         return cohort.held[0][3] is not None
@@ -394,7 +392,7 @@ def goes_on_with(how: str) -> Callable[[ModuleType], bool]:
 
 
 # Checks that cost a dealer its share, by part of their source; what a participant without them keeps, or stumbles over.
-WRONG_SHARES: dict[str, tuple[Callable[[ModuleType], bool], str]] = {
+WRONG_SHARES: dict[str, tuple[Callable[[Side], bool], str]] = {
     "verify_path": (keeps_what_misses_its_commitment, "keeps it"),
     ">= shamir.PRIME": (keeps_symbols_outside_the_field, "keeps it"),
     "plaintext is None": (goes_on_with("tampered"), "crashes"),
@@ -406,18 +404,18 @@ WRONG_SHARES: dict[str, tuple[Callable[[ModuleType], bool], str]] = {
 def test_a_wrong_share_is_found_on_arrival(check: str) -> None:
     """Later it would be its holder who is dropped for it."""
     run, naive = WRONG_SHARES[check]
-    assert not run(client_phases)
+    assert not run(CLIENT)
     if naive == "keeps it":
-        assert run(client_without(check))
+        assert run(CLIENT.without(check))
         return
     with pytest.raises((TypeError, ValueError, AttributeError)):
-        run(client_without(check))
+        run(CLIENT.without(check))
 
 
 @pytest.mark.parametrize("changed", ["root", "seed_commitment", "signature"])
 def test_a_dealing_that_was_changed_on_the_way_ends_the_attempt(changed: str) -> None:
     """The coordinator has checked the dealer's signature before; whoever sees a bad one knows who broke it."""
-    cohort = brought_to("MaskedInputCollection", client_phases)
+    cohort = brought_to("MaskedInputCollection", CLIENT)
     message = cohort.neighbour_shares(0, ALL)
     honest = message.shares[2]
     wrong = honest._replace(ciphertext=flip(honest.ciphertext), **{changed: flip(getattr(honest, changed))})
@@ -428,7 +426,7 @@ def test_a_dealing_that_was_changed_on_the_way_ends_the_attempt(changed: str) ->
 @pytest.mark.parametrize("changed", ["seed_commitment", "signature"])
 def test_what_opens_for_this_cohort_needs_no_other_proof(changed: str) -> None:
     """Nobody but the dealer could have sealed it: its channel key is signed, and the key names the cohort."""
-    cohort = brought_to("MaskedInputCollection", client_phases)
+    cohort = brought_to("MaskedInputCollection", CLIENT)
     message = cohort.neighbour_shares(0, ALL)
     wrong = message.shares[2]._replace(**{changed: flip(getattr(message.shares[2], changed))})
     cohort.mask(0, ALL, replace(message, shares=(*message.shares[:2], wrong, *message.shares[3:])))
@@ -438,7 +436,7 @@ def test_what_opens_for_this_cohort_needs_no_other_proof(changed: str) -> None:
 
 def test_late_masked_inputs_stay_closed() -> None:
     """Participant 9 was called a dropout and its mask key opened; its upload arrives after all."""
-    cohort = brought_to("ConsistencyCheck", client_phases)
+    cohort = brought_to("ConsistencyCheck", CLIENT)
     sign_and_unmask(cohort, HONEST - {9}, (ALL, ALL - {9}))
     assert 9 in cohort.uploads
     assert cohort.private_mask_key(9) is not None

@@ -9,7 +9,8 @@ from attempts_in_memory import identities, make_config, roster_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.context import RoundConfig, cohort_context, digest, encode
+from secagg.context import RoundConfig, cohort_context
+from secagg.encoding import digest, encode
 from secagg.errors import InvalidParameters
 from secagg.lottery import Lottery, Ticket
 from secagg.parameters import RoundParameters

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from attempts_in_memory import Attempt, Script, freeze, make_config, sum_of
-from naive_variants import server_without
 from small_rings import safe_rings
 
-from secagg import server_phases
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
 from secagg.messages import PHASES, ConsistencySignature
+from secagg.server_unmasking import Unmasking
 from secagg.sharing import SEMI_MALICIOUS
-from secagg.unmasking import Unmasking
+from tests.support.naive_variants import SERVER
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 GONE, LATE = 2, (1, 4, 7)  # in no sum; in u3, and slow to sign
@@ -27,7 +26,7 @@ CONFIGS = pytest.mark.parametrize("config", [COMPLETE, RING], ids=["complete", "
 class Slow(Attempt):
     """An attempt up to the first requests for shares, with the signatures of those who are late in hand."""
 
-    def __init__(self, config: RoundConfig, server: Any = server_phases) -> None:
+    def __init__(self, config: RoundConfig, server: Any = SERVER) -> None:
         super().__init__(config, Script(up={(MASK, GONE): "lose"}), server=server)
         self.signatures: dict[int, ConsistencySignature] = {}
         self.requests: dict[int, Any] = {}
@@ -107,14 +106,14 @@ def test_nobody_is_asked_anything_else_because_others_sign(config: RoundConfig) 
     """What was sent is made again where a connection broke: by then more have signed."""
     attempt = Slow(config)
     made: dict[int, Any] = {}
-    close = server_phases.ConsistencyCheck.close
+    close = SERVER.ConsistencyCheck.close
 
     def kept(phase: Any) -> Any:
         following, made[0] = close(phase)
         return following, made[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_phases.ConsistencyCheck, "close", kept)
+        patch.setattr(SERVER.ConsistencyCheck, "close", kept)
         attempt.begin()
     requests, proof = made[0], attempt.check.proof
     before = dict(requests.items())
@@ -165,7 +164,7 @@ def test_a_forged_signature_lets_nobody_in(config: RoundConfig) -> None:
     forged, late = ConsistencySignature(bytes(64)), LATE[0]
     with pytest.raises(InvalidMessage, match="doesn't cover these sets"):
         Slow(config).begin().unmasking.admit(late, forged)
-    naive = Slow(config, server_without("the signature doesn't cover these sets")).begin()
+    naive = Slow(config, SERVER.without("the signature doesn't cover these sets")).begin()
     naive.unmasking.admit(late, forged)
     assert late in naive.unmasking.u4
 

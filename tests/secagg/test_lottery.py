@@ -12,8 +12,9 @@ import pytest
 from attempts_in_memory import identities, make_config, roster_of
 
 from secagg.client_phases import AdvertiseKeys
+from secagg.context import winners
 from secagg.errors import CoordinatorMisbehaved
-from secagg.lottery import MOST_DRAWS, Draws, InvalidTicket, Lottery, Ticket, winners
+from secagg.lottery import MOST_DRAWS, Draws, InvalidTicket, Lottery, Ticket
 from secagg.parameters import LOTTERY_FAILURE, assumed_colluders, colluders_in_cohort
 from secagg.roster import Roster, RosterEntry
 

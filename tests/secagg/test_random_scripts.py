@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import test_server_phases
 import test_unmasking
-from naive_variants import client_without, server_without
 
-from secagg import client_phases
 from tests.secagg import random_scripts
 from tests.secagg.random_scripts import KINDS, OF_PARTICIPANTS, OF_THE_COORDINATOR, Played, attacks_on, batches, play
+from tests.support.naive_variants import CLIENT, SERVER
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +28,7 @@ def test_the_same_seed_plays_the_same_scripts() -> None:
 
 
 def test_what_breaks_is_told_with_its_steps() -> None:
-    naive = client_without("this phase is over for this participant")
+    naive = CLIENT.without("this phase is over for this participant")
     played = play("lying-complete", 1, 50, naive)
     assert played.broken in ("over", "one answer", "one kind", "forged")
     assert "state.begin(" in played.text
@@ -50,8 +49,8 @@ def test_every_check_can_be_taken_out_alone() -> None:
     assert {side for side, _ in checks} == {"participant", "coordinator"}
     assert len(checks) > 50
     for side, check in checks:
-        naive = client_without(check) if side == "participant" else server_without(check)
-        assert naive.AdvertiseKeys is not client_phases.AdvertiseKeys
+        naive = CLIENT.without(check) if side == "participant" else SERVER.without(check)
+        assert naive.AdvertiseKeys is not CLIENT.AdvertiseKeys
     named = [check for side, check in checks if attacks_on(side, check)]
     assert len(named) > 50
 

@@ -26,7 +26,7 @@ from small_rings import safe_rings
 
 from secagg.errors import TooFewClients
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
-from secagg.unmasking import Completed
+from secagg.server_unmasking import Completed
 
 
 def sizes(smallest: int = 3, largest: int = 8) -> st.SearchStrategy[tuple[int, int, int]]:

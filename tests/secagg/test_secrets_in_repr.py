@@ -11,7 +11,7 @@ from attempts_in_memory import Attempt, identities, make_config, vector_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from secagg.cohort import HeldShare
+from secagg.client_cohort import HeldShare
 from secagg.keys import ShareChannel
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, RevealedShare
 
@@ -96,7 +96,7 @@ def secrets_of(one: Any) -> Iterator[bytes]:
         yield held["_seed"]
     if "mask_key_symbols" in held:
         yield held["mask_key_symbols"].tobytes()
-    if type(one).__module__ == "secagg.client_phases":
+    if type(one).__module__.startswith("secagg.client_"):
         yield from held.get("_agreements", {}).values()
         yield from (key for key, _ in held.get("_masks", []))
 

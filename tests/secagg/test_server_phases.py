@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,10 @@ from attempts_in_memory import (
     symbols_of,
 )
 from crooked_dealings import crooked_shares
-from naive_variants import refusals, server_without
 from numpy.typing import NDArray
 
-from secagg import server_phases, unmasking
-from secagg.cohort import set_of
 from secagg.commitments import MerkleTree, pair_node
+from secagg.context import set_of
 from secagg.errors import InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.keys import (
     advertisement_statement,
@@ -43,9 +40,10 @@ from secagg.messages import (
     SealedShares,
     UnmaskingReply,
 )
+from secagg.server_cohort import ServerPhase
 from secagg.shamir import PRIME
 from secagg.sharing import CURIOUS, SEMI_MALICIOUS
-from secagg.unmasking import ServerPhase
+from tests.support.naive_variants import SERVER, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 BAD = 3  # who cheats, in a cohort of 9
@@ -62,7 +60,7 @@ class Cheat:
 
     change: Callable[[Attempt, Any], Any]
     phase: str
-    check: str  # part of the source of the check, unique in secagg/server_phases.py and secagg/unmasking.py
+    check: str  # part of the source of the check, unique in secagg/server_phases.py and secagg/server_unmasking.py
     naive: str
 
 
@@ -230,7 +228,7 @@ def own_share_outside_the_field(shares: NDArray[np.uint16]) -> None:
     shares[BAD] = PRIME
 
 
-def attempt_with(name: str, server: ModuleType = server_phases) -> Attempt:
+def attempt_with(name: str, server: Side = SERVER) -> Attempt:
     """One cheats, early among the others, so that what it sends would be used."""
     one = CHEATS[name]
     attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, *sorted(set(range(9)) - {0, BAD})]}), server=server)
@@ -256,7 +254,7 @@ def test_cheat_is_refused_and_the_others_are_summed(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheat_on_a_naive_coordinator(name: str) -> None:
-    attempt = attempt_with(name, server_without(CHEATS[name].check))
+    attempt = attempt_with(name, SERVER.without(CHEATS[name].check))
     match CHEATS[name].naive:
         case "no sum or a wrong one":
             try:
@@ -282,7 +280,7 @@ def test_cheat_on_a_naive_coordinator(name: str) -> None:
 
 def test_every_check_of_the_coordinator_has_its_cheat() -> None:
     """The one that isn't in the list passes on what packing says; see the next test."""
-    checks = refusals(server_phases, "InvalidMessage") + refusals(unmasking, "InvalidMessage")
+    checks = SERVER.refusals("InvalidMessage")
     without = [text for text in checks if not any(one.check in text.replace("\\", "") for one in CHEATS.values())]
     assert len(without) == 1
     assert "str(error)" in without[0]
@@ -321,7 +319,7 @@ def test_signatures_are_not_left_out_where_the_plan_asks_for_them() -> None:
     with pytest.raises(ProtocolError, match="reveal nothing without signatures"):
         phase.without_signatures()
     assert freeze(phase) == before
-    naive = server_without("reveal nothing without signatures").ConsistencyCheck.without_signatures(phase)
+    naive = SERVER.without("reveal nothing without signatures").ConsistencyCheck.without_signatures(phase)
     assert naive.u4 == phase.u3
 
 
@@ -403,7 +401,7 @@ def test_every_message_in_every_phase(name: str, kind: str, sent: dict[tuple[str
 def test_without_its_check_a_phase_is_closed_twice(check: str) -> None:
     """Every attempt of these tests tries that of every phase."""
     with pytest.raises((AssertionError, KeyError, IndexError)):
-        Attempt(CONFIG, server=server_without(check)).run()
+        Attempt(CONFIG, server=SERVER.without(check)).run()
 
 
 def test_a_message_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

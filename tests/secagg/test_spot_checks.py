@@ -14,17 +14,18 @@ import pytest
 from attempts_in_memory import identities, make_config
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_variants import changed
 
-from secagg import client_phases, spot_checks
-from secagg.cohort import Cohort, set_of, survivor_statement
+from secagg import client_unmasking, spot_checks
+from secagg.client_cohort import Cohort
+from secagg.context import set_of, survivor_statement
 from secagg.errors import CoordinatorMisbehaved
 from secagg.graph import graph_of
 from secagg.keys import upload_statement
 from secagg.messages import ConsistencySignature, Subset, SurvivorSets, UnmaskingReply, UnmaskingRequest, to_bitmap
 from secagg.roster import Roster
+from secagg.server_cohort import SignedSets
 from secagg.spot_checks import CHECK_ALL, checked, sample_size
-from secagg.unmasking import SignedSets
+from tests.support.naive_variants import CLIENT, Side, changed
 
 MEMBERS, ME = 300, 7
 RING = ((MEMBERS, 20, 12),)
@@ -98,7 +99,7 @@ def signatures_over_everybody() -> dict[int, bytes]:
 
 
 def asked(
-    signatures: Mapping[int, bytes], rings: tuple[tuple[int, int, int], ...] = (), client: ModuleType = client_phases
+    signatures: Mapping[int, bytes], rings: tuple[tuple[int, int, int], ...] = (), client: Side = CLIENT
 ) -> UnmaskingReply:
     """A participant that holds no shares is asked with these; u2 and u3 are everybody."""
     cohort = cohort_of(rings)
@@ -163,7 +164,7 @@ def test_the_coordinator_shows_all_that_it_has(rings: tuple[tuple[int, int, int]
     assert request.uploads == tuple(uploads[who] for who in sorted(near))
     assert len(near) > 0 or not rings
     bitmap = Subset(to_bitmap(everybody, cohort.u1), cohort.u1)
-    phase: Any = client_phases.Unmasking(cohort, signed.statement, bitmap, bitmap, {})
+    phase: Any = CLIENT.Unmasking(cohort, signed.statement, bitmap, bitmap, {})
     phase.receive(request)
     assert len(signed.proof) == needed()
 
@@ -176,7 +177,7 @@ def test_of_a_proof_that_it_is_in_no_sum_all_signatures_are_checked(valid: int) 
     statement = survivor_statement(whole.config, CONTEXT, whole.u1, u3)
     pairs = [(who, identities(MEMBERS)[who].sign(statement)) for who in sorted(u3)][:valid]
     sets = SurvivorSets(to_bitmap(frozenset(whole.u1), whole.u1), to_bitmap(u3, whole.u1))
-    excluded = client_phases.excluding_survivors
+    excluded = CLIENT.excluding_survivors
     if valid == needed():
         assert excluded(whole, sets, UnmaskingRequest(tuple(pairs))) == u3
     made_up = [(who, bytes(64)) for who in sorted(u3)][valid:]
@@ -200,9 +201,9 @@ FIRST_ONES = changed(
 HALF_AS_SURE = changed(spot_checks, "_CHANCE: Final = 2.0**-64", "_CHANCE: Final = 2.0**-4")
 
 
-def client_with(checks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(client_phases, "checked", checks.checked)
-    return client_phases
+def client_with(checks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Side:
+    monkeypatch.setattr(client_unmasking, "checked", checks.checked)
+    return CLIENT
 
 
 @pytest.mark.parametrize("valid_first", [True, False])
@@ -229,8 +230,7 @@ def test_whoever_checks_too_few_of_them_falls_for_it_now_and_then(monkeypatch: p
     assert fell > 0  # about 31 of 500; none at all in 1 of 10^14 runs
 
 
-NOBODY_IS_CERTAIN = changed(
-    client_phases,
+NOBODY_IS_CERTAIN = CLIENT.changed(
     "near = frozenset() if cohort.graph.complete else frozenset(cohort.graph.neighbours(cohort.me))",
     "near = frozenset()",
 )

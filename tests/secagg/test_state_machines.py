@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from types import ModuleType
 from typing import ClassVar
 
 import honest_coordinator_machine
@@ -27,10 +26,9 @@ from honest_coordinator_machine import HonestCoordinator
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from lying_coordinator_machine import CUT_WITH_TOO_MANY_DROPS, LyingCoordinator
-from naive_variants import SAID, SIGNED, client_changed, client_without, server_changed, server_without, variant
 
-from secagg import client_phases, server_phases
 from secagg.messages import PHASES
+from tests.support.naive_variants import CLIENT, SAID, SERVER, SIGNED, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
@@ -82,38 +80,38 @@ def test_real_code_with_an_honest_coordinator() -> None:
 
 Plans = tuple[tuple[str, str], ...]
 # Participants, coordinator, which claim must be found broken (the machine watches no other), and what cheating helps.
-Variant = tuple[Callable[[], ModuleType], Callable[[], ModuleType], str, Plans]
+Variant = tuple[Callable[[], Side], Callable[[], Side], str, Plans]
 
 
-def client() -> ModuleType:
-    return client_phases
+def client() -> Side:
+    return CLIENT
 
 
-def server() -> ModuleType:
-    return server_phases
+def server() -> Side:
+    return SERVER
 
 
 def naive_server(fragment: str, claim: str, *plans: tuple[str, str]) -> Variant:
-    return client, lambda: server_without(fragment), claim, plans
+    return client, lambda: SERVER.without(fragment), claim, plans
 
 
 NAIVE: dict[str, Variant] = {
     "no share is held against its commitment": naive_server("doesn't match the commitment", "blame", ("forge", UNMASK)),
     "messages are taken after the close": (
         client,
-        lambda: server_changed("if self._closed or not expected:", "if not expected:"),
+        lambda: SERVER.changed("if self._closed or not expected:", "if not expected:"),
         "sum",
         (("late", MASK),),
     ),
     "an upload counts as often as it comes": (
         client,
-        lambda: server_changed("sender in self.u2 and sender not in self._u3", "sender in self.u2"),
+        lambda: SERVER.changed("sender in self.u2 and sender not in self._u3", "sender in self.u2"),
         "sum",
         (("twice", MASK),),
     ),
     "a phase ends with one too few": (
         client,
-        lambda: server_changed("if received < needed:", "if received < needed - 1:"),
+        lambda: SERVER.changed("if received < needed:", "if received < needed - 1:"),
         "sets",
         (("never", SHARE),),
     ),
@@ -136,24 +134,24 @@ NAIVE: dict[str, Variant] = {
     ),
     "masks of dropouts are taken back the wrong way round": (
         client,
-        lambda: server_changed("-1 if survivor < dealer else 1", "1 if survivor < dealer else -1"),
+        lambda: SERVER.changed("-1 if survivor < dealer else 1", "1 if survivor < dealer else -1"),
         "sum",
         (("never", MASK),),
     ),
     "participants keep shares that miss their commitment": (
-        lambda: client_without("verify_path"),
+        lambda: CLIENT.without("verify_path"),
         server,
         "blame",
         (("lie", SHARE),),
     ),
     "participants keep symbols outside the field": (
-        lambda: client_without(">= shamir.PRIME"),
+        lambda: CLIENT.without(">= shamir.PRIME"),
         server,
         "blame",
         (("lie", SHARE),),
     ),
     "participants give up over a share that can't be opened": (
-        lambda: client_changed(
+        lambda: CLIENT.changed(
             "        if plaintext is None:\n            return None\n",
             '        if plaintext is None:\n            raise CoordinatorMisbehaved(MASKED_INPUT, "a bad share")\n',
         ),
@@ -162,7 +160,7 @@ NAIVE: dict[str, Variant] = {
         (("lie", SHARE),),
     ),
     "participants mask with all of u1": (
-        lambda: client_changed(
+        lambda: CLIENT.changed(
             "for dealer in neighbours\n            ]", "for dealer in graph.neighbours(cohort.me)\n            ]"
         ),
         server,
@@ -170,7 +168,7 @@ NAIVE: dict[str, Variant] = {
         (("never", SHARE),),
     ),
     "a phase of a participant can be asked twice": (
-        lambda: client_without("this phase is over for this participant"),
+        lambda: CLIENT.without("this phase is over for this participant"),
         server,
         "one kind",
         (),
@@ -206,96 +204,96 @@ def test_real_participants_with_a_lying_coordinator() -> None:
 
 
 # Participants, which claim must be found broken, and a scheme to begin with.
-NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], ModuleType], str, str]] = {
+NAIVE_PARTICIPANTS: dict[str, tuple[Callable[[], Side], str, str]] = {
     "u2 may differ from what it masked in": (
-        lambda: client_without("u2 is not the set this participant masked in"),
+        lambda: CLIENT.without("u2 is not the set this participant masked in"),
         "nested",
         "two for u2",
     ),
     "u2 may differ from what it masked in, and it signs what it is told": (
-        lambda: variant(client_phases, ("u2 is not the set this participant masked in",), ((SIGNED, SAID),)),
+        lambda: CLIENT.variant(("u2 is not the set this participant masked in",), ((SIGNED, SAID),)),
         "few",
         "two for u2",
     ),
-    "u2 may be without itself": (lambda: client_without("dealing was left out of u2"), "nested", "odd u2"),
+    "u2 may be without itself": (lambda: CLIENT.without("dealing was left out of u2"), "nested", "odd u2"),
     "dealings may be those of others than u2": (
-        lambda: client_without("the dealings are not those of the neighbours in u2"),
+        lambda: CLIENT.without("the dealings are not those of the neighbours in u2"),
         "nested",
         "odd u2",
     ),
-    "u2 may leave it with a few neighbours": (lambda: client_without("neighbours in u2, "), "nested", "odd u2"),
+    "u2 may leave it with a few neighbours": (lambda: CLIENT.without("neighbours in u2, "), "nested", "odd u2"),
     "uploads may say another u2": (
-        lambda: client_without("did not upload what was masked in this u2"),
+        lambda: CLIENT.without("did not upload what was masked in this u2"),
         "few",
         "victims",
     ),
     "uploads needn't be shown": (
-        lambda: client_without("there must be one upload for each neighbour"),
+        lambda: CLIENT.without("there must be one upload for each neighbour"),
         "few",
         "victims",
     ),
-    "u3 may be small, and a ring is cut": (lambda: client_without("u3 has {len(u3)}"), "few", "windows"),
-    "u3 may be small": (lambda: client_without("u3 has {len(u3)}"), "few", "few in u3"),
+    "u3 may be small, and a ring is cut": (lambda: CLIENT.without("u3 has {len(u3)}"), "few", "windows"),
+    "u3 may be small": (lambda: CLIENT.without("u3 has {len(u3)}"), "few", "few in u3"),
     "u3 may hold some who are not in u2": (
-        lambda: client_without("u3 is not a subset of u2"),
+        lambda: CLIENT.without("u3 is not a subset of u2"),
         "nested",
         "some never deal",
     ),
-    "it may be left out of u3 itself": (lambda: client_without("upload was left out of u3"), "nested", "two for u3"),
-    "u2 may be small": (lambda: client_without("u2 has {len(u2)} members"), "nested", ""),
-    "u1 may be small": (lambda: client_without("members, outside"), "nested", "another u1"),
-    "a few signatures will do": (lambda: client_without("signatures over the survivors"), "one sum", "two for u3"),
+    "it may be left out of u3 itself": (lambda: CLIENT.without("upload was left out of u3"), "nested", "two for u3"),
+    "u2 may be small": (lambda: CLIENT.without("u2 has {len(u2)} members"), "nested", ""),
+    "u1 may be small": (lambda: CLIENT.without("members, outside"), "nested", "another u1"),
+    "a few signatures will do": (lambda: CLIENT.without("signatures over the survivors"), "one sum", "two for u3"),
     "a few signatures will do, and few have signed": (
-        lambda: client_without("signatures over the survivors"),
+        lambda: CLIENT.without("signatures over the survivors"),
         "backed",
         "two for u3",
     ),
-    "signatures are not verified": (lambda: client_without("doesn't cover these sets"), "one sum", "two for u3"),
+    "signatures are not verified": (lambda: CLIENT.without("doesn't cover these sets"), "one sum", "two for u3"),
     "a message of another phase is looked at": (
-        lambda: client_without("is not what this phase waits for"),
+        lambda: CLIENT.without("is not what this phase waits for"),
         "crash",
         "",
     ),
     "it takes its charge back though its input is in the sum": (
-        lambda: client_without("u3 was said to be without this participant"),
+        lambda: CLIENT.without("u3 was said to be without this participant"),
         "left out",
         "left out",
     ),
     "it takes its charge back for the asking": (
-        lambda: client_without("signatures over the survivors"),
+        lambda: CLIENT.without("signatures over the survivors"),
         "left out",
         "left out",
     ),
     "one signature may be shown many times": (
-        lambda: client_without("the signers are not an ascending list of members of u3"),
+        lambda: CLIENT.without("the signers are not an ascending list of members of u3"),
         "backed",
         "two for u3",
     ),
-    "neighbours' keys need no signature": (lambda: client_without("are not signed by it"), "secrets", "in the middle"),
-    "changed keys of neighbours are taken": (lambda: client_without("are not signed by it"), "forged", ""),
+    "neighbours' keys need no signature": (lambda: CLIENT.without("are not signed by it"), "secrets", "in the middle"),
+    "changed keys of neighbours are taken": (lambda: CLIENT.without("are not signed by it"), "forged", ""),
     "dealings need no signature": (
-        lambda: client_without("the dealing of {dealt.dealer} is not signed by it"),
+        lambda: CLIENT.without("the dealing of {dealt.dealer} is not signed by it"),
         "nested",
         "some never deal",
     ),
     "a phase can be asked again, and signs twice": (
-        lambda: client_without("this phase is over for this participant"),
+        lambda: CLIENT.without("this phase is over for this participant"),
         "one answer",
         "",
     ),
     "a phase can be asked again, and reveals both kinds": (
-        lambda: client_without("this phase is over for this participant"),
+        lambda: CLIENT.without("this phase is over for this participant"),
         "one kind",
         "asked twice",
     ),
     "any second request gets the reply": (
-        lambda: client_without("a second, different unmasking request"),
+        lambda: CLIENT.without("a second, different unmasking request"),
         "one answer",
         "",
     ),
     # So it was, until a signer below zero, or beyond eight bytes, turned out to be an OverflowError.
     "requests are compared by digest": (
-        lambda: client_changed("if message != self._request:", "if request_digest(message) != self.request_digest:"),
+        lambda: CLIENT.changed("if message != self._request:", "if request_digest(message) != self.request_digest:"),
         "crash",
         "",
     ),

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from attempts_in_memory import Attempt, Script, identities, make_config, start_cohort, sum_of
 from crooked_dealings import crooked_shares
-from naive_variants import server_changed, server_without
 from numpy.typing import NDArray
 from small_rings import safe_rings
 
-from secagg import server_phases
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey, advertisement_statement
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
+from secagg.server_unmasking import Unmasking
 from secagg.shamir import PRIME
-from secagg.unmasking import Unmasking
+from tests.support.naive_variants import SERVER, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 BAD = 3
@@ -85,15 +83,15 @@ def test_it_ends_once_and_needs_no_more_than_the_threshold() -> None:
 def test_the_dealer_of_a_wrong_secret_is_named(fates: dict[tuple[str, int], str], reason: str) -> None:
     """And without the check the sum would be wrong."""
 
-    def attempt_with(server: ModuleType) -> Attempt:
+    def attempt_with(server: Side) -> Attempt:
         attempt = Attempt(CONFIG, Script(up=fates), server=server)
         attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, another_secret)}
         return attempt
 
     with pytest.raises(ReconstructionFailed, match=reason) as caught:
-        attempt_with(server_phases).run()
+        attempt_with(SERVER).run()
     assert set(caught.value.culprits) == {BAD}
-    completed = attempt_with(server_without(reason)).run()
+    completed = attempt_with(SERVER.without(reason)).run()
     assert (completed.total != sum_of(completed.u3, CONFIG.parameters)).any()
 
 
@@ -138,15 +136,15 @@ def test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying(
         attempt.run()
     if named:
         assert set(caught.value.culprits) == {BAD}
-        naive = Attempt(CONFIG, attempt.script, server=server_without("if named:"), tamper=attempt.tamper)
+        naive = Attempt(CONFIG, attempt.script, server=SERVER.without("if named:"), tamper=attempt.tamper)
         with pytest.raises(TooFewClients):
             naive.run()
     else:
         assert (caught.value.phase, caught.value.received, caught.value.needed) == (UNMASK, 5, 6)
 
 
-@pytest.mark.parametrize("server", [server_phases, server_changed("> liars", ">= liars")], ids=["real", "naive"])
-def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: ModuleType) -> None:
+@pytest.mark.parametrize("server", [SERVER, SERVER.changed("> liars", ">= liars")], ids=["real", "naive"])
+def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: Side) -> None:
     """They say that they have no share of dealer 4, and two others are late."""
 
     def lie(honest: UnmaskingReply) -> UnmaskingReply:
@@ -155,9 +153,9 @@ def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: ModuleTyp
     attempt = Attempt(
         CONFIG, Script(deadline={UNMASK: 7}), server=server, tamper={(UNMASK, one): lie for one in (0, 1)}
     )
-    with pytest.raises(TooFewClients if server is server_phases else ReconstructionFailed) as caught:
+    with pytest.raises(TooFewClients if server is SERVER else ReconstructionFailed) as caught:
         attempt.run()
-    assert getattr(caught.value, "culprits", {}).keys() == (set() if server is server_phases else {4})
+    assert getattr(caught.value, "culprits", {}).keys() == (set() if server is SERVER else {4})
 
 
 # ---------------------------------------------------------------- shares that don't fit together
@@ -299,7 +297,7 @@ def test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2() -> None:
     following, _ = attempt.server_phase.close()
     assert len(following.u2) == 9
 
-    naive = Attempt(RING, script, server=server_without("fewest < graph.threshold"))
+    naive = Attempt(RING, script, server=SERVER.without("fewest < graph.threshold"))
     with pytest.raises(TooFewClients, match=MASK):
         naive.run()
     assert "4 neighbours in u2, 5 needed" in str(naive.misbehaved[0])

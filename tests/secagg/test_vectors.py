@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 
 from secagg import commitments, context, keys, masking, packing, shamir
-from secagg.cohort import request_digest
 from secagg.graph import HararyGraph
-from secagg.messages import SurvivorSets
+from secagg.messages import SurvivorSets, request_digest
 from secagg.parallel import Parallel
 from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing

@@ -8,26 +8,25 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from attempts_in_memory import Attempt, Script, make_config
 from crooked_dealings import crooked_shares
-from naive_variants import server_changed
 from numpy.typing import NDArray
 
-from secagg import server_phases
 from secagg.errors import TooFewClients
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, UNMASKING, SealedShares
 from secagg.roster import Roster, RosterEntry
+from secagg.server_unmasking import Completed
 from secagg.shamir import PRIME
-from secagg.unmasking import Completed
 from server.membership import Membership, SignedRoster
 from server.transcripts import file_name
 from sordino.reporting.transcript_text import lines
 from tests.support.card_of_a_study import put_card
+from tests.support.naive_variants import SERVER, Side
 from tests.support.rounds_on_record import coordinator_key, plan
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing
 from wire import codec
@@ -95,7 +94,7 @@ def rubbish_for(*receivers: int) -> dict[tuple[str, int], Any]:
     return {("ShareKeys", DEALER): change}
 
 
-def ended(replies: int, *spoilt: int, server: ModuleType = server_phases) -> tuple[Any, Completed | None]:
+def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
     """The last phase, after so many replies, and the sum if it opened."""
     attempt = Attempt(CONFIG, Script(deadline={UNMASKING: replies}), server=server, tamper=rubbish_for(*spoilt))
     completed = None
@@ -133,7 +132,7 @@ def test_where_the_sum_opens_nobody_starved_it_and_conflicts_stay() -> None:
 
 
 def test_dropouts_alone_would_set_everybody_aside_by_a_naive_rule() -> None:
-    naive = server_changed("self.needed <= number + len(self._without.get(dealer, ()))", "True")
+    naive = SERVER.changed("self.needed <= number + len(self._without.get(dealer, ()))", "True")
     phase, _ = ended(5, server=naive)
     assert phase.starved == set(range(9))
     assert ended(5)[0].starved == set()

@@ -136,7 +136,8 @@ def test_reasons_make_no_new_series(metrics: StudyMetrics) -> None:
 def peer_texts() -> Iterator[str]:
     """What the coordinator says of messages that no honest participant sends: the texts in the code itself."""
     errors = {"InvalidMessage": 2, "MalformedMessage": 0}
-    for file in ("secagg/server_phases.py", "secagg/unmasking.py", "wire/codec.py", "server/attempt/attempt.py"):
+    files = ["secagg/server_cohort.py", "secagg/server_phases.py", "secagg/server_unmasking.py"]
+    for file in (*files, "wire/codec.py", "server/attempt/attempt.py"):
         for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in errors:
                 said = node.args[errors[node.func.id]]

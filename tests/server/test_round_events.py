@@ -13,7 +13,7 @@ import pytest
 import server.attempt.attempt
 import server.study
 import server.trained_model
-from secagg.unmasking import Completed
+from secagg.server_unmasking import Completed
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
 from wire import coordinator_pb2 as pb
 

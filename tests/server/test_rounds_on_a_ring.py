@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import server.attempt.attempt
 from mechanisms.encoder import Encoder
-from secagg.unmasking import Completed
+from secagg.server_unmasking import Completed
 from server.transcripts import file_name
 from tests.support.card_of_a_study import authority_of, put_card
 from tests.support.rounds_on_record import coordinator_key

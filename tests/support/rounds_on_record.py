@@ -20,7 +20,7 @@ from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.lottery import Draws
 from secagg.roster import Roster, RosterEntry, sign_roster
-from secagg.unmasking import Completed, Unmasking
+from secagg.server_unmasking import Completed, Unmasking
 from tests.secagg.attempts_in_memory import authority, identities, keyed_source, vector_of
 from wire.authority_statements import Card, sign_card
 from wire.records.ledger import Row, row_hash

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.context import encode, number
+from secagg.encoding import encode, number
 from secagg.keys import IdentityKey
 from wire.authority_statements import (
     Answer,

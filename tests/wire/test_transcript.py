@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.context import encode, number
+from secagg.encoding import encode, number
 from secagg.keys import IdentityKey, advertisement_statement
 from secagg.lottery import Draws
 from secagg.messages import Advertisement

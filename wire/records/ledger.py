@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
 from runtime.failure import ExitCode
-from secagg.context import digest, number
+from secagg.encoding import digest, number
 from wire.records.ledger_rows import InvalidRow, LedgerEntry
 from wire.records.ledger_totals import Totals
 

@@ -23,7 +23,8 @@ from typing import Any, Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.context import RoundConfig, encode
+from secagg.context import RoundConfig
+from secagg.encoding import encode
 from secagg.lottery import Ticket
 from secagg.messages import Advertisement
 from secagg.parameters import COMPLETE, HARARY, RoundParameters

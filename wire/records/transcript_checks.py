@@ -16,8 +16,7 @@ from typing import Final
 
 from mechanisms.statement import GAUSSIAN
 from mechanisms.statement import LOTTERY as BY_LOTTERY
-from secagg.client_phases import survivor_statement
-from secagg.context import RoundConfig, cohort_context
+from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import InvalidParameters
 from secagg.keys import advertisement_statement, is_low_order
 from secagg.lottery import InvalidTicket

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.client_phases import AdvertiseKeys, ShareKeys
-from secagg.context import RoundConfig
+from secagg.context import RoundConfig, winners
 from secagg.keys import IdentityKey
-from secagg.lottery import Draws, winners
+from secagg.lottery import Draws
 from secagg.messages import Advertisement, CohortKeys
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster

@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.client_phases import survivor_statement
-from secagg.context import RoundConfig, cohort_context
+from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.keys import AgreementKey, IdentityKey, advertisement_statement
 from secagg.messages import Advertisement
 from secagg.roster import Roster, RosterEntry, sign_roster

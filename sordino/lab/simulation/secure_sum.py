@@ -19,7 +19,7 @@ from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
-from secagg.unmasking import Completed
+from secagg.server_unmasking import Completed
 
 _NAME: Final = "simulation"
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from types import ModuleType
+from typing import Any
 
-from secagg import client_phases, server_phases, unmasking
+from secagg import client_cohort, client_phases, client_unmasking, server_cohort, server_phases, server_unmasking
 
 
 def refusals(module: ModuleType, *errors: str) -> list[str]:
@@ -81,46 +84,76 @@ class _Remover(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def client_without(fragment: str) -> ModuleType:
-    """`secagg.client_phases` without one check."""
-    return without(client_phases, fragment)
-
-
-@cache
-def server_without(fragment: str) -> ModuleType:
-    """`secagg.server_phases` without one check, which may be one of `secagg.unmasking`."""
-    if any(fragment in text for text in _checks(unmasking)):
-        return _with_unmasking(without(unmasking, fragment), fragment)
-    return without(server_phases, fragment)
-
-
-def _checks(module: ModuleType) -> list[str]:
-    return [ast.unparse(node) for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.If)]
-
-
 def changed(module: ModuleType, old: str, new: str) -> ModuleType:
     """The module with one piece of its source exchanged."""
     return variant(module, (), ((old, new),))
 
 
-@cache
-def server_changed(old: str, new: str) -> ModuleType:
-    """`secagg.server_phases` with one piece exchanged, which may be one of `secagg.unmasking` and its base class."""
-    if old not in inspect.getsource(unmasking):
-        return changed(server_phases, old, new)
-    return _with_unmasking(changed(unmasking, old, new), old + new)
+_numbers = count()
 
 
-def _with_unmasking(naive: ModuleType, name: str) -> ModuleType:
-    """`secagg.server_phases` over a naive `secagg.unmasking`, which has the base class of all its phases."""
-    module = f"naive_unmasking_{abs(hash(name))}"
-    sys.modules[module] = naive
-    return changed(server_phases, "from secagg.unmasking import", f"from {module} import")
+@dataclass(frozen=True)
+class Side:
+    """The modules of one side's phases as one: an attribute is looked for in all of them, from the last on."""
+
+    modules: tuple[ModuleType, ...]  # each imports from those before it
+
+    def __getattr__(self, name: str) -> Any:
+        for module in reversed(self.modules):
+            if name in vars(module):
+                return vars(module)[name]
+        raise AttributeError(name)
+
+    def refusals(self, *errors: str) -> list[str]:
+        """As `refusals`."""
+        return [text for module in self.modules for text in refusals(module, *errors)]
+
+    def checks(self) -> list[str]:
+        """As `checks_of`."""
+        return [text for module in self.modules for text in checks_of(module)]
+
+    def without(self, fragment: str) -> Side:
+        """As `without`."""
+        return self.variant((fragment,))
+
+    def changed(self, old: str, new: str) -> Side:
+        """As `changed`."""
+        return self.variant((), ((old, new),))
+
+    def home(self, piece: str) -> ModuleType:
+        """The one module in which a fragment of a check, as of `without`, or a piece of source stands."""
+        homes = [one for one in self.modules if _fits(one, piece)]
+        homes = homes or [one for one in self.modules if piece in inspect.getsource(one)]
+        assert len(homes) == 1, f"{piece!r} stands in {homes}"
+        return homes[0]
+
+    @cache  # noqa: B019 (the two real sides live as long as the process)
+    def variant(self, removed: tuple[str, ...] = (), exchanged: tuple[tuple[str, str], ...] = ()) -> Side:
+        """As `variant`; modules that import from a changed one use that."""
+        found = {piece: self.home(piece) for piece in (*removed, *(old for old, _ in exchanged))}
+        naive: dict[ModuleType, ModuleType] = {}
+        imports: list[tuple[str, str]] = []  # as they stand in real modules, and from the naive ones
+        for module in self.modules:
+            source = inspect.getsource(module)
+            here = [pair for pair in exchanged if found[pair[0]] is module]
+            here += [one for one in imports if one[0] in source]
+            parts = tuple(part for part in removed if found[part] is module)
+            if here or parts:
+                naive[module] = variant(module, parts, tuple(here))
+                name = f"naive_module_{next(_numbers)}"
+                sys.modules[name] = naive[module]
+                imports.append((f"from {module.__name__} import", f"from {name} import"))
+        return Side(tuple(naive.get(module, module) for module in self.modules))
 
 
-def client_changed(old: str, new: str) -> ModuleType:
-    """`secagg.client_phases` with one piece exchanged."""
-    return changed(client_phases, old, new)
+def _fits(module: ModuleType, fragment: str) -> bool:
+    remover = _Remover(fragment)
+    remover.visit(ast.parse(inspect.getsource(module)))
+    return remover.removed > 0
+
+
+CLIENT = Side((client_cohort, client_unmasking, client_phases))
+SERVER = Side((server_cohort, server_unmasking, server_phases))
 
 
 # A participant signs the u2 it masked in; a naive one signs the u2 it is told.

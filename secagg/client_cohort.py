@@ -1,14 +1,15 @@
-"""What a participant knows of u1 once it has checked it, and what is signed and asked about its subsets."""
+"""What a participant's phases share: the base class, u1 once it has checked it, and the shares it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from secagg.context import RoundConfig, digest, number
+from secagg.context import RoundConfig
+from secagg.encoding import RandomBytes
+from secagg.errors import CoordinatorMisbehaved
 from secagg.graph import Graph
-from secagg.keys import RandomBytes, ShareChannel, consistency_statement, set_digest
+from secagg.keys import ShareChannel
 from secagg.messages import (
     MASK_KEY,
     SALT_BYTES,
@@ -17,11 +18,23 @@ from secagg.messages import (
     Advertisement,
     MaskKeyShare,
     SelfMaskSeedShare,
-    SurvivorSets,
-    UnmaskingRequest,
 )
 
 _PART_BYTES: Final = SALT_BYTES + SHARE_BYTES
+
+
+class ClientPhase:
+    """A phase is left once, whether its checks pass or fail."""
+
+    _name: str
+    _left = False
+
+    def _leave(self, message: object = None, wanted: type[object] = object) -> None:
+        if self._left:
+            raise CoordinatorMisbehaved(self._name, "this phase is over for this participant")
+        self._left = True
+        if not isinstance(message, wanted):
+            raise CoordinatorMisbehaved(self._name, f"{type(message).__name__} is not what this phase waits for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +90,3 @@ class Cohort:
         """The sealed channel of one direction."""
         ends = [(self.identity(who), self.advertisements[who].channel_key) for who in (sender, receiver)]
         return ShareChannel(shared, ends[0], ends[1], self.context)
-
-
-def set_of(config: RoundConfig, context: bytes, name: str, members: Iterable[int]) -> bytes:
-    """SHA-256 of a set of participants under its name (u2 or u3): 32 bytes."""
-    identities = config.roster.identities
-    return set_digest(name, context, [identities[member] for member in sorted(members)])
-
-
-def survivor_statement(config: RoundConfig, context: bytes, u2: Iterable[int], u3: Iterable[int]) -> bytes:
-    """The bytes every member of u3 signs in ConsistencyCheck."""
-    return consistency_statement(context, set_of(config, context, "u2", u2), set_of(config, context, "u3", u3))
-
-
-def request_digest(message: UnmaskingRequest | SurvivorSets) -> bytes:
-    """SHA-256 of what asked for shares: 32 bytes."""
-    if isinstance(message, SurvivorSets):
-        return digest("sordino/v1/unsigned-unmasking-request", message.u2, message.u3)
-    fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
-    uploads = [part for upload in message.uploads for part in upload]
-    return digest("sordino/v1/unmasking-request", number(len(message.signatures)), *fields, *uploads)

@@ -1,0 +1,223 @@
+"""One participant's side of an attempt once its upload is out: sign the survivor sets, then reveal shares.
+
+    ConsistencyCheck -> Unmasking -> Answered
+
+Against a coordinator that is curious at most, `UnsignedUnmasking` takes the place of the first two phases. The phases
+before are those of `secagg.client_phases`, and what is said there of a phase holds here.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from secagg.client_cohort import ClientPhase, Cohort, HeldShare
+from secagg.context import set_of, survivor_statement
+from secagg.errors import CoordinatorMisbehaved
+from secagg.keys import IdentityKey, upload_statement
+from secagg.messages import (
+    CONSISTENCY_CHECK,
+    UNMASKING,
+    ConsistencySignature,
+    MaskKeyShare,
+    SelfMaskSeedShare,
+    Subset,
+    SurvivorSets,
+    UnmaskingReply,
+    UnmaskingRequest,
+    request_digest,
+)
+from secagg.spot_checks import checked
+
+
+class _AfterUpload(ClientPhase):
+    """An upload is out; the coordinator says whose inputs the sum holds."""
+
+    def __init__(
+        self, cohort: Cohort, identity: IdentityKey, u2: Subset, held: dict[int, HeldShare | None]
+    ) -> None:
+        self._cohort, self._identity, self._u2, self._held = cohort, identity, u2, held
+
+    def _survivors(self, message: SurvivorSets) -> Subset:
+        """u3, once both sets hold against what this participant did."""
+        cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
+        try:
+            u2, u3 = Subset(message.u2, cohort.u1), Subset(message.u3, cohort.u1)
+        except ValueError as error:
+            raise CoordinatorMisbehaved(self._name, str(error)) from error
+        if u2.bitmap != self._u2.bitmap:
+            raise CoordinatorMisbehaved(self._name, "u2 is not the set this participant masked in")
+        if not u3 <= u2:
+            raise CoordinatorMisbehaved(self._name, "u3 is not a subset of u2")
+        if me not in u3:
+            raise CoordinatorMisbehaved(self._name, "this participant's upload was left out of u3")
+        if len(u3) < parameters.min_survivors:
+            raise CoordinatorMisbehaved(self._name, f"u3 has {len(u3)}, {parameters.min_survivors} needed")
+        return u3
+
+
+class ConsistencyCheck(_AfterUpload):
+    """Hold the survivor sets against what this participant did, and sign them."""
+
+    _name = CONSISTENCY_CHECK
+
+    def receive(self, message: SurvivorSets) -> tuple[Unmasking, ConsistencySignature]:
+        """Durable before the signature is sent: the statement that was signed (`Unmasking.statement`).
+
+        Raises:
+            CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
+                set it masked in (else a few could be told that the others missed u2, and the sum of those few opens).
+        """
+        self._leave(message, SurvivorSets)
+        u3 = self._survivors(message)
+        statement = survivor_statement(self._cohort.config, self._cohort.context, self._u2, u3)
+        following = Unmasking(self._cohort, statement, self._u2, u3, self._held)
+        return following, ConsistencySignature(self._identity.sign(statement))
+
+
+class UnsignedUnmasking(_AfterUpload):
+    """Reveal one kind of share of each dealer as the coordinator says: it is trusted to tell everybody the same."""
+
+    _name = UNMASKING
+
+    def receive(self, message: SurvivorSets) -> tuple[Answered, UnmaskingReply]:
+        """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
+
+        Raises:
+            CoordinatorMisbehaved: as in `ConsistencyCheck.receive`.
+        """
+        self._leave(message, SurvivorSets)
+        u3 = self._survivors(message)
+        self.survivors = frozenset(u3)
+        reply = _reveal(self._cohort, self._u2, u3, self._held)
+        return Answered(message, reply), reply
+
+
+def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRequest) -> frozenset[int]:
+    """u3 of an attempt whose sum doesn't hold this participant's input, as a quorum has signed it.
+
+    Two sets of that many signers share an honest one, who signs once. So no sum of this attempt over another u3 can be
+    opened, and the participant may take back what it was charged. It must not go on with the attempt.
+
+    Args:
+        cohort: the attempt's, as this participant has checked it.
+
+    Raises:
+        CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
+    """
+    try:
+        u2, u3 = Subset(sets.u2, cohort.u1), Subset(sets.u3, cohort.u1)
+    except ValueError as error:
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
+    if cohort.me in u3:
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 was said to be without this participant, and holds it")
+    if not cohort.config.parameters.signed:
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "survivors that nobody signs prove nothing")
+    # All that are shown: it may be told so as often as the coordinator likes.
+    _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3), frozenset(u3))
+    return frozenset(u3)
+
+
+def _check_signatures(
+    cohort: Cohort, request: UnmaskingRequest, u3: Subset, statement: bytes, certain: frozenset[int] = frozenset()
+) -> None:
+    """Whether enough members of u3 have signed a statement over u2 and u3.
+
+    Deviation: of many signatures a random few are checked (`secagg.spot_checks`, decision 0013).
+
+    Args:
+        certain: whose signature is checked in any case, if it is shown.
+    """
+    signers = tuple(signer for signer, _ in request.signatures)
+    if any(a >= b for a, b in pairwise(signers)) or not frozenset(u3).issuperset(signers):
+        raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
+    # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
+    # and it holds whatever graph the shares travel on.
+    needed = cohort.config.parameters.signatures_needed(len(cohort.u1))
+    if len(signers) < needed:
+        raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
+    theirs = [pair for pair in request.signatures if pair[0] in certain]
+    others = [pair for pair in request.signatures if pair[0] not in certain]
+    for signer, signature in sorted(checked(others, theirs, needed, cohort.random_bytes)):
+        if not cohort.config.roster.verify(signer, signature, statement):
+            raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
+
+
+class Unmasking(ClientPhase):
+    """Reveal exactly one kind of share of each dealer, once enough others signed the same sets."""
+
+    _name = UNMASKING
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        statement: bytes,
+        u2: Subset,
+        u3: Subset,
+        held: dict[int, HeldShare | None],
+    ) -> None:
+        self._cohort, self.statement, self._u2, self._u3, self._held = cohort, statement, u2, u3, held
+
+    @property
+    def survivors(self) -> frozenset[int]:
+        """u3, as signed."""
+        return frozenset(self._u3)
+
+    def receive(self, message: UnmaskingRequest) -> tuple[Answered, UnmaskingReply]:
+        """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
+
+        Raises:
+            CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
+        """
+        self._leave(message, UnmaskingRequest)
+        cohort = self._cohort
+        near = frozenset() if cohort.graph.complete else frozenset(cohort.graph.neighbours(cohort.me))
+        _check_signatures(cohort, message, self._u3, self.statement, near)
+        # Who has signed the sets masked in this u2. Of everybody else whose seed is asked for here, its upload must say
+        # so: one that was told another u2 would not sign, but its mask may open with the seed alone (docs/graph.md).
+        # On the complete graph nobody can be told so: u2 must have the quorum, and all of it are neighbours.
+        signers = {signer for signer, _ in message.signatures}
+        others = [one for one in cohort.graph.dealers(cohort.me, self.survivors - signers) if one != cohort.me]
+        if len(message.uploads) != (0 if cohort.graph.complete else len(others)):
+            raise CoordinatorMisbehaved(UNMASKING, "there must be one upload for each neighbour that isn't a signer")
+        u2 = set_of(cohort.config, cohort.context, "u2", self._u2)
+        for one, (sha256, signature) in zip(others, message.uploads, strict=False):
+            statement = upload_statement(cohort.context, cohort.identity(one), sha256, u2)
+            if not cohort.config.roster.verify(one, signature, statement):
+                raise CoordinatorMisbehaved(UNMASKING, f"{one} did not upload what was masked in this u2")
+        reply = _reveal(cohort, self._u2, self._u3, self._held)
+        return Answered(message, reply), reply
+
+
+def _reveal(
+    cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]
+) -> UnmaskingReply:
+    """One kind of share of each dealer of u2 it holds from; what was held is gone afterwards."""
+    shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
+    survivors = frozenset(u3)
+    for dealer in cohort.graph.dealers(cohort.me, frozenset(u2)):
+        pair = held.get(dealer)
+        if pair is None:
+            shares.append(None)
+        else:
+            shares.append(pair.self_mask_seed if dealer in survivors else pair.mask_key)
+    held.clear()
+    return UnmaskingReply(tuple(shares))
+
+
+class Answered:
+    """The request was answered; only its exact repetition gets the reply again."""
+
+    def __init__(self, request: UnmaskingRequest | SurvivorSets, reply: UnmaskingReply) -> None:
+        self._request, self._reply = request, reply
+        self.request_digest = request_digest(request)
+
+    def receive(self, message: UnmaskingRequest | SurvivorSets) -> UnmaskingReply:
+        """The same bytes for the same question.
+
+        Raises:
+            CoordinatorMisbehaved: another question.
+        """
+        # Compared as it is: the digest is for the journal, and has no bytes for signers that nobody could be.
+        if message != self._request:
+            raise CoordinatorMisbehaved(UNMASKING, "a second, different unmasking request")
+        return self._reply

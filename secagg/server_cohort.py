@@ -1,0 +1,162 @@
+"""What the coordinator's phases share: the base class, u1 and all that follows from it, dealings, signed sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from secagg.context import RoundConfig, survivor_statement
+from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
+from secagg.graph import Graph
+from secagg.messages import (
+    CONSISTENCY_CHECK,
+    Advertisement,
+    CohortKeys,
+    ConsistencySignature,
+    Messages,
+    UnmaskingRequest,
+)
+from secagg.spot_checks import CHECK_ALL
+
+Uploaded = Mapping[int, tuple[bytes, bytes]]  # (SHA-256, signature) of each member of u3
+
+
+class ServerPhase:
+    """A phase takes messages until it is closed, once: what was fixed then can't change behind its back."""
+
+    _name: str
+    _closed = False
+
+    def _take(self, sender: int, expected: bool) -> None:
+        if self._closed or not expected:
+            raise UnexpectedMessage(self._name, sender)
+
+    def _close(self, received: int, needed: int) -> None:
+        if self._closed:
+            raise ProtocolError(f"{self._name}: this phase was closed before")
+        if received < needed:
+            raise TooFewClients(self._name, received, needed)
+        self._closed = True
+
+
+@dataclass(frozen=True)
+class ServerCohort:
+    """u1 and all that follows from it."""
+
+    config: RoundConfig
+    round_context: bytes
+    context: bytes  # cohort_context
+    graph: Graph
+    advertisements: Mapping[int, Advertisement] = field(repr=False)
+    digests: tuple[tuple[int, bytes], ...] = field(repr=False)  # of the advertisements, ascending
+
+    @property
+    def u1(self) -> tuple[int, ...]:
+        """Members, ascending."""
+        return self.graph.u1
+
+    def identity(self, participant: int) -> bytes:
+        """Ed25519 public key of a member."""
+        return self.config.roster.identity(participant)
+
+    def keys_for(self, receiver: int) -> CohortKeys:
+        """All of u1, with the advertisements of the receiver's neighbours and its own in full."""
+        if self.graph.complete:
+            return self._everything
+        members: list[tuple[int, Advertisement | bytes]] = list(self.digests)
+        for who in (receiver, *self.graph.neighbours(receiver)):
+            members[self.positions[who]] = (who, self.advertisements[who])
+        return CohortKeys(tuple(members))
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Of the members in u1."""
+        return {member: at for at, member in enumerate(self.u1)}
+
+    @cached_property
+    def _everything(self) -> CohortKeys:
+        return CohortKeys(tuple(self.advertisements.items()))
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """What a dealer stands for: commitments to both shares of each holder, ascending, and to its self-mask seed."""
+
+    leaves: bytes = field(repr=False)  # 32 bytes for the mask key, then for the seed, of one holder after the other
+    root: bytes
+    seed_commitment: bytes
+    signature: bytes
+
+
+class SignedSets:
+    """Signatures over u2 and u3, by who gave them, and what each signer is asked with."""
+
+    def __init__(self, cohort: ServerCohort, u2: frozenset[int], u3: frozenset[int], uploads: Uploaded) -> None:
+        """Args: uploads: (SHA-256, signature) of each member of u3."""
+        self._cohort, self._u3, self._uploads = cohort, u3, uploads
+        self.statement = survivor_statement(cohort.config, cohort.context, u2, u3)
+        self.signatures: dict[int, bytes] = {}
+        self._at_hand: tuple[tuple[tuple[int, bytes], ...], frozenset[int]] | None = None  # when the first were asked
+
+    @property
+    def signers(self) -> frozenset[int]:
+        """u4: it may grow until the sum is opened."""
+        return frozenset(self.signatures)
+
+    @property
+    def needed(self) -> int:
+        """Signatures each participant wants to see."""
+        return self._cohort.config.parameters.signatures_needed(len(self._cohort.u1))
+
+    @property
+    def proven(self) -> bool:
+        """Whether enough have signed."""
+        return len(self.signatures) >= self.needed
+
+    @cached_property
+    def proof(self) -> tuple[tuple[int, bytes], ...]:
+        """As many signatures as prove the sets to anybody, those of the first participants, ascending.
+
+        Fixed when it is asked for first, since what was said with it may have to be said again.
+        """
+        return tuple(sorted(self.signatures.items())[: self.needed])
+
+    def take(self, sender: int, message: ConsistencySignature) -> None:
+        """Check a signature that is expected."""
+        if not self._cohort.config.roster.verify(sender, message.signature, self.statement):
+            raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
+        self.signatures[sender] = message.signature
+
+    def requests(self, receivers: frozenset[int]) -> Messages[UnmaskingRequest]:
+        """What these are asked with: of the signatures that were there when the first were asked.
+
+        No more than the rule asks for where a participant checks every one that it is shown, else all: the more there
+        are, the fewer it checks.
+        """
+        if self._at_hand is None:  # one copy for all, however many are asked later
+            self._at_hand = tuple(sorted(self.signatures.items())), frozenset(self.signatures)
+        signatures, signers = self._at_hand
+        if self._cohort.graph.complete:
+            to_everybody = UnmaskingRequest(signatures if self.needed > CHECK_ALL else self.proof)
+            return Messages(tuple(sorted(receivers)), lambda _: to_everybody)
+        return Messages(tuple(sorted(receivers)), lambda one: self._request_for(one, signatures, signers))
+
+    def _request_for(
+        self, receiver: int, signatures: tuple[tuple[int, bytes], ...], signers: frozenset[int]
+    ) -> UnmaskingRequest:
+        needed = self.needed
+        if needed > CHECK_ALL:
+            return UnmaskingRequest(signatures, self._uploads_near(receiver, signers))
+        # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
+        neighbours = [one for one in self._cohort.graph.neighbours(receiver) if one in self._u3]
+        nearest = frozenset([one for one in neighbours if one in signers][:needed])
+        others = [pair for pair in signatures if pair[0] not in nearest][: needed - len(nearest)]
+        furthest = others[-1][0] if others else -1
+        shown = [pair for pair in signatures if pair[0] <= furthest or pair[0] in nearest]
+        return UnmaskingRequest(tuple(shown), self._uploads_near(receiver, frozenset(signer for signer, _ in shown)))
+
+    def _uploads_near(self, receiver: int, proven: frozenset[int]) -> tuple[tuple[bytes, bytes], ...]:
+        """Of its neighbours in u3 whose signature it isn't shown."""
+        near = self._cohort.graph.neighbours(receiver)
+        return tuple(self._uploads[one] for one in near if one in self._u3 and one not in proven)
