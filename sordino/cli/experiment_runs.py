@@ -17,7 +17,7 @@ from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.progress_line import rewritable
 
 if TYPE_CHECKING:
-    from sordino.lab.experiments.lab import Standing
+    from sordino.lab.experiments.run_pool import Standing
 
 _CODES: Final = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INTERRUPTED)
 _MOST_SEEDS: Final = 100
@@ -183,11 +183,11 @@ def _play(
     device: str,
     as_json: bool,
 ) -> int:
+    from learning.blocks import DatasetError
     from learning.data_names import check_dataset_name
-    from learning.datasets import DatasetError
     from learning.options import OptionError
-    from sordino.lab.experiments.lab import ExperimentError, Lab
     from sordino.lab.experiments.outcome import Request, write
+    from sordino.lab.experiments.run_pool import ExperimentError, RunPool
     from sordino.lab.simulation.record import versions
     from sordino.lab.simulation.settings import SimulationError
 
@@ -201,8 +201,8 @@ def _play(
     request = Request(scale=scale, seeds=seeds, data=data, parts=parts)
     teller = _Teller(quiet=as_json)
     try:
-        lab = Lab(folder, workers, teller, device)
-        outcome = import_module(f"sordino.lab.experiments.{module}").play(lab, request)
+        pool = RunPool(folder, workers, teller, device)
+        outcome = import_module(f"sordino.lab.experiments.{module}").play(pool, request)
         files = write(outcome, folder)
     except (ExperimentError, DatasetError, OptionError, SimulationError) as error:
         raise Failure(ExitCode.INPUT, f"{error}.") from None

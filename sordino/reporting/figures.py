@@ -105,9 +105,9 @@ def statistic_figure(view: StudyView) -> str:
     values = values_of(released)
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        curve = released.get("cumulative"), released.get("edges")
-        if all(isinstance(part, list) for part in curve) and len(curve[1]) == len(curve[0]) + 1:
-            _distribution(axes, curve[1], [0.0, *curve[0]], values)
+        cumulative, edges = released.get("cumulative"), released.get("edges")
+        if isinstance(cumulative, list) and isinstance(edges, list) and len(edges) == len(cumulative) + 1:
+            _distribution(axes, edges, [0.0, *cumulative], values)
             axes.set_xlabel(what_counts(released))
         elif len(values) == 1:
             _by_round(axes, view)
@@ -168,10 +168,10 @@ def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str
     """Bars where participants are counted, else points; each with two standard errors."""
     known = [(place, value) for place, value in enumerate(values) if value.get("value") is not None]
     counts = released.get("statistic") == HISTOGRAM
-    edges = released.get("edges")
-    along = isinstance(edges, list) and len(edges) == len(values) + 1
-    places = [(edges[place] + edges[place + 1]) / 2 if along else place for place, _ in known]
-    width = edges[1] - edges[0] if along else 1.0
+    found = released.get("edges")
+    edges = found if isinstance(found, list) and len(found) == len(values) + 1 else None
+    places = [place if edges is None else (edges[place] + edges[place + 1]) / 2 for place, _ in known]
+    width = 1.0 if edges is None else edges[1] - edges[0]
     heights = [float(value["value"]) for _, value in known]
     if counts:
         axes.bar(places, heights, width=0.86 * width, color=ACCENT, linewidth=0, alpha=0.85)
@@ -181,7 +181,7 @@ def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str
         error = value.get("standard_error")
         if error is not None and len(known) <= _MOST_WHISKERS:
             axes.plot([at, at], [height - 2 * error, height + 2 * error], color=INK, linewidth=1.4)
-    if along:
+    if edges is not None:
         axes.xaxis.set_major_locator(MaxNLocator(6))
     elif len(values) <= _MOST_NAMES:
         names = [str(value["name"]) for value in values]
@@ -192,7 +192,7 @@ def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str
     axes.yaxis.set_major_locator(MaxNLocator(6))
     if counts:
         axes.set_ylabel("participants")
-    if along:
+    if edges is not None:
         axes.set_xlabel(what_counts(released))
     elif values:
         axes.set_xlabel(str(values[0]["name"]).rpartition(" ")[0])

@@ -22,8 +22,8 @@ from client.held_data import check_forms, held_data
 from client.host_file import load
 from client.participant_host import JoinError, join
 from client.settings import Data, HostedParticipant, HostSettings
-from learning.blocks import Block, Blocks
-from learning.datasets import DatasetError, dataset_identity
+from learning.blocks import Block, Blocks, DatasetError
+from learning.datasets import dataset_identity
 from learning.own_data import read_held
 from learning.prepared_data import write_prepared
 from learning.task import make_task

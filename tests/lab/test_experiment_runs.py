@@ -21,11 +21,11 @@ from learning.options import OptionError
 from learning.task import make_task
 from learning.tasks.votes import VoteLearner
 from sordino.cli.experiment_runs import EXPERIMENTS
-from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, lab, word_pairs
+from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, run_pool, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.lab import FILE, ExperimentError, Lab, Standing
 from sordino.lab.experiments.outcome import PAPER, SMALL, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.lab.experiments.run_pool import FILE, ExperimentError, RunPool, Standing
 from sordino.lab.experiments.runs import Run as OneRun
 from sordino.lab.experiments.runs import figures_of, noise_multiplier, play
 from sordino.lab.experiments.selection import SEEDS, choose, tuned
@@ -127,29 +127,29 @@ def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
         return play(run)
 
-    monkeypatch.setattr(lab, "play", counting)
+    monkeypatch.setattr(run_pool, "play", counting)
     runs = [OneRun({"seed": seed}, tiny(seed)) for seed in (1, 2, 3)]
     with pytest.raises(KeyboardInterrupt):
-        Lab(tmp_path).run("first", runs)
+        RunPool(tmp_path).run("first", runs)
     assert len((tmp_path / FILE).read_text().splitlines()) == 2
     told: list[Standing] = []
-    rows = Lab(tmp_path, told=told.append).run("again", runs)
+    rows = RunPool(tmp_path, told=told.append).run("again", runs)
     assert played == [1, 2, 3, 3]
     assert [row["labels"]["seed"] for row in rows] == [1, 2, 3]
     assert (told[0].done, told[0].of, told[0].kept) == (2, 3, 2)
     assert told[-1].done == 3
     assert told[-1].seconds_left == 0
     before = (tmp_path / FILE).read_bytes()
-    assert Lab(tmp_path).run("once more", runs) == rows
+    assert RunPool(tmp_path).run("once more", runs) == rows
     assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_a_line_that_was_cut_off_is_played_anew(tmp_path: Path) -> None:
     runs = [OneRun({}, tiny(seed)) for seed in (1, 2)]
-    rows = Lab(tmp_path).run("first", runs)
+    rows = RunPool(tmp_path).run("first", runs)
     file = tmp_path / FILE
     file.write_text(file.read_text()[:-40])
-    again = Lab(tmp_path).run("again", runs)
+    again = RunPool(tmp_path).run("again", runs)
     assert [row["accuracies"] for row in again] == [row["accuracies"] for row in rows]
     assert len(file.read_text().splitlines()) == 2
 
@@ -159,30 +159,30 @@ def test_what_was_not_installed_is_asked_for_again(tmp_path: Path, monkeypatch: 
     run = OneRun({}, tiny())
     gone = {"kind": "run", "id": run.identity, "labels": {}, "seed": 1, "outcome": "unavailable", "reason": "no torch"}
     with monkeypatch.context() as patched:
-        patched.setattr(lab, "play", lambda run: gone)
-        assert Lab(tmp_path).run("first", [run])[0]["outcome"] == "unavailable"
+        patched.setattr(run_pool, "play", lambda run: gone)
+        assert RunPool(tmp_path).run("first", [run])[0]["outcome"] == "unavailable"
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text(json.dumps(gone) + "\n")
-    assert Lab(tmp_path).run("again", [run])[0]["outcome"] == "rounds done"
+    assert RunPool(tmp_path).run("again", [run])[0]["outcome"] == "rounds done"
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"kind": "round"}\n{"kind": "run", "id": "x"}\n')
     with pytest.raises(ExperimentError, match="line 1"):
-        Lab(tmp_path)
+        RunPool(tmp_path)
 
 
 def test_runs_of_equal_settings_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OneRun] = []
-    monkeypatch.setattr(lab, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
-    rows = Lab(None).run("twice", [OneRun({"name": "a"}, tiny()), OneRun({"name": "b"}, tiny())])
+    monkeypatch.setattr(run_pool, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
+    rows = RunPool(None).run("twice", [OneRun({"name": "a"}, tiny()), OneRun({"name": "b"}, tiny())])
     assert len(played) == 1
     assert [row["labels"]["name"] for row in rows] == ["a", "b"]
 
 
 def test_processes_give_the_same_rows() -> None:
     runs = [OneRun({"seed": seed}, tiny(seed)) for seed in (1, 2)]
-    alone, shared = Lab(None).run("one", runs), Lab(None, 2).run("two", runs)
+    alone, shared = RunPool(None).run("one", runs), RunPool(None, 2).run("two", runs)
     assert [row["accuracies"] for row in shared] == [row["accuracies"] for row in alone]
 
 
@@ -250,7 +250,7 @@ def test_selections_take_seeds_of_their_own() -> None:
         seen.append(seed)
         return tiny(seed, clip=clip)
 
-    tuned(Lab(None), "S", {"clip": [0.5]}, make, 1)
+    tuned(RunPool(None), "S", {"clip": [0.5]}, make, 1)
     assert tuple(seen) == SEEDS
     assert not set(SEEDS) & set(Request().seeds)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learning.datasets import NO_LABEL, DatasetError, Unread
+from learning.blocks import DatasetError
+from learning.datasets import NO_LABEL, Unread
 from learning.own_data import check_form, content_sha256, empty, read_held, read_own, says_nothing, unread_told
 from learning.task import make_task
 

@@ -35,8 +35,15 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     entries = tuple(RosterEntry(key.public, f"host-{at:04d}") for at, key in enumerate(keys))
     roster = Roster(STUDY, 1, entries)
     plan = plan_study(
-        **{"clients": clients, "dim": dim, "bits": 16, "clip": 1.0, "epsilon": 6.0, "delta": 1e-6, "rounds": 30},
-        **{"max_dropout": 0.3, "adversarial": 0.05},
+        clients=clients,
+        dim=dim,
+        bits=16,
+        clip=1.0,
+        epsilon=6.0,
+        delta=1e-6,
+        rounds=30,
+        max_dropout=0.3,
+        adversarial=0.05,
     )
     study = StudyDocument(study=STUDY, task="synthetic", task_options={}, plan=plan).to_bytes()
     study_sha256, parameters = hashlib.sha256(study).digest(), round_parameters(plan)

@@ -6,17 +6,18 @@ grid coarser, so rounding adds to the noise, or nothing fits at all: such plans 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from learning.datasets import DatasetError, has_part
+from learning.blocks import DatasetError
+from learning.datasets import has_part
 from sordino.lab.experiments.curves import NAMES, Axes, Picture, Series
-from sordino.lab.experiments.lab import ExperimentError, Lab, labels_of
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.lab.experiments.run_pool import ExperimentError, RunPool, labels_of
 from sordino.lab.experiments.runs import Row, Run, noise_multiplier
-from sordino.lab.experiments.selection import NOT_CHARGED, Choice, tuned
+from sordino.lab.experiments.selection import NOT_CHARGED, Choice, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import (
     CONDITIONAL,
@@ -24,12 +25,8 @@ from sordino.lab.experiments.tables import (
     SPENT,
     Cell,
     Mean,
+    Results,
     Table,
-    accuracy,
-    accuracy_cell,
-    gathered,
-    spent,
-    why_not,
 )
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
 from sordino.lab.simulation.settings import SimulationSettings
@@ -109,18 +106,19 @@ SIZES: Final = {
 }
 
 
-def play(lab: Lab, request: Request) -> Outcome:
+def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate with the central Gaussian, then every mechanism at every width and epsilon."""
     notes: list[str] = []
     tables: list[Table] = []
     axes: list[Axes] = []
     choices: list[Choice] = []
     for part, sizes, data in [_found(request, part) for part in PARTS if request.wants(part)]:
-        choice, rows, told = _part(lab, request, part, sizes, data)
+        choice, rows, told = _part(pool, request, part, sizes, data)
         notes.append(told)
         choices.append(choice)
-        tables += [*_tables(rows, part, sizes), _noise(rows, part, sizes), choice.table(f"bits-{part}-choice")]
-        axes += _axes(rows, part, sizes)
+        found = Results(rows, *_KEYS)
+        tables += [*_tables(found, part, sizes), _noise(found, part, sizes), choice.table(f"bits-{part}-choice")]
+        axes += _axes(found, part, sizes)
     notes += [PUBLISHED, ENGINE, NOT_CHARGED]
     note = (
         "Mean and standard error over seeds; k = 4 deviations before a sum may wrap. Dashed: central Gaussian of "
@@ -147,7 +145,7 @@ def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
     return part, sizes, data
 
 
-def _part(lab: Lab, request: Request, part: str, sizes: BitsSizes, data: str) -> tuple[Choice, list[Row], str]:
+def _part(pool: RunPool, request: Request, part: str, sizes: BitsSizes, data: str) -> tuple[Choice, list[Row], str]:
     how = request.partition(data)
 
     def settings(
@@ -169,28 +167,25 @@ def _part(lab: Lab, request: Request, part: str, sizes: BitsSizes, data: str) ->
         return settings(mechanism=CENTRAL, bits=MOST_BITS, epsilon=sizes.middle, clip=clip, rate=rate, seed=seed)
 
     choice = tuned(
-        lab,
+        pool,
         f"Clip and client rate of the central Gaussian at {CONDITIONAL} {sizes.middle:g}, {part}",
         {"clip": sizes.clips, "rate": sizes.rates},
         central,
         sizes.last,
     )
     chosen = choice.taken()
-    widths = [(mechanism, bits) for mechanism in DISTRIBUTED for bits in sizes.bits] + [(CENTRAL, MOST_BITS)]
+    make = partial(settings, **chosen)
     runs = [
-        Run(
-            {"mechanism": mechanism, "bits": bits, "epsilon": epsilon},
-            settings(mechanism=mechanism, bits=bits, epsilon=epsilon, seed=seed, **chosen),
-            sizes.last,
+        run
+        for mechanisms, widths in ((tuple(DISTRIBUTED), sizes.bits), ((CENTRAL,), (MOST_BITS,)))
+        for run in combined(
+            {"mechanism": mechanisms, "bits": widths, "epsilon": sizes.epsilons}, make, request.seeds, sizes.last
         )
-        for mechanism, bits in widths
-        for epsilon in sizes.epsilons
-        for seed in request.seeds
     ]
     runs += [
         Run(
             {"mechanism": "none", "bits": 0, "epsilon": None},
-            settings(mechanism=CENTRAL, bits=MOST_BITS, epsilon=None, seed=seed, **chosen),
+            make(mechanism=CENTRAL, bits=MOST_BITS, epsilon=None, seed=seed),
             sizes.last,
         )
         for seed in request.seeds
@@ -199,24 +194,23 @@ def _part(lab: Lab, request: Request, part: str, sizes: BitsSizes, data: str) ->
         f"{part.capitalize()}: {sizes.told(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, "
         "server momentum 0.9."
     )
-    return choice, lab.run(f"{part}: bits and epsilon", runs), told
+    return choice, pool.run(f"{part}: bits and epsilon", runs), told
 
 
 _KEYS: Final = ("mechanism", "bits", "epsilon")
 
 
-def _tables(rows: Sequence[Row], part: str, sizes: BitsSizes) -> list[Table]:
-    means = gathered(rows, _KEYS, accuracy)
-    without = accuracy_cell(means, rows, _KEYS, ("none", 0, None))
+def _tables(found: Results, part: str, sizes: BitsSizes) -> list[Table]:
+    without = found.cell("none", 0, None)
     tables = []
     for mechanism, title in DISTRIBUTED.items():
         body: list[list[Cell]] = [
             [
                 epsilon,
-                *(accuracy_cell(means, rows, _KEYS, (mechanism, bits, epsilon)) for bits in sizes.bits),
-                accuracy_cell(means, rows, _KEYS, (CENTRAL, MOST_BITS, epsilon)),
+                *(found.cell(mechanism, bits, epsilon) for bits in sizes.bits),
+                found.cell(CENTRAL, MOST_BITS, epsilon),
                 without,
-                *spent(rows, ("mechanism", "epsilon"), (mechanism, epsilon)),
+                *found.spent(mechanism=mechanism, epsilon=epsilon),
             ]
             for epsilon in sizes.epsilons
         ]
@@ -226,35 +220,32 @@ def _tables(rows: Sequence[Row], part: str, sizes: BitsSizes) -> list[Table]:
     return tables
 
 
-def _noise(rows: Sequence[Row], part: str, sizes: BitsSizes) -> Table:
+def _noise(found: Results, part: str, sizes: BitsSizes) -> Table:
     """What a width costs before anything is trained: a coarser grid lets rounded updates be longer than the clip."""
-    known = {labels_of(row, *_KEYS): noise_multiplier(row) for row in rows if row.get("plan") is not None}
+    known = {labels_of(row, *_KEYS): noise_multiplier(row) for row in found.rows if row.get("plan") is not None}
     body: list[list[Cell]] = []
     for mechanism, title in DISTRIBUTED.items():
         for epsilon in sizes.epsilons:
             least = known.get((CENTRAL, MOST_BITS, epsilon))
             keys = [(mechanism, bits, epsilon) for bits in sizes.bits]
-            found = [(key, known.get(key)) for key in keys]
-            cells = [why_not(rows, _KEYS, key) if one is None or least is None else one / least for key, one in found]
+            noises = [(key, known.get(key)) for key in keys]
+            cells = [found.why_not(*key) if one is None or least is None else one / least for key, one in noises]
             body.append([title, epsilon, *cells])
     columns = ("mechanism", CONDITIONAL, *(f"{bits} bits" for bits in sizes.bits))
     note = "Deviation of the noise of a sum, over that of the central Gaussian at the same epsilon."
     return Table(f"bits-{part}-noise", f"Noise by width, {part}", columns, body, note)
 
 
-def _axes(rows: Sequence[Row], part: str, sizes: BitsSizes) -> list[Axes]:
-    means = gathered(rows, _KEYS, accuracy)
-
+def _axes(found: Results, part: str, sizes: BitsSizes) -> list[Axes]:
     def curve(mechanism: str, bits: int) -> dict[float, Mean]:
-        keys = {epsilon: (mechanism, bits, epsilon) for epsilon in sizes.epsilons}
-        return {epsilon: means[key] for epsilon, key in keys.items() if key in means}
+        return found.curve(sizes.epsilons, lambda epsilon: (mechanism, bits, epsilon))
 
-    without = means.get(("none", 0, None))
-    found = []
+    without = found.means.get(("none", 0, None))
+    axes = []
     for mechanism, title in DISTRIBUTED.items():
         series = [Series(f"{bits} bits", curve(mechanism, bits), at) for at, bits in enumerate(sizes.bits)]
         series.append(Series("central Gaussian", curve(CENTRAL, MOST_BITS), 7, dashed=True))
-        found.append(
+        axes.append(
             Axes(
                 f"{title[0].upper()}{title[1:]}, {part}",
                 CONDITIONAL,
@@ -265,4 +256,4 @@ def _axes(rows: Sequence[Row], part: str, sizes: BitsSizes) -> list[Axes]:
                 level=None if without is None else (without.mean, "no noise"),
             )
         )
-    return found
+    return axes

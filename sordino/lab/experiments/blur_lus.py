@@ -21,8 +21,8 @@ from sordino.lab.experiments.blur_lus_output import (
 )
 from sordino.lab.experiments.blur_lus_runs import BLUR, COLOUR, DDGAUSS, FEDAVG, LUS, METHODS, OURS, SIZES, Plays, Setup
 from sordino.lab.experiments.curves import LOG, NAMES, Picture
-from sordino.lab.experiments.lab import ExperimentError, Lab
 from sordino.lab.experiments.outcome import PAPER, Outcome, Request
+from sordino.lab.experiments.run_pool import ExperimentError, RunPool
 from sordino.lab.experiments.selection import NOT_CHARGED, Choice
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED
 from sordino.lab.experiments.tables import CONDITIONAL, Table
@@ -31,10 +31,10 @@ NAME: Final = "blur-lus"
 PARTS: Final = ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates")
 
 
-def play(lab: Lab, request: Request) -> Outcome:
+def play(pool: RunPool, request: Request) -> Outcome:
     """Choose by the published protocol, then play the parts that are asked for."""
     sizes = replace(SIZES[request.scale], **request.sizes)
-    main = Plays(lab, request, sizes, request.images(sizes.data))
+    main = Plays(pool, request, sizes, request.images(sizes.data))
     setup, choices = main.choose()
     second, second_setup = main, setup
     colour = request.data.get("colour")
@@ -44,7 +44,7 @@ def play(lab: Lab, request: Request) -> Outcome:
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
                 "cifar10:PATH, or leave them out with --parts epsilon,sparsity,rates,own-rates"
             )
-        second = Plays(lab, request, replace(sizes, **COLOUR), colour)
+        second = Plays(pool, request, replace(sizes, **COLOUR), colour)
         second_setup, more = second.choose()
         choices += more
     tables: list[Table] = []

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sordino.lab.experiments.blur_lus_runs import DDGAUSS, FEDAVG, OURS, VOTES
 from sordino.lab.experiments.curves import Axes, Band, Picture, Series
-from sordino.lab.experiments.lab import labels_of
+from sordino.lab.experiments.run_pool import labels_of
 from sordino.lab.experiments.runs import NORMS, Row
 from sordino.lab.experiments.tables import (
     CONDITIONAL,
@@ -16,12 +16,10 @@ from sordino.lab.experiments.tables import (
     SPENT,
     Cell,
     Mean,
+    Results,
     Share,
     Table,
     accuracy,
-    accuracy_cell,
-    gathered,
-    spent,
 )
 
 _NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
@@ -38,13 +36,12 @@ _WORDS: Final = {
 
 def method_table(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str]) -> Table:
     """A line for each value of a label, a column for each method; where epsilon varies with what it provably costs."""
-    keys = ("method", label)
-    means = gathered(rows, keys, accuracy)
+    found = Results(rows, "method", label)
     body: list[list[Cell]] = []
     for value in dict.fromkeys(row["labels"][label] for row in rows):
-        line = [value, *(accuracy_cell(means, rows, keys, (method, value)) for method in methods)]
+        line = [value, *(found.cell(method, value) for method in methods)]
         if label == "epsilon":
-            line += spent(rows, (label,), (value,))
+            line += found.spent(epsilon=value)
         body.append(line)
     columns = (_WORDS[label], *methods, *(SPENT if label == "epsilon" else ()))
     return Table(name, title, columns, body, f"{_NOTE} {_OF_ALL} {HELD}" if label == "epsilon" else _NOTE)
@@ -87,13 +84,12 @@ def sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequence
         names: of DP-FedAvg, BLUR, LUS and both.
     """
     fedavg, blur, lus, both = names
-    plain = gathered(without, ("method",), accuracy)
-    means = gathered(rows, ("method", "sparsity"), accuracy)
+    plain = Results(without, "method").means
+    means = Results(rows, "method", "sparsity").means
     base = plain.get((fedavg,))
 
     def line(method: str, sparsity: float, found: Mean | None) -> list[Cell]:
-        known = found is not None and base is not None and method != fedavg
-        gain = Share(found.minus(base), signed=True) if known else None
+        gain = Share(found.minus(base), signed=True) if found and base and method != fedavg else None
         return [method, sparsity, None if found is None else Share(found), gain]
 
     body = [line(fedavg, 0.0, base), line(blur, 0.0, plain.get((blur,)))]
@@ -118,16 +114,14 @@ def rates_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
 
 def by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str], scale: str) -> Picture:
     """A curve for each method; where AE-DPFL is among them, the others once more on a scale of their own."""
-    means = gathered(rows, ("method", label), accuracy)
+    found = Results(rows, "method", label)
     values: list[Any] = sorted({row["labels"][label] for row in rows})
+
+    def curve(method: str) -> dict[Any, Mean]:
+        return found.curve(values, lambda value: (method, value))
+
     series = [
-        Series(
-            method,
-            {value: means[method, value] for value in values if (method, value) in means},
-            _COLOURS.get(method, 4),
-            dashed=method in (DDGAUSS, VOTES),
-        )
-        for method in methods
+        Series(method, curve(method), _COLOURS.get(method, 4), dashed=method in (DDGAUSS, VOTES)) for method in methods
     ]
     axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
     others = [one for one in series if one.name != VOTES]

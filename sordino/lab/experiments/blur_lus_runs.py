@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from learning.datasets import load_labels
 from learning.tasks.votes import VoteOptions
-from sordino.lab.experiments.lab import Lab
 from sordino.lab.experiments.outcome import PAPER, SMALL, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.lab.experiments.run_pool import RunPool
 from sordino.lab.experiments.runs import Row, Run
 from sordino.lab.experiments.selection import Choice, tuned
 from sordino.lab.experiments.setting import Sizes
@@ -127,8 +127,8 @@ class Setup:
 class Plays:
     """The runs of one kind of data."""
 
-    def __init__(self, lab: Lab, request: Request, sizes: BlurLusSizes, data: str) -> None:
-        self.lab, self.sizes, self.data, self.seeds = lab, sizes, data, request.seeds
+    def __init__(self, pool: RunPool, request: Request, sizes: BlurLusSizes, data: str) -> None:
+        self.pool, self.sizes, self.data, self.seeds = pool, sizes, data, request.seeds
         self._partition = request.partition(data)
 
     def settings(
@@ -178,7 +178,7 @@ class Plays:
                     Run({"method": method, name: value}, self.settings(method=method, seed=seed, **rest), self.last)
                     for seed in self.seeds
                 ]
-        return self.lab.run(stage, runs)
+        return self.pool.run(stage, runs)
 
     @property
     def last(self) -> int:
@@ -189,7 +189,7 @@ class Plays:
         """The published protocol, on seeds of its own."""
         sizes = self.sizes
         rates = tuned(
-            self.lab,
+            self.pool,
             "Local rate for all methods: federated averaging without noise and clip",
             {"rate": sizes.rates},
             lambda *, seed, rate: self.settings(method=FEDAVG, epsilon=None, rate=rate, clip=_NO_CLIP, seed=seed),
@@ -197,7 +197,7 @@ class Plays:
         )
         rate = rates.taken()["rate"]
         clips = tuned(
-            self.lab,
+            self.pool,
             f"S of DP-FedAvg, taken for DDGauss and BLUR + LUS, local rate {rate:g}",
             {"clip": sizes.clips},
             lambda *, seed, epsilon, clip: self.settings(
@@ -208,7 +208,7 @@ class Plays:
         )
         found = {epsilon: clips.taken(epsilon)["clip"] for epsilon in sizes.epsilons}
         both = tuned(
-            self.lab,
+            self.pool,
             f"lambda and c of BLUR + LUS at {CONDITIONAL} {sizes.middle:g}",
             {
                 "weight": [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1],
@@ -226,7 +226,7 @@ class Plays:
             self.last,
         )
         votes = tuned(
-            self.lab,
+            self.pool,
             f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
             {"queries": _asked(sizes, self.data)},
             lambda *, seed, queries: self.settings(
@@ -249,7 +249,7 @@ class Plays:
                 return self.settings(method=method, rate=rate, clip=clip, seed=seed, **_allowed(rest, rate))
 
             choice = tuned(
-                self.lab,
+                self.pool,
                 f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
                 {"rate": sizes.rates, "clip": clips},
                 one,
@@ -257,7 +257,7 @@ class Plays:
             )
             own = choice.taken()
             runs = [Run({"method": method, **own}, one(seed=seed, **own), self.last) for seed in self.seeds]
-            rows += self.lab.run(f"{method} with a rate of its own", runs)
+            rows += self.pool.run(f"{method} with a rate of its own", runs)
             choices.append(choice)
         return rows, choices
 

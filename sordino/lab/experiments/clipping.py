@@ -6,16 +6,16 @@ clip is part of the same noised sum, so all rules cost what a fixed clip costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
-from sordino.lab.experiments.lab import Lab, labels_of
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import Row, Run
-from sordino.lab.experiments.selection import NOT_CHARGED, tuned
+from sordino.lab.experiments.run_pool import RunPool, labels_of
+from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import (
     CONDITIONAL,
@@ -23,11 +23,8 @@ from sordino.lab.experiments.tables import (
     SPENT,
     Cell,
     Mean,
+    Results,
     Table,
-    accuracy,
-    accuracy_cell,
-    gathered,
-    spent,
 )
 from sordino.lab.simulation.settings import SimulationSettings
 
@@ -76,7 +73,7 @@ SIZES: Final = {
 }
 
 
-def play(lab: Lab, request: Request) -> Outcome:
+def play(pool: RunPool, request: Request) -> Outcome:
     """Choose the client rate with a fixed clip, then every rule from every first clip at every epsilon."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.images(sizes.data)
@@ -96,25 +93,16 @@ def play(lab: Lab, request: Request) -> Outcome:
         )
 
     choice = tuned(
-        lab,
+        pool,
         f"Client rate and fixed clip at {CONDITIONAL} {sizes.middle:g}",
         {"rate": sizes.rates, "clip": sizes.clips},
         lambda *, seed, rate, clip: settings(rule=FIXED, epsilon=sizes.middle, clip=clip, rate=rate, seed=seed),
         sizes.last,
     )
     rate = choice.taken()["rate"]
-    runs = [
-        Run(
-            {"rule": rule, "epsilon": epsilon, "clip": clip},
-            settings(rule=rule, epsilon=epsilon, clip=clip, rate=rate, seed=seed),
-            sizes.last,
-        )
-        for rule in RULES
-        for epsilon in sizes.epsilons
-        for clip in sizes.clips
-        for seed in request.seeds
-    ]
-    rows = lab.run("clip rules", runs)
+    grid = {"rule": tuple(RULES), "epsilon": sizes.epsilons, "clip": sizes.clips}
+    runs = combined(grid, partial(settings, rate=rate), request.seeds, sizes.last)
+    found = Results(pool.run("clip rules", runs), *grid)
     notes = [
         f"{sizes.told(data)}, client rate {rate:g}, 3 epochs of batches of 20, server momentum 0.9, Dirichlet "
         f"{sizes.alpha:g}; distributed discrete Gaussian, 20 bits.",
@@ -124,21 +112,17 @@ def play(lab: Lab, request: Request) -> Outcome:
         ENGINE,
         NOT_CHARGED,
     ]
-    tables = [_table(rows, sizes, epsilon) for epsilon in sizes.epsilons]
-    tables += [_best(rows, sizes), choice.table("clipping-choice")]
-    return Outcome(notes, tables, [_picture(rows, sizes), _clips(rows, sizes)], [choice])
+    tables = [_table(found, sizes, epsilon) for epsilon in sizes.epsilons]
+    tables += [_best(found, sizes), choice.table("clipping-choice")]
+    return Outcome(notes, tables, [_picture(found, sizes), _clips(found, sizes)], [choice])
 
 
-_NAMES: Final = ("rule", "epsilon", "clip")
-
-
-def _table(rows: Sequence[Row], sizes: ClippingSizes, epsilon: float) -> Table:
-    means = gathered(rows, _NAMES, accuracy)
+def _table(found: Results, sizes: ClippingSizes, epsilon: float) -> Table:
     body: list[list[Cell]] = [
         [
             rule,
-            *(accuracy_cell(means, rows, _NAMES, (rule, epsilon, clip)) for clip in sizes.clips),
-            *spent(rows, ("rule", "epsilon"), (rule, epsilon)),
+            *(found.cell(rule, epsilon, clip) for clip in sizes.clips),
+            *found.spent(rule=rule, epsilon=epsilon),
         ]
         for rule in RULES
     ]
@@ -148,17 +132,15 @@ def _table(rows: Sequence[Row], sizes: ClippingSizes, epsilon: float) -> Table:
     return Table(f"clipping-epsilon-{epsilon:g}", f"Accuracy at {CONDITIONAL} {epsilon:g}", columns, body, note)
 
 
-def _best(rows: Sequence[Row], sizes: ClippingSizes) -> Table:
+def _best(found: Results, sizes: ClippingSizes) -> Table:
     """How much a rule depends on its first clip: its worst accuracy over them, and its best."""
-    means = gathered(rows, _NAMES, accuracy)
     body: list[list[Cell]] = []
     for epsilon in sizes.epsilons:
         for rule in RULES:
-            own = {clip: means[rule, epsilon, clip].mean for clip in sizes.clips if (rule, epsilon, clip) in means}
+            own = sorted((found.means[key].mean, key[2]) for key in found.means if key[:2] == (rule, epsilon))
             if own:
-                best, worst = max(own, key=lambda clip: own[clip]), min(own, key=lambda clip: own[clip])
-                cells = [f"{100 * own[best]:.1f} from {best:g}", f"{100 * own[worst]:.1f} from {worst:g}"]
-                body.append([rule, epsilon, *cells, *spent(rows, ("rule", "epsilon"), (rule, epsilon))])
+                cells = [f"{100 * mean:.1f} from {clip:g}" for mean, clip in (own[-1], own[0])]
+                body.append([rule, epsilon, *cells, *found.spent(rule=rule, epsilon=epsilon)])
     note = (
         "Best and worst mean over the first clips: the best of 'fixed' is what a search over clips would have found. "
     )
@@ -167,22 +149,16 @@ def _best(rows: Sequence[Row], sizes: ClippingSizes) -> Table:
     return Table("clipping-best", "How much depends on the first clip", columns, body, note)
 
 
-def _picture(rows: Sequence[Row], sizes: ClippingSizes) -> Picture:
-    means = gathered(rows, _NAMES, accuracy)
+def _picture(found: Results, sizes: ClippingSizes) -> Picture:
+    def curve(rule: str, epsilon: float) -> dict[float, Mean]:
+        return found.curve(sizes.clips, lambda clip: (rule, epsilon, clip))
+
     axes = [
         Axes(
             f"{CONDITIONAL} {epsilon:g}",
             "first clip",
             "accuracy, %",
-            [
-                Series(
-                    rule,
-                    {clip: means[rule, epsilon, clip] for clip in sizes.clips if (rule, epsilon, clip) in means},
-                    at,
-                    dashed=rule == FIXED,
-                )
-                for at, rule in enumerate(RULES)
-            ],
+            [Series(rule, curve(rule, epsilon), at, dashed=rule == FIXED) for at, rule in enumerate(RULES)],
             scale=LOG,
             ticks=sizes.clips,
         )
@@ -195,17 +171,16 @@ def _picture(rows: Sequence[Row], sizes: ClippingSizes) -> Picture:
     return Picture("clipping", axes, note, columns=len(axes), same_y=True)
 
 
-def _clips(rows: Sequence[Row], sizes: ClippingSizes) -> Picture:
+def _clips(found: Results, sizes: ClippingSizes) -> Picture:
     """Where the flat clip goes, from each first one."""
-    own = [row for row in rows if labels_of(row, "rule", "epsilon") == ("quantile, flat", sizes.middle)]
     series = []
     for at, clip in enumerate(sizes.clips):
-        found: dict[int, list[float]] = {}
-        for row in own:
-            if row["labels"]["clip"] == clip:
-                for round_, clips in zip(row.get("rounds", []), row.get("clips", []), strict=True):
-                    found.setdefault(round_, []).append(clips[0])
-        points = {round_: Mean.of(values) for round_, values in found.items()}
+        clips: dict[int, list[float]] = {}
+        for row in found.rows:
+            if labels_of(row, *found.names) == ("quantile, flat", sizes.middle, clip):
+                for round_, of_round in zip(row.get("rounds", []), row.get("clips", []), strict=True):
+                    clips.setdefault(round_, []).append(of_round[0])
+        points = {round_: Mean.of(values) for round_, values in clips.items()}
         series.append(Series(f"from {clip:g}", points, at, marks=False))
     axes = Axes(
         f"The flat clip that follows the median, {CONDITIONAL} {sizes.middle:g}",

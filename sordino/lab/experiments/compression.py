@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
-from sordino.lab.experiments.lab import Lab, labels_of
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.runs import DONE, Row, Run, noise_multiplier
-from sordino.lab.experiments.selection import NOT_CHARGED, tuned
+from sordino.lab.experiments.run_pool import RunPool, labels_of
+from sordino.lab.experiments.runs import DONE, Row, noise_multiplier
+from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import (
     CONDITIONAL,
@@ -24,12 +25,9 @@ from sordino.lab.experiments.tables import (
     SPENT,
     Cell,
     Mean,
+    Results,
     Share,
     Table,
-    accuracy,
-    accuracy_cell,
-    gathered,
-    spent,
 )
 from sordino.lab.simulation.settings import SimulationSettings
 
@@ -71,10 +69,9 @@ SIZES: Final = {
         rates=(0.03, 0.1),
     ),
 }
-_KEYS: Final = ("epsilon", "ratio")
 
 
-def play(lab: Lab, request: Request) -> Outcome:
+def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate without a sketch, then every ratio at every noise level."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.images(sizes.data)
@@ -98,24 +95,16 @@ def play(lab: Lab, request: Request) -> Outcome:
         )
 
     choice = tuned(
-        lab,
+        pool,
         f"Clip and client rate without a sketch at {CONDITIONAL} {sizes.middle:g}",
         {"clip": sizes.clips, "rate": sizes.rates},
         lambda *, seed, clip, rate: settings(epsilon=sizes.middle, ratio=1.0, clip=clip, rate=rate, seed=seed),
         sizes.last,
     )
     chosen = choice.taken()
-    runs = [
-        Run(
-            {"epsilon": epsilon, "ratio": ratio},
-            settings(epsilon=epsilon, ratio=ratio, seed=seed, **chosen),
-            sizes.last,
-        )
-        for epsilon in sizes.epsilons
-        for ratio in sizes.ratios
-        for seed in request.seeds
-    ]
-    rows = lab.run("ratios and noise", runs)
+    grid = {"epsilon": sizes.epsilons, "ratio": sizes.ratios}
+    runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
+    found = Results(pool.run("ratios and noise", runs), *grid)
     notes = [
         f"{sizes.told(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, server momentum 0.9; Skellam, "
         f"{sizes.bits} bits, sketches of {ROWS} rows, clipped where an update of that clip has its sketch: "
@@ -126,8 +115,8 @@ def play(lab: Lab, request: Request) -> Outcome:
     ]
     return Outcome(
         notes,
-        [_table(rows, sizes), _lengths(rows, sizes), choice.table("compression-choice")],
-        [_picture(rows, sizes)],
+        [_table(found, sizes), _lengths(found.rows, sizes), choice.table("compression-choice")],
+        [_picture(found, sizes)],
         [choice],
     )
 
@@ -146,15 +135,14 @@ def _level(rows: Sequence[Row], epsilon: float | None) -> str:
     return f"{CONDITIONAL} {epsilon:g}" + (f", z = {Mean.of(known).mean:.2f}" if known else "")
 
 
-def _table(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
-    means = gathered(rows, _KEYS, accuracy)
+def _table(found: Results, sizes: CompressionSizes) -> Table:
     body: list[list[Cell]] = []
     for epsilon in sizes.epsilons:
-        whole = means.get((epsilon, 1.0))
-        last = means.get((epsilon, sizes.ratios[-1]))
+        whole = found.means.get((epsilon, 1.0))
+        last = found.means.get((epsilon, sizes.ratios[-1]))
         loss = Share(last.minus(whole), signed=True) if whole is not None and last is not None else None
-        cells = [accuracy_cell(means, rows, _KEYS, (epsilon, ratio)) for ratio in sizes.ratios]
-        body.append([_level(rows, epsilon), *cells, loss, *spent(rows, ("epsilon",), (epsilon,))])
+        cells = [found.cell(epsilon, ratio) for ratio in sizes.ratios]
+        body.append([_level(found.rows, epsilon), *cells, loss, *found.spent(epsilon=epsilon)])
     columns = ("noise", *(f"{ratio:g} x" for ratio in sizes.ratios), f"{sizes.ratios[-1]:g} x less 1 x", *SPENT)
     note = f"Accuracy in percent, mean ± standard error over seeds. z: deviation of the sum's noise / clip. {HELD}"
     return Table("compression", "Accuracy against the compression ratio", columns, body, note)
@@ -171,15 +159,12 @@ def _lengths(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
     return Table("compression-bits", "What is sent", columns, body)
 
 
-def _picture(rows: Sequence[Row], sizes: CompressionSizes) -> Picture:
-    means = gathered(rows, _KEYS, accuracy)
+def _picture(found: Results, sizes: CompressionSizes) -> Picture:
+    def curve(epsilon: float | None) -> dict[float, Mean]:
+        return found.curve(sizes.ratios, lambda ratio: (epsilon, ratio))
+
     series = [
-        Series(
-            _level(rows, epsilon),
-            {ratio: means[epsilon, ratio] for ratio in sizes.ratios if (epsilon, ratio) in means},
-            at,
-            dashed=epsilon is None,
-        )
+        Series(_level(found.rows, epsilon), curve(epsilon), at, dashed=epsilon is None)
         for at, epsilon in enumerate(sizes.epsilons)
     ]
     axes = Axes(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,12 +21,12 @@ from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
 from sordino.lab.experiments.curves import Axes, Picture, Series
-from sordino.lab.experiments.lab import Lab, labels_of
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row, Run
-from sordino.lab.experiments.selection import NOT_CHARGED, tuned
+from sordino.lab.experiments.run_pool import RunPool, labels_of
+from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row
+from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE
-from sordino.lab.experiments.tables import Cell, Mean, Table, accuracy, accuracy_cell, gathered
+from sordino.lab.experiments.tables import Cell, Mean, Results, Table, accuracy, gathered
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.settings import SimulationSettings
 
@@ -77,7 +78,7 @@ SIZES: Final = {
 }
 
 
-def play(lab: Lab, request: Request) -> Outcome:
+def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate, then every plan against every share of dropouts."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.data.get("images", sizes.data)
@@ -102,21 +103,16 @@ def play(lab: Lab, request: Request) -> Outcome:
         return SimulationSettings(study=study, seed=seed, drop=leaving)
 
     choice = tuned(
-        lab,
+        pool,
         "Clip and client rate, with a plan for 30 % and 10 % leaving",
         {"clip": sizes.clips, "rate": sizes.rates},
         lambda *, seed, clip, rate: settings(planned=0.3, leaving=0.1, clip=clip, rate=rate, seed=seed),
         sizes.last,
     )
     chosen = choice.taken()
-    runs = [
-        Run({"planned": planned, "leaving": leaving}, settings(planned=planned, leaving=leaving, seed=seed, **chosen))
-        for planned in sizes.planned
-        for leaving in sizes.leaving
-        for seed in request.seeds
-    ]
-    runs = [replace(run, last=sizes.last) for run in runs]
-    rows = lab.run("plans against dropouts", runs)
+    grid = {"planned": sizes.planned, "leaving": sizes.leaving}
+    runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
+    rows = pool.run("plans against dropouts", runs)
     careless = {
         leaving: Mean.of(
             [spent_unnoticed(settings(planned=0.0, leaving=leaving, seed=seed, **chosen)) for seed in request.seeds]
@@ -161,10 +157,9 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
 
 
 def _accuracies(rows: Sequence[Row], sizes: Sizes) -> Table:
-    names = ("planned", "leaving")
-    means = gathered(rows, names, accuracy)
+    found = Results(rows, "planned", "leaving")
     body: list[list[Cell]] = [
-        [_percent(leaving), *(accuracy_cell(means, rows, names, (planned, leaving)) for planned in sizes.planned)]
+        [_percent(leaving), *(found.cell(planned, leaving) for planned in sizes.planned)]
         for leaving in sizes.leaving
     ]
     columns = ("leave", *(f"planned for {_percent(planned)}" for planned in sizes.planned))

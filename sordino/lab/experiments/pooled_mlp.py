@@ -40,13 +40,13 @@ class PooledMlpOptions(MlpOptions):
 class PooledMlp(Mlp):
     """Averaged pixels, ``hidden`` rectified units, softmax over the classes."""
 
-    Options: Final = PooledMlpOptions  # type: ignore[misc, assignment]  # the task's own, as every task has
+    Options: Final = PooledMlpOptions  # type: ignore[misc]  # the task's own, as every task has
 
     def __init__(self, options: PooledMlpOptions) -> None:
         super().__init__(options)
         self._pooling = options.pooling
         inputs = (options.side // options.pooling) ** 2 * options.channels
-        self.shapes = self.shapes | {"hidden_weights": (inputs, options.hidden)}
+        self.shapes = {**self.shapes, "hidden_weights": (inputs, options.hidden)}
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Averaged pixels, float32 (n, inputs), spread over [-1, 1]."""

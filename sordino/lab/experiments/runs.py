@@ -86,7 +86,8 @@ def play(run: Run) -> Row:
         return row | {"outcome": INFEASIBLE, "reason": problem.reason, "settings": run.settings.to_json()}
     except TaskUnavailable as problem:
         return row | {"outcome": UNAVAILABLE, "reason": str(problem)}
-    return finite(row | figures_of(result, run.last))
+    kept: Row = finite(row | figures_of(result, run.last))
+    return kept
 
 
 def figures_of(result: SimulationResult, last: int) -> Row:
@@ -128,8 +129,8 @@ def noise_multiplier(row: Row) -> float | None:
     if plan is None:
         return None
     clip = float(sum(value * value for value in plan["clipping"]["clips"]) ** 0.5)
-    deviation = float(plan["granularity"]) * float(Fraction(plan["local_variance"]) * plan["clients"]) ** 0.5
-    return deviation / clip
+    variance = float(Fraction(plan["local_variance"]) * plan["clients"])
+    return float(plan["granularity"]) * math.sqrt(variance) / clip
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sordino.lab.experiments.lab import Lab, labels_of
+from sordino.lab.experiments.run_pool import RunPool, labels_of
 from sordino.lab.experiments.runs import Row, Run
 from sordino.lab.experiments.tables import CONDITIONAL, Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.settings import SimulationSettings
@@ -92,7 +92,7 @@ def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[st
 
 
 def tuned(
-    lab: Lab,
+    pool: RunPool,
     what: str,
     grid: Mapping[str, Sequence[Any]],
     make: Callable[..., SimulationSettings],
@@ -109,11 +109,18 @@ def tuned(
         of: names to the values for each of which there is a choice.
     """
     outer = dict(of or {})
-    names = (*outer, *grid)
-    runs = [
-        Run(combination, make(seed=seed, **combination), last)
-        for values in itertools.product(*outer.values(), *grid.values())
-        for combination in [dict(zip(names, values, strict=True))]
-        for seed in SEEDS
-    ]
-    return choose(what, lab.run(f"choosing {', '.join(grid)}", runs), tuple(grid), tuple(outer))
+    runs = combined(outer | dict(grid), make, SEEDS, last)
+    return choose(what, pool.run(f"choosing {', '.join(grid)}", runs), tuple(grid), tuple(outer))
+
+
+def combined(
+    grid: Mapping[str, Sequence[Any]], make: Callable[..., SimulationSettings], seeds: Sequence[int], last: int
+) -> list[Run]:
+    """A run for every combination of a grid's values and every seed, labelled with the combination.
+
+    Args:
+        make: called with ``seed`` and a value for each name of ``grid``.
+        last: evaluated rounds that count.
+    """
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return [Run(one, make(seed=seed, **one), last) for one in combinations for seed in seeds]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sordino.lab.experiments.lab import labels_of
+from sordino.lab.experiments.run_pool import labels_of
 from sordino.lab.experiments.runs import DONE, Row
 
 CONDITIONAL: Final = "epsilon (conditional)"
@@ -184,21 +184,32 @@ def accuracy(row: Row) -> float | None:
     return row["accuracy"] if row["outcome"] == DONE else None
 
 
-def spent(rows: Iterable[Row], names: Sequence[str], key: tuple[Any, ...]) -> list[Cell]:
-    """`SPENT` of the runs that came to their end under some labels: the largest of each; None without noise."""
-    own = [row for row in rows if row["outcome"] == DONE and labels_of(row, *names) == key]
-    found = [[row[name] for row in own if row[name] is not None] for name in SPENT]
-    return [max(values) if values else None for values in found]
+class Results:
+    """Rows of runs by some of their labels; accuracies are averaged over the other ones, the seeds.
 
+    Attributes:
+        means: of the accuracies of runs that came to their end, by ``names``.
+    """
 
-def why_not(rows: Iterable[Row], names: Sequence[str], key: tuple[Any, ...]) -> str:
-    """What a cell without a figure says: the outcome of its runs."""
-    found = {row["outcome"] for row in rows if labels_of(row, *names) == key and row["outcome"] != DONE}
-    return ", ".join(sorted(found)) or "not run"
+    def __init__(self, rows: Iterable[Row], *names: str) -> None:
+        self.rows, self.names = list(rows), names
+        self.means = gathered(self.rows, names, accuracy)
 
+    def cell(self, *key: Any) -> Cell:
+        """The mean accuracy in percent, or the outcome of the runs where none came to its end."""
+        return Share(self.means[key]) if key in self.means else self.why_not(*key)
 
-def accuracy_cell(
-    means: Mapping[tuple[Any, ...], Mean], rows: Iterable[Row], names: Sequence[str], key: tuple[Any, ...]
-) -> Cell:
-    """The mean accuracy in percent, or why there is none."""
-    return Share(means[key]) if key in means else why_not(rows, names, key)
+    def why_not(self, *key: Any) -> str:
+        """The outcomes of runs that did not come to their end."""
+        found = {row["outcome"] for row in self.rows if labels_of(row, *self.names) == key} - {DONE}
+        return ", ".join(sorted(found)) or "not run"
+
+    def curve(self, values: Iterable[Any], key: Callable[[Any], tuple[Any, ...]]) -> dict[Any, Mean]:
+        """Each value with the mean under its key, where there is one."""
+        return {value: self.means[key(value)] for value in values if key(value) in self.means}
+
+    def spent(self, **labels: Any) -> list[Cell]:
+        """`SPENT`: the largest of the runs with these labels that came to their end; None without noise."""
+        own = [row for row in self.rows if row["outcome"] == DONE and labels.items() <= row["labels"].items()]
+        found = [[row[name] for row in own if row[name] is not None] for name in SPENT]
+        return [max(values) if values else None for values in found]

@@ -92,7 +92,8 @@ class WordPairs(NumpyTask):
 
     def scores(self, model: Arrays, inputs: NDArray[Any]) -> NDArray[np.floating]:
         """(n, L) words of one model to (n, L, classes)."""
-        return model["words"][inputs] @ model["next"] + model["bias"]
+        scores: NDArray[np.floating] = model["words"][inputs] @ model["next"] + model["bias"]
+        return scores
 
     def slopes(
         self, model: Arrays, inputs: NDArray[Any], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None

@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learning.blocks import DatasetError
 from learning.data_checks import fitting_options
-from learning.datasets import Dataset, DatasetError
+from learning.datasets import Dataset
 from learning.own_data import SUFFIXES, check_form, content_sha256, load_test, read_held, says_nothing
 from learning.task_names import STATISTICS
 

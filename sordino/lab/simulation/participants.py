@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.blocks import DatasetError
 from learning.cut_data import cut_dataset
-from learning.datasets import Dataset, DatasetError, load_part
+from learning.datasets import Dataset, load_part
 from learning.device import use_device
 from learning.own_data import load_test
 from learning.own_task import TaskMistake, with_place
@@ -195,7 +196,8 @@ class Participants:
             total, below = self._clipped_sum(updates[finite], assignment)
         else:
             words = np.concatenate(list(self._encoded(updates, finite, assignment)))
-            total, below = np.sum(words, axis=0, dtype=np.uint64), self._below(updates[finite], assignment.clips)
+            total = np.asarray(np.sum(words, axis=0, dtype=np.uint64))
+            below = self._below(updates[finite], assignment.clips)
         return Shard(
             total=total,
             words=words if assignment.keep_words else None,

@@ -58,7 +58,7 @@ class RayWorkers:
         # Each actor works through its queue in order; restarts would play a shard twice, which is harmless: nothing of
         # the first time was used.
         actor = ray.remote(num_cpus=1, max_restarts=2, max_task_retries=2)(Participants)
-        self._actors = [actor.remote(settings) for _ in range(workers)]
+        self._actors: list[Any] = [actor.remote(settings) for _ in range(workers)]
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
         """Dealt out in turn, a few shards ahead of what is taken; results in the order given."""

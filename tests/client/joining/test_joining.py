@@ -29,7 +29,7 @@ from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable
-from learning.datasets import DatasetError
+from learning.blocks import DatasetError
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from tests.client.joining.joining_at_a_port import LOOSE, Joining

@@ -44,7 +44,7 @@ class Standing:
     seconds_left: float | None
 
 
-class Lab:
+class RunPool:
     """Where an experiment's runs are played.
 
     Args:
