@@ -26,7 +26,7 @@ from learning.task_names import check_task_name
 from runtime.failure import InputFailure
 from runtime.key_files import KeyFileError, read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings, split_address
-from secagg.lottery import MOST_DRAWS
+from secagg.lottery import MAX_DRAWS
 from secagg.roster import LARGEST_ROSTER
 from wire.authority_statements import Card, sign_card
 from wire.certificates import CLIENT_DAYS, UNREADABLE, CertificateAuthority, CertificateError, new_key, private_pem
@@ -51,7 +51,7 @@ class AuthorityTable(Table):
     study: str = Field(pattern=rf"^{_STUDY.pattern}$")
     coordinator: str = ""
     """HOST:PORT of the coordinator's port for enrolment; empty: everything is carried by hand."""
-    draws: int = Field(default=0, ge=0, le=MOST_DRAWS)
+    draws: int = Field(default=0, ge=0, le=MAX_DRAWS)
     """Rounds for which each roster version draws cohorts; 0: the whole roster takes part in each."""
     places: int = Field(default=0, ge=0, le=LARGEST_ROSTER)
     """Most participants at the same time, as the study's plan covers them; 0: any number."""

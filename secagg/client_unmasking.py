@@ -26,7 +26,7 @@ from secagg.messages import (
     UnmaskingRequest,
     request_digest,
 )
-from secagg.spot_checks import checked
+from secagg.spot_checks import signatures_to_check
 
 
 class _AfterUpload(ClientPhase):
@@ -137,7 +137,7 @@ def _check_signatures(
         raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
     theirs = [pair for pair in request.signatures if pair[0] in certain]
     others = [pair for pair in request.signatures if pair[0] not in certain]
-    for signer, signature in sorted(checked(others, theirs, needed, cohort.random_bytes)):
+    for signer, signature in sorted(signatures_to_check(others, theirs, needed, cohort.random_bytes)):
         if not cohort.config.roster.verify(signer, signature, statement):
             raise CoordinatorMisbehaved(UNMASKING, f"the signature of {signer} doesn't cover these sets")
 

@@ -241,7 +241,7 @@ class MerkleForest:
         self._size = _nodes(leaves)
         self._nodes = np.zeros((trees * self._size, HASH_BYTES), dtype=np.uint8)
 
-    def plant(self, row: int, tree: MerkleTree) -> None:
+    def store(self, row: int, tree: MerkleTree) -> None:
         """Keep the nodes of a tree.
 
         Raises:
@@ -250,7 +250,7 @@ class MerkleForest:
         nodes = np.frombuffer(tree.nodes, dtype=np.uint8).reshape(self._size, HASH_BYTES)
         self._nodes[row * self._size : (row + 1) * self._size] = nodes
 
-    def fell(self, row: int) -> None:
+    def clear(self, row: int) -> None:
         """Forget a tree."""
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 

@@ -43,7 +43,7 @@ class TooFewClients(ProtocolError):
 
 
 class ReconstructionFailed(ProtocolError):
-    """The sum can't be opened because of dealings that were rotten: whose, and how that shows."""
+    """The sum can't be opened because of inconsistent dealings: whose, and how that shows."""
 
     def __init__(self, culprits: Mapping[int, str]) -> None:
         super().__init__("Unmasking: " + "; ".join(f"participant {who}: {why}" for who, why in culprits.items()))

@@ -20,8 +20,8 @@ from secagg.commitments import HASH_BYTES, MerkleTree, verify_path
 from secagg.encoding import RandomBytes, digest, number
 
 SEED_BYTES: Final = 32
-MOST_DRAWS: Final = 1_000_000
-MOST_VERSIONS: Final = 4096
+MAX_DRAWS: Final = 1_000_000
+MAX_VERSIONS: Final = 4096
 """V: how many rosters a study may have. Each is a new draw of every round, and A counts them all."""
 
 
@@ -37,8 +37,8 @@ class Lottery:
     root: bytes
 
     def __post_init__(self) -> None:
-        if not 1 <= self.draws <= MOST_DRAWS or len(self.root) != HASH_BYTES:
-            raise ValueError(f"a lottery has 1 to {MOST_DRAWS} draws and a root of {HASH_BYTES} bytes")
+        if not 1 <= self.draws <= MAX_DRAWS or len(self.root) != HASH_BYTES:
+            raise ValueError(f"a lottery has 1 to {MAX_DRAWS} draws and a root of {HASH_BYTES} bytes")
 
     def drew(self, study: str, version: int, round_: int, ticket: Ticket) -> bool:
         """Whether this ticket's seed is the one that was drawn for a round, from 1 to L, of this roster version."""
@@ -67,8 +67,8 @@ class Draws:
     seeds: tuple[bytes, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.seeds) <= MOST_DRAWS or any(len(seed) != SEED_BYTES for seed in self.seeds):
-            raise ValueError(f"a lottery has 1 to {MOST_DRAWS} seeds of {SEED_BYTES} bytes")
+        if not 1 <= len(self.seeds) <= MAX_DRAWS or any(len(seed) != SEED_BYTES for seed in self.seeds):
+            raise ValueError(f"a lottery has 1 to {MAX_DRAWS} seeds of {SEED_BYTES} bytes")
 
     @classmethod
     def draw(cls, study: str, version: int, rounds: int, random_bytes: RandomBytes) -> Draws:

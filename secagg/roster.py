@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.lottery import MOST_VERSIONS, Lottery
+from secagg.lottery import MAX_VERSIONS, Lottery
 from secagg.signatures import verify_signature
 
 FORMAT = "sordino-roster-2"
@@ -50,8 +50,8 @@ class Roster:
     def __post_init__(self) -> None:
         if not (0 < len(self.study) <= 64 and self.study.isascii() and self.study.isprintable()):
             raise InvalidRoster("the study's name must be 1 to 64 printable ASCII characters")
-        if not 1 <= self.version <= MOST_VERSIONS:
-            raise InvalidRoster(f"the roster's version must lie in 1..{MOST_VERSIONS}: begin a new study")
+        if not 1 <= self.version <= MAX_VERSIONS:
+            raise InvalidRoster(f"the roster's version must lie in 1..{MAX_VERSIONS}: begin a new study")
         if len(self.entries) > LARGEST_ROSTER:
             raise InvalidRoster(f"a roster has at most {LARGEST_ROSTER} participants")
         if any(len(entry.identity) != 32 for entry in self.entries):

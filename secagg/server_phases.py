@@ -56,7 +56,7 @@ from secagg.packing import add_packed, packed_size
 from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
 from secagg.server_unmasking import Unmasking
 
-_STANDS_FOR: Final = "32s32s64s"  # what a dealer is bound to: root, seed commitment, signature
+_DEALING_FIELDS: Final = "32s32s64s"  # root, seed commitment, signature
 
 
 class AdvertiseKeys(ServerPhase):
@@ -167,7 +167,7 @@ class ShareKeys(ServerPhase):
         row, degree = self._positions[sender], cohort.graph.degree
         ciphertexts = np.frombuffer(b"".join(message.ciphertexts), dtype=np.uint8)
         self._ciphertexts[row * degree : (row + 1) * degree] = ciphertexts.reshape(degree, CIPHERTEXT_BYTES)
-        self._trees.plant(row, tree)
+        self._trees.store(row, tree)
         self._dealings[sender] = Dealing(leaves, tree.root, message.seed_commitment, message.signature)
 
     def drop(self, participant: int) -> None:
@@ -176,7 +176,7 @@ class ShareKeys(ServerPhase):
             return
         row, degree = self._positions[participant], self.cohort.graph.degree
         self._ciphertexts[row * degree : (row + 1) * degree] = 0
-        self._trees.fell(row)
+        self._trees.clear(row)
 
     def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
         """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share.
@@ -194,10 +194,11 @@ class ShareKeys(ServerPhase):
         self._close(len(members), quorum)
         dealings = dict(sorted(self._dealings.items()))
         ciphertexts, trees, positions = self._ciphertexts, self._trees, self._positions
-        stand_for: NDArray[np.uint8] = np.zeros((len(self.cohort.u1), struct.calcsize(_STANDS_FOR)), dtype=np.uint8)
+        shape = len(self.cohort.u1), struct.calcsize(_DEALING_FIELDS)
+        dealing_fields: NDArray[np.uint8] = np.zeros(shape, dtype=np.uint8)
         for dealer, dealing in dealings.items():
             row = dealing.root + dealing.seed_commitment + dealing.signature
-            stand_for[positions[dealer]] = np.frombuffer(row, dtype=np.uint8)
+            dealing_fields[positions[dealer]] = np.frombuffer(row, dtype=np.uint8)
         del self._ciphertexts, self._trees
         u2 = to_bitmap(members, self.cohort.u1)
 
@@ -210,7 +211,7 @@ class ShareKeys(ServerPhase):
             columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
             sealed = np.take(ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
             roots, commitments, signatures = zip(
-                *struct.iter_unpack(_STANDS_FOR, np.take(stand_for, rows, axis=0).tobytes()), strict=True
+                *struct.iter_unpack(_DEALING_FIELDS, np.take(dealing_fields, rows, axis=0).tobytes()), strict=True
             )
             shares = map(
                 DealtShare,

@@ -26,6 +26,7 @@ from secagg.errors import (
     TooFewClients,
     UnexpectedMessage,
 )
+from secagg.inconsistent_shares import inconsistent_points
 from secagg.keys import (
     AgreementKey,
     mask_private_key,
@@ -50,7 +51,6 @@ from secagg.messages import (
     UnmaskingRequest,
 )
 from secagg.parallel import Parallel
-from secagg.rotten_shares import rotten
 from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets
 
 _DEALERS_AT_ONCE: Final = 64
@@ -73,7 +73,7 @@ class Completed:
     u4: frozenset[int]
     u5: frozenset[int]
     total: NDArray[Any] = field(repr=False)  # shape (dim,), smallest unsigned word, entries below 2^B
-    cheats: Mapping[int, str] = field(default_factory=dict)  # who dealt rotten shares, though it cost nothing, and how
+    cheats: Mapping[int, str] = field(default_factory=dict)  # dealer of inconsistent shares -> what shows it
 
 
 class Unmasking(ServerPhase):
@@ -294,7 +294,7 @@ class Unmasking(ServerPhase):
             revealed = self._revealed[self._rows[dealer]]
             shares = self._symbols[self._rows[dealer]][revealed]
             xs = self.cohort.graph.xs(dealer)[revealed].tolist()
-            wrong = rotten(xs, shares, self.needed)
+            wrong = inconsistent_points(xs, shares, self.needed)
             if not wrong:
                 raise
             good = [at for at, x in enumerate(xs) if x not in wrong]

@@ -202,7 +202,7 @@ def tail(members: int, marked: int, drawn: int, least: int) -> int:
 
 def exceeded_rarely(members: int, marked: int, drawn: int, bits: int) -> int:
     """The smallest t with members x Pr[Hypergeometric(members, marked, drawn) > t] <= 2^-bits."""
-    found = _Between.of(members, marked, drawn, bits).quantile(members << bits)
+    found = _HypergeometricBounds.of(members, marked, drawn, bits).quantile(members << bits)
     if found is not None:
         return found
     allowed = math.comb(members, drawn) >> bits  # an integer is at most x where it is at most floor(x)
@@ -216,14 +216,14 @@ def exceeded_rarely(members: int, marked: int, drawn: int, bits: int) -> int:
 
 def _rare(members: int, marked: int, drawn: int, least: int, factor: int, bits: int) -> bool:
     """Whether factor x Pr[Hypergeometric(members, marked, drawn) >= least] <= 2^-bits."""
-    found = _Between.of(members, marked, drawn, bits).rare(least, factor << bits)
+    found = _HypergeometricBounds.of(members, marked, drawn, bits).rare(least, factor << bits)
     if found is not None:
         return found
     return factor * tail(members, marked, drawn, least) << bits <= math.comb(members, drawn)
 
 
 @dataclass(frozen=True)
-class _Between:
+class _HypergeometricBounds:
     """A hypergeometric law in terms of a few hundred bits, each rounded down on one hand and up on the other.
 
     Its exact terms have thousands of bits where thousands are drawn. What these decide is exact, too; where they don't
@@ -238,7 +238,7 @@ class _Between:
     whole: tuple[int, int]
 
     @classmethod
-    def of(cls, members: int, marked: int, drawn: int, bits: int) -> _Between:
+    def of(cls, members: int, marked: int, drawn: int, bits: int) -> _HypergeometricBounds:
         """Fine enough for probabilities near 2^-bits / members^2."""
         unmarked, top, bottom = members - marked, min(marked, drawn), max(0, drawn - members + marked)
         mode = (drawn + 1) * (marked + 1) // (members + 2)

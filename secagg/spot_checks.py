@@ -20,7 +20,7 @@ _CHANCE: Final = 2.0**-64
 Entry = TypeVar("Entry")
 
 
-def checked(
+def signatures_to_check(
     shown: Sequence[Entry], certain: Sequence[Entry], needed: int, random_bytes: RandomBytes
 ) -> list[Entry]:
     """Those that are to be checked: all the certain ones, and of the others a random few.

@@ -30,7 +30,7 @@ class Exclusions:
         self._membership.blamed.update(self._journal.blamed())
 
     async def after(self, attempt: Attempt) -> None:
-        """Whoever sent what no honest participant sends, or dealt rotten shares, isn't invited again.
+        """Whoever sent what no honest participant sends, or dealt inconsistent shares, isn't invited again.
 
         Of a dealer and a holder that accuses it of rubbish one has cheated. Who is in more such conflicts than there
         are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.

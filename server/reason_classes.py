@@ -40,7 +40,7 @@ DROPOUTS: Final = (*(name for name, _ in _DROPOUTS), OTHER)
 
 _ABORTS: Final = (
     ("too_few", ("participants, ", "participants are connected")),
-    ("rotten_shares", ("shares rebuild no secret",)),
+    ("inconsistent_shares", ("shares rebuild no secret",)),
 )
 ABORTS: Final = (*(name for name, _ in _ABORTS), OTHER)
 """Every class of an aborted attempt's reason."""

@@ -19,7 +19,7 @@ from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
 from mechanisms.statement import CONDITIONAL, LOTTERY, NO_SAMPLING
 from secagg.errors import InvalidParameters
-from secagg.lottery import MOST_VERSIONS, Draws
+from secagg.lottery import MAX_VERSIONS, Draws
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
 from secagg.parameters import (
@@ -194,7 +194,7 @@ def round_parameters(plan: Plan) -> RoundParameters:
 
 def cohorts_drawn(sampling: str, rounds: int) -> int:
     """How many cohorts the coordinator could pick from: with a lottery each roster version is a new draw of all."""
-    return rounds * MOST_VERSIONS if sampling == LOTTERY else rounds
+    return rounds * MAX_VERSIONS if sampling == LOTTERY else rounds
 
 
 def _colluders(plan: Plan, roster: int) -> int:

@@ -357,7 +357,7 @@ class Attempt:
         return unmasking, Late(CONSISTENCY_CHECK, admit, ends)
 
     async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
-        """As soon as there are enough shares; if some of them are rotten, once everybody has answered."""
+        """As soon as there are enough shares; if some of them are inconsistent, once everybody has answered."""
 
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))

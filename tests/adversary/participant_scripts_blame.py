@@ -1,4 +1,4 @@
-"""Dealers whose shares are rotten, and holders who say so falsely: who is named, and when the sum opens anyway."""
+"""Dealers of inconsistent shares, and holders that report them falsely: who is named, and when the sum opens anyway."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ blame_script(
     blames=[Blame(0, UNMASK, "rebuild another mask key", excluded=True)],
 )
 blame_script(
-    "a-rotten-share",
+    "an-inconsistent-share",
     "commits to one share that doesn't fit the others, and seals it for a holder who answers first",
     ENOUGH + ", and the cheat is named and excluded",
     SUM_OF_ALL,
@@ -170,7 +170,7 @@ blame_script(
     blames=[Blame(0, UNMASK, "don't fit the others", excluded=True)],
 )
 blame_script(
-    "a-rotten-share-of-a-mask-key",
+    "an-inconsistent-share-of-a-mask-key",
     "commits to one share of its mask key that doesn't fit the others, and leaves before it has uploaded",
     "the good shares are enough: the round ends in the exact sum of the others, and the cheat is named and excluded",
     SUM_OF_OTHERS,
@@ -180,7 +180,7 @@ blame_script(
     blames=[Blame(0, UNMASK, "don't fit the others", excluded=True), Blame(0, INPUT, "connection closed")],
 )
 blame_script(
-    "too-many-rotten-shares",
+    "too-many-inconsistent-shares",
     "commits to so many shares that don't fit the others that nobody can tell which are wrong",
     SECOND_TIME,
     ABORT_THEN_SUM,

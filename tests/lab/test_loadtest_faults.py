@@ -175,7 +175,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         'description = "all"\nclients = 30\ndrop = 0\ndeadline = 7\nresume = 3\npause = 1\nnoise = true\n'
         "crash = [4, 2]\nmax_rss = 300\nmin_share = 0.5\nmax_unplanned = 2\nnoise_within = 0.1\n"
-        '[availability]\ntrace = "trace.csv"\n[cheats]\nshare = 0.1\nways = "silence+rotten-shares"\n'
+        '[availability]\ntrace = "trace.csv"\n[cheats]\nshare = 0.1\nways = "silence+inconsistent-shares"\n'
         "[[link]]\nshare = 0.5\nloss = 0.01\n[[link]]\nshare = 0.1\nmbit_s = 2\n[[storm]]\nround = 2\n"
     )
     options = LoadOptions(**read_scenario(tmp_path / "s.toml"))
@@ -187,7 +187,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
     assert options.availability is not None
     assert options.availability.trace == str(tmp_path / "trace.csv")
     assert options.cheats is not None
-    assert options.cheats.chosen_ways == ("silence", "rotten-shares")
+    assert options.cheats.chosen_ways == ("silence", "inconsistent-shares")
     study = options.study(8443)
     assert (study.resume_s, study.pause_s) == (3.0, 1.0)
     assert study.max_dropout == options.missing > 0.1

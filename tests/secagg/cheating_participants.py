@@ -106,7 +106,7 @@ CROOKED = 7  # kinds of dealing below
 
 
 def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: int) -> SealedShares:
-    """A dealing that is signed as it should be, and rotten: the coordinator takes every one of these.
+    """A dealing that is signed as it should be, and inconsistent: the coordinator takes every one of these.
 
     Args:
         machine: has `phases` and `mask_key_symbols`; the dealer is in MaskedInputCollection.
@@ -146,7 +146,7 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
     return replace(honest, ciphertexts=_with(honest.ciphertexts, at, ciphertext))
 
 
-def rotten_keys(
+def inconsistent_keys(
     config: RoundConfig, me: int, honest: Advertisement, how: int, theirs: Advertisement | None
 ) -> Advertisement:
     """Keys that are signed and useless: of low order, one in two roles, or another one's, whose bytes may differ."""

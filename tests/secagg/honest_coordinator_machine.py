@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
-from cheating_participants import Broken, crooked_deal, forge, rotten_keys, shifted, silent_on
+from cheating_participants import Broken, crooked_deal, forge, inconsistent_keys, shifted, silent_on
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from small_rings import safe_rings
@@ -471,7 +471,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         match letter.phase:
             case "AdvertiseKeys":
                 theirs = [one for other, one in sorted(self.adverts.items()) if other != who]
-                keys = rotten_keys(self.config, who, message, how, theirs[of % len(theirs)] if theirs else None)
+                keys = inconsistent_keys(self.config, who, message, how, theirs[of % len(theirs)] if theirs else None)
                 self.exchange(letter, keys)
                 if keys.mask_key != message.mask_key:
                     self.not_its_own.add(who)

@@ -171,7 +171,7 @@ def test_a_forest_gives_the_paths_of_its_trees(count: int) -> None:
     trees = [MerkleTree(some_leaves(count, seed)) for seed in range(5)]
     forest = MerkleForest(5, count)
     for row in (3, 0, 4, 1):
-        forest.plant(row, trees[row])
+        forest.store(row, trees[row])
     rows = np.array([1, 0, 3, 3, 4] * 7)
     leaves = np.arange(len(rows)) % count
     wanted = [b"".join(trees[row].path(leaf)) for row, leaf in zip(rows.tolist(), leaves.tolist(), strict=True)]
@@ -180,7 +180,7 @@ def test_a_forest_gives_the_paths_of_its_trees(count: int) -> None:
     assert [len(one) for one in siblings(bytes(70))] == [32, 32, 6]
     assert forest.paths(rows[:0], leaves[:0]) == []
     with pytest.raises(ValueError, match="reshape"):
-        forest.plant(2, MerkleTree(some_leaves(count + 1)))
+        forest.store(2, MerkleTree(some_leaves(count + 1)))
 
 
 def test_pairs_of_many_holders_are_those_of_one_after_the_other() -> None:

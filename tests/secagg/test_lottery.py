@@ -14,7 +14,7 @@ from attempts_in_memory import identities, make_config, roster_of
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import winners
 from secagg.errors import CoordinatorMisbehaved
-from secagg.lottery import MOST_DRAWS, Draws, InvalidTicket, Lottery, Ticket
+from secagg.lottery import MAX_DRAWS, Draws, InvalidTicket, Lottery, Ticket
 from secagg.parameters import LOTTERY_FAILURE, assumed_colluders, colluders_in_cohort
 from secagg.roster import Roster, RosterEntry
 
@@ -132,7 +132,7 @@ def test_draws_are_checked(seeds: tuple[bytes, ...]) -> None:
         Draws("test", 1, seeds)
 
 
-@pytest.mark.parametrize(("draws", "root"), [(0, b"r" * 32), (MOST_DRAWS + 1, b"r" * 32), (5, b"r" * 31)])
+@pytest.mark.parametrize(("draws", "root"), [(0, b"r" * 32), (MAX_DRAWS + 1, b"r" * 32), (5, b"r" * 31)])
 def test_a_lottery_is_checked(draws: int, root: bytes) -> None:
     with pytest.raises(ValueError, match="a lottery has"):
         Lottery(draws, root)

@@ -24,7 +24,7 @@ from secagg.keys import upload_statement
 from secagg.messages import ConsistencySignature, Subset, SurvivorSets, UnmaskingReply, UnmaskingRequest, to_bitmap
 from secagg.roster import Roster
 from secagg.server_cohort import SignedSets
-from secagg.spot_checks import CHECK_ALL, checked, sample_size
+from secagg.spot_checks import CHECK_ALL, sample_size, signatures_to_check
 from tests.support.naive_variants import CLIENT, Side, changed
 
 MEMBERS, ME = 300, 7
@@ -62,11 +62,11 @@ def test_what_is_checked_hardly_grows_with_the_cohort() -> None:
 def test_few_are_all_checked_and_the_certain_ones_always() -> None:
     few, certain = list(range(100)), list(range(1000, 1028))
     assert len(few) + len(certain) == CHECK_ALL
-    assert sorted(checked(few, certain, 60, os.urandom)) == few + certain
+    assert sorted(signatures_to_check(few, certain, 60, os.urandom)) == few + certain
     many = list(range(930))
     seen: set[int] = set()
     for _ in range(50):
-        drawn = checked(many, certain, 526, os.urandom)
+        drawn = signatures_to_check(many, certain, 526, os.urandom)
         assert set(certain) <= set(drawn)
         assert len(drawn) == len(set(drawn)) == len(certain) + sample_size(930, 526 - len(certain))
         seen |= set(drawn)
@@ -75,7 +75,7 @@ def test_few_are_all_checked_and_the_certain_ones_always() -> None:
 
 def test_every_entry_is_drawn_as_often_as_any_other() -> None:
     """4,000 samples of 40 of 200: each entry 800 times, give or take 25."""
-    drawn = Counter(one for _ in range(4000) for one in checked(range(200), (), 80, os.urandom))
+    drawn = Counter(one for _ in range(4000) for one in signatures_to_check(range(200), (), 80, os.urandom))
     assert sample_size(200, 80) == 40
     assert set(drawn) == set(range(200))
     assert all(abs(times - 800) < 8 * 25.3 for times in drawn.values())
@@ -202,7 +202,7 @@ HALF_AS_SURE = changed(spot_checks, "_CHANCE: Final = 2.0**-64", "_CHANCE: Final
 
 
 def client_with(checks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Side:
-    monkeypatch.setattr(client_unmasking, "checked", checks.checked)
+    monkeypatch.setattr(client_unmasking, "signatures_to_check", checks.signatures_to_check)
     return CLIENT
 
 

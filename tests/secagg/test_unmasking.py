@@ -172,7 +172,7 @@ def wrong_for(*holders: int) -> Callable[[NDArray[np.uint16]], None]:
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["seed", "mask key"])
-def test_rotten_shares_are_told_from_the_others_once_enough_came(dropped: bool) -> None:
+def test_inconsistent_shares_are_told_from_the_others_once_enough_came(dropped: bool) -> None:
     """Threshold 6: with 6 or 7 shares one wrong one is only seen, with 8 it is found. Until then the phase is open."""
     fates = {(MASK, BAD): "lose"} if dropped else {}
     attempt = UntilReplies(CONFIG, Script(up=fates))
@@ -194,7 +194,7 @@ def test_rotten_shares_are_told_from_the_others_once_enough_came(dropped: bool) 
         phase.close()
 
 
-def test_too_many_rotten_shares_are_no_sum() -> None:
+def test_too_many_inconsistent_shares_are_no_sum() -> None:
     """Two of nine: (9 - 6) / 2 is one."""
     attempt = Attempt(CONFIG)
     attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(1, 2))}
@@ -203,7 +203,7 @@ def test_too_many_rotten_shares_are_no_sum() -> None:
     assert set(caught.value.culprits) == {BAD}
 
 
-def test_rotten_shares_that_are_not_used_are_not_looked_for() -> None:
+def test_inconsistent_shares_that_are_not_used_are_not_looked_for() -> None:
     """The first six rebuild what the dealer committed to; nobody is harmed by the others."""
     attempt = Attempt(CONFIG)
     attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(7, 8))}

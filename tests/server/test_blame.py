@@ -214,7 +214,7 @@ class Crooked(Peer):
 
 
 class Patient(Peer):
-    """Reveals its shares once participant 1 has, so that the rotten one is among those that are used."""
+    """Reveals its shares once participant 1 has, so that the inconsistent one is among those that are used."""
 
     async def say(self, kind: str, content: Any) -> None:
         while kind == "unmasking" and not self.has_revealed(1):
@@ -226,7 +226,7 @@ class Patient(Peer):
         return attempt is None or (attempt._phase_name == UNMASKING and who in attempt._answered)
 
 
-def test_a_dealer_whose_rotten_shares_cost_nothing_is_caught_on_record(tmp_path: Path) -> None:
+def test_a_dealer_whose_inconsistent_shares_cost_nothing_is_caught_on_record(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", name="caught")
     put_card(folder, coordinator_key())
 

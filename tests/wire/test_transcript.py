@@ -171,7 +171,7 @@ def test_it_is_the_same_file_however_often_it_is_written() -> None:
 
 
 def test_who_was_caught_is_named_in_the_sum_or_not() -> None:
-    """Rotten shares that cost nothing leave their dealer in u3; who sent something else never got to u1."""
+    """Inconsistent shares that cost nothing leave their dealer in u3; who sent something else never got to u1."""
     finished = round_of("absent")
     first, last = (finished.config.roster.identity(who) for who in (0, 6))
 
@@ -186,8 +186,8 @@ def test_who_was_caught_is_named_in_the_sum_or_not() -> None:
         )
         return verify_transcript(data, AUTHORITY_KEY).contents
 
-    found = written_with({last: "sent rubbish\x1b[2J", first: "dealt rotten shares"}, {})
-    named = (Excluded(first, "dealt rotten shares"), Excluded(last, "sent rubbish?[2J"))
+    found = written_with({last: "sent rubbish\x1b[2J", first: "dealt inconsistent shares"}, {})
+    named = (Excluded(first, "dealt inconsistent shares"), Excluded(last, "sent rubbish?[2J"))
     assert found.caught == tuple(sorted(named, key=lambda one: one.identity))
     assert (0 in found.u3, 6 in found.u1) == (True, False)
     found = written_with({first: "cheated"}, {last: "cheated before"})

@@ -84,7 +84,7 @@ _CHANGES: Final[Mapping[tuple[str, str], _Change]] = {
     ("unsigned-keys", "advertise_keys"): _no_signature,
     ("wrong-lengths", "share_keys"): _short_share,
     ("unsigned-shares", "share_keys"): _other_leaf,
-    ("rotten-shares", "share_keys"): _rubbish,
+    ("inconsistent-shares", "share_keys"): _rubbish,
     ("unsigned-offer", "masked_input"): _no_signature,
     ("unsigned-sets", "consistency"): _no_signature,
     ("false-share", "unmasking"): _false_share,

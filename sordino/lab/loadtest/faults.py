@@ -24,7 +24,7 @@ WAYS: Final[Mapping[str, str]] = {
     "unsigned-keys": "advertises keys that its identity hasn't signed",
     "wrong-lengths": "seals a share that is a byte short",
     "unsigned-shares": "commits to shares without signing that",
-    "rotten-shares": "seals rubbish for all of its neighbours",
+    "inconsistent-shares": "seals rubbish for all of its neighbours",
     "unsigned-offer": "offers a vector that its identity hasn't signed",
     "other-vector": "uploads another vector than the one it signed",
     "long-upload": "uploads a byte more than a vector has",

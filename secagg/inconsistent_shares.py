@@ -27,7 +27,7 @@ from secagg.shamir import PRIME, Symbols
 Polynomial: TypeAlias = NDArray[np.int64]  # coefficients modulo p, of x^0 first; the last is not 0
 
 
-def rotten(xs: Sequence[int], shares: Symbols, threshold: int) -> frozenset[int] | None:
+def inconsistent_points(xs: Sequence[int], shares: Symbols, threshold: int) -> frozenset[int] | None:
     """Points whose shares are wrong, if so few are that the others can be told from them.
 
     Args:

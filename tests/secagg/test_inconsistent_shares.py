@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import shamir
-from secagg.rotten_shares import rotten
+from secagg.inconsistent_shares import inconsistent_points
 from secagg.shamir import PRIME, SYMBOLS, Symbols
 
 
@@ -46,7 +46,7 @@ def test_as_many_as_can_be_found_are_found(holders: int, threshold: int) -> None
     for count in range((holders - threshold) // 2 + 1):
         rows = rng.sample(range(holders), count)
         spoilt = spoil(shares, rows, rng)
-        found = rotten(xs, spoilt, threshold)
+        found = inconsistent_points(xs, spoilt, threshold)
         assert found == {xs[row] for row in rows}
         np.testing.assert_array_equal(rebuilt(xs, spoilt, found, threshold), secret)
 
@@ -55,7 +55,7 @@ def test_wherever_they_stand() -> None:
     secret, xs, shares = dealt(9, 5)
     for rows in combinations(range(9), 2):
         spoilt = spoil(shares, list(rows), random.Random(str(rows)))
-        found = rotten(xs, spoilt, 5)
+        found = inconsistent_points(xs, spoilt, 5)
         assert found == {xs[row] for row in rows}
         np.testing.assert_array_equal(rebuilt(xs, spoilt, found, 5), secret)
 
@@ -74,7 +74,7 @@ def test_any_wrong_symbols_of_so_few(threshold: int, spare: int, seed: int, wron
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))
     rows = rng.sample(range(holders), min(wrong, spare // 2))
     spoilt = spoil(shares, rows, rng, symbols)
-    found = rotten(xs, spoilt, threshold)
+    found = inconsistent_points(xs, spoilt, threshold)
     if spare < 2:
         assert found is None
         return
@@ -95,7 +95,7 @@ def test_more_than_can_be_told_are_never_taken_for_the_secret(
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))
     rows = rng.sample(range(holders), min(spare // 2 + more, holders))
     spoilt = spoil(shares, rows, rng)
-    found = rotten(xs, spoilt, threshold)
+    found = inconsistent_points(xs, spoilt, threshold)
     if found is not None:
         good = [row for row, x in enumerate(xs) if x not in found]
         for some in (good[:threshold], good[-threshold:]):
@@ -111,7 +111,7 @@ def test_one_more_than_can_be_found_is_not_taken_for_none(holders: int, threshol
     for seed in range(10):
         rng = random.Random(seed)
         rows = rng.sample(range(holders), (holders - threshold) // 2 + 1)
-        assert rotten(xs, spoil(shares, rows, rng), threshold) is None
+        assert inconsistent_points(xs, spoil(shares, rows, rng), threshold) is None
 
 
 @pytest.mark.parametrize(("holders", "threshold"), [(7, 5), (9, 6), (12, 6), (13, 6)])
@@ -123,7 +123,7 @@ def test_one_more_made_to_fit_another_polynomial_leads_to_that_one(holders: int,
     most = (holders - threshold) // 2
     for count in range(holders - most, holders + 1):
         mixed = np.concatenate([theirs[:count], shares[count:]])
-        found = rotten(xs, mixed, threshold)
+        found = inconsistent_points(xs, mixed, threshold)
         assert found == set(xs[count:])
         np.testing.assert_array_equal(rebuilt(xs, mixed, found, threshold), other)
         assert (other != secret).any()
@@ -139,14 +139,14 @@ def test_different_symbols_may_be_wrong_at_different_holders() -> None:
     for symbol, rows in enumerate([(0, 1), (2, 3), (4, 0)]):
         for row in rows:
             spoilt[row, symbol] = (int(spoilt[row, symbol]) + 1) % PRIME
-    assert rotten(xs, spoilt, 5) is None
-    assert rotten(xs, spoilt[:, 2:], 5) == {xs[4], xs[0]}
+    assert inconsistent_points(xs, spoilt, 5) is None
+    assert inconsistent_points(xs, spoilt[:, 2:], 5) == {xs[4], xs[0]}
 
 
 @pytest.mark.parametrize(("holders", "threshold"), [(5, 5), (6, 5), (3, 2), (2, 2)])
 def test_without_two_shares_to_spare_nothing_is_said(holders: int, threshold: int) -> None:
     _, xs, shares = dealt(holders, threshold)
-    assert rotten(xs, shares, threshold) is None
+    assert inconsistent_points(xs, shares, threshold) is None
 
 
 def test_the_ends_of_the_field() -> None:
@@ -156,4 +156,4 @@ def test_the_ends_of_the_field() -> None:
     shares = shamir.split(secret[None], 4, xs, keyed_source("ends"))[:, 0]
     spoilt = spoil(shares, [0, 7], random.Random(1))
     spoilt[7] = PRIME - 1 - spoilt[7]
-    assert rotten(xs, spoilt, 4) == {xs[0], xs[7]}
+    assert inconsistent_points(xs, spoilt, 4) == {xs[0], xs[7]}
