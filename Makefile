@@ -66,7 +66,7 @@ test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes in
 lint: .venv/.stamp ## ruff
 	@.venv/bin/python -m ruff check .
 
-types: .venv/.stamp ## strict mypy over the two cores
+types: .venv/.stamp ## strict mypy
 	@.venv/bin/python -m mypy
 
 bench: .venv-demo/.stamp ## each hot path beside its limit on this machine; fails when a bound is broken

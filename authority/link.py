@@ -67,7 +67,7 @@ class Link:
         """
         nonce, signature = self._proof()
         metadata = ((NONCE_METADATA, nonce), (SIGNATURE_METADATA, signature))
-        call = self._channel.stream_unary(
+        call: grpc.StreamUnaryMultiCallable[bytes, pb.PublishReceipt] = self._channel.stream_unary(
             SERVICE + "Publish", request_serializer=None, response_deserializer=pb.PublishReceipt.FromString
         )
         with _explained(self._folder.settings.coordinator):

@@ -144,30 +144,24 @@ class AuthorityStore:
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._store.read(sql, parameters)
 
+    def _invitations(self, condition: str = "", *parameters: object) -> list[Invitation]:
+        rows = self._read(
+            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
+            f"{condition} ORDER BY made, code_id",
+            parameters,
+        )
+        return [Invitation(*(*row[:7], bool(row[7]))) for row in rows]
+
     def invitations(self) -> list[Invitation]:
         """All, the newest last."""
-        rows = self._read(
-            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
-            "ORDER BY made, code_id"
-        )
-        return [Invitation(*row[:7], from_desk=bool(row[7])) for row in rows]
+        return self._invitations()
 
     def invitation(self, code_id: bytes) -> Invitation | None:
-        rows = self._read(
-            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
-            "WHERE code_id = ?",
-            (code_id,),
-        )
-        return Invitation(*rows[0][:7], from_desk=bool(rows[0][7])) if rows else None
+        return next(iter(self._invitations("WHERE code_id = ?", code_id)), None)
 
     def open_invitations(self, now: float) -> list[Invitation]:
-        """Those with which somebody can still join, the newest last."""
-        rows = self._read(
-            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
-            "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ? ORDER BY made, code_id",
-            (now,),
-        )
-        return [Invitation(*row[:7], from_desk=bool(row[7])) for row in rows]
+        """Those that can still be used, the newest last."""
+        return self._invitations("WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?", now)
 
     def open_codes(self, now: float) -> tuple[int, int]:
         """How many invitations are open, and how many of these the desk gave."""
@@ -178,16 +172,19 @@ class AuthorityStore:
         )
         return int(rows[0][0]), int(rows[0][1])
 
-    def members(self) -> list[Member]:
-        """Everybody who ever was one, in ascending order of identity."""
-        rows = self._read("SELECT identity, host, by_code, joined, revoked, place FROM members ORDER BY identity")
+    def _members(self, condition: str = "", *parameters: object) -> list[Member]:
+        rows = self._read(
+            f"SELECT identity, host, by_code, joined, revoked, place FROM members {condition} ORDER BY identity",
+            parameters,
+        )
         return [Member(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
+    def members(self) -> list[Member]:
+        """Everybody who ever was one, in ascending order of identity."""
+        return self._members()
+
     def member(self, identity: bytes) -> Member | None:
-        rows = self._read(
-            "SELECT identity, host, by_code, joined, revoked, place FROM members WHERE identity = ?", (identity,)
-        )
-        return Member(rows[0][0], rows[0][1], bool(rows[0][2]), *rows[0][3:]) if rows else None
+        return next(iter(self._members("WHERE identity = ?", identity)), None)
 
     def present(self) -> int:
         """How many members there are now."""
@@ -205,16 +202,18 @@ class AuthorityStore:
         """The name of everybody's host who ever was a member."""
         return [row[0] for row in self._read("SELECT host FROM members")]
 
+    def _judged(self, condition: str, *parameters: object) -> list[Judged]:
+        rows = self._read(
+            f"SELECT id, kind, identity, csr, judged, answer FROM requests WHERE {condition} ORDER BY id", parameters
+        )
+        return [Judged(*row) for row in rows]
+
     def judged(self, request_id: bytes) -> Judged | None:
-        rows = self._read("SELECT id, kind, identity, csr, judged, answer FROM requests WHERE id = ?", (request_id,))
-        return Judged(*rows[0]) if rows else None
+        return next(iter(self._judged("id = ?", request_id)), None)
 
     def waiting(self) -> list[Judged]:
         """Accepted requests to join that wait for the next version."""
-        rows = self._read(
-            "SELECT id, kind, identity, csr, judged, answer FROM requests WHERE answer IS NULL ORDER BY id"
-        )
-        return [Judged(*row) for row in rows]
+        return self._judged("answer IS NULL")
 
     def judged_since(self, identity: bytes, since: float) -> int:
         """How many requests of an identity were accepted after a time."""

@@ -1,6 +1,6 @@
-"""Sordino: federated learning in which the coordinator learns one noisy sum of updates a round, nothing else of them.
+"""Sordino: federated learning in which the coordinator learns one noisy sum of updates a round, and nothing else.
 
-What is public is imported from here; everything is loaded on first use, so ``import sordino`` is light::
+The public names are imported from here. Each is loaded on first use, so ``import sordino`` is light::
 
     from sordino import plan_study
 
@@ -10,53 +10,75 @@ What is public is imported from here; everything is loaded on first use, so ``im
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runtime import VERSION
-from runtime.extras import check_rooms
+from runtime.extras import check_rooms as check_rooms
 
 __version__ = VERSION
 
-_PUBLIC = {
-    "Plan": "mechanisms.plan",
-    "InfeasiblePlan": "mechanisms.plan",
-    "Encoder": "mechanisms.encoder",
-    "MECHANISMS": "mechanisms.registry",
-    "plan_study": "wire.study",
-    "Dataset": "learning.datasets",
-    "load_dataset": "learning.datasets",
-    "partition": "learning.partitions",
-    "Task": "learning.task",
-    "ModelTask": "learning.task",
-    "TorchTask": "learning.tasks.torch_task",
-    "TaskOptions": "learning.options",
-    "TrainingOptions": "learning.options",
-    "make_task": "learning.task",
-    "SavedModel": "learning.saved_model",
-    "load_model": "learning.saved_model",
-    "StudyOptions": "authority.new_study",
-    "SimulationSettings": "sordino.lab.simulation.settings",
-    "SimulationResult": "sordino.lab.simulation.run",
-    "simulate_study": "sordino.lab.simulation.run",
-    "StudyConfiguration": "server.study_file",
-    "HostConfiguration": "client.host_file",
-    "ConfigurationError": "runtime.settings_file",
-    "StudyView": "sordino.reporting.study_view",
-    "ExitCode": "runtime.failure",
-}
+if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the same
+    from authority.new_study import StudyOptions as StudyOptions
+    from client.host_file import HostConfiguration as HostConfiguration
+    from learning.datasets import Dataset as Dataset
+    from learning.datasets import load_dataset as load_dataset
+    from learning.options import TaskOptions as TaskOptions
+    from learning.options import TrainingOptions as TrainingOptions
+    from learning.partitions import partition as partition
+    from learning.saved_model import SavedModel as SavedModel
+    from learning.saved_model import load_model as load_model
+    from learning.task import ModelTask as ModelTask
+    from learning.task import Task as Task
+    from learning.task import make_task as make_task
+    from learning.tasks.torch_task import TorchTask as TorchTask
+    from mechanisms.encoder import Encoder as Encoder
+    from mechanisms.plan import InfeasiblePlan as InfeasiblePlan
+    from mechanisms.plan import Plan as Plan
+    from mechanisms.registry import MECHANISMS as MECHANISMS
+    from runtime.failure import ExitCode as ExitCode
+    from runtime.settings_file import ConfigurationError as ConfigurationError
+    from server.study_file import StudyConfiguration as StudyConfiguration
+    from sordino.lab.simulation.run import SimulationResult as SimulationResult
+    from sordino.lab.simulation.run import simulate_study as simulate_study
+    from sordino.lab.simulation.settings import SimulationSettings as SimulationSettings
+    from sordino.reporting.study_view import StudyView as StudyView
+    from wire.study import plan_study as plan_study
+else:  # a `__getattr__` that static tools can see would make every misspelt name an Any
+    import importlib
 
-__all__ = ["__version__", "check_rooms", *_PUBLIC]
+    _PUBLIC = {
+        name: module
+        for module, names in {
+            "authority.new_study": ("StudyOptions",),
+            "client.host_file": ("HostConfiguration",),
+            "learning.datasets": ("Dataset", "load_dataset"),
+            "learning.options": ("TaskOptions", "TrainingOptions"),
+            "learning.partitions": ("partition",),
+            "learning.saved_model": ("SavedModel", "load_model"),
+            "learning.task": ("ModelTask", "Task", "make_task"),
+            "learning.tasks.torch_task": ("TorchTask",),
+            "mechanisms.encoder": ("Encoder",),
+            "mechanisms.plan": ("InfeasiblePlan", "Plan"),
+            "mechanisms.registry": ("MECHANISMS",),
+            "runtime.failure": ("ExitCode",),
+            "runtime.settings_file": ("ConfigurationError",),
+            "server.study_file": ("StudyConfiguration",),
+            "sordino.lab.simulation.run": ("SimulationResult", "simulate_study"),
+            "sordino.lab.simulation.settings": ("SimulationSettings",),
+            "sordino.reporting.study_view": ("StudyView",),
+            "wire.study": ("plan_study",),
+        }.items()
+        for name in names
+    }
+    __all__ = ["__version__", "check_rooms", *_PUBLIC]
 
+    def __getattr__(name):
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'sordino' has no attribute {name!r}")
+        check_rooms()
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'sordino' has no attribute {name!r}")
-    check_rooms()
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__():
+        return sorted(__all__)

@@ -131,6 +131,31 @@ def test_no_package_is_named_as_the_wire_contract(installed: Installed) -> None:
     assert {top for top in tops if not re.fullmatch(r"sordino-.*\.dist-info|\.\.", top)} == set(ROOMS)
 
 
+# Each line that ends with a comment is an error of that kind, and no other line is one.
+MISUSE = """
+from sordino import SimulationSettings, StudyOptions, load_dataset, make_task, plan_study, simulate_study
+from sordino import Plann  # attr-defined
+plan_study(clients=9, dim=5, bits=16, epsilon=8.0, delta=1e-5, rounds=15, max_dropout=0.3, adversarial=0.0).h_min + 1
+plan_study(clients=9, dim=5, bits=16, epsilon=8.0, delta=1e-5, rounds=1, max_dropout=0.3, adversariall=0)  # call-arg
+plan_study(clients=9, dim=5, bits=16, epsilon="8", delta=1e-5, rounds=1, max_dropout=0.3, adversarial=0)  # arg-type
+SimulationSettings(study=StudyOptions(), sed=1)  # call-arg
+simulate_study(SimulationSettings(study=StudyOptions()), outputt=None)  # call-arg
+make_task("votes", optionz={})  # call-arg
+load_dataset(3)  # arg-type
+"""
+
+
+def test_misuse_of_the_public_names_is_an_error_of_static_types(installed: Installed) -> None:
+    script = installed.outside / "misuse.py"
+    script.write_text(MISUSE, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed.python, script.name]
+    done = subprocess.run(command, cwd=installed.outside, capture_output=True, text=True, timeout=120)
+    found = re.findall(r"^misuse.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.M)
+    lines = [line.partition("  # ")[2] for line in MISUSE.split("\n")]
+    expected = [(str(number), kind) for number, kind in enumerate(lines, 1) if kind]
+    assert found == expected, done.stdout
+
+
 def test_the_shipped_images_load(installed: Installed) -> None:
     script = """
 from learning.datasets import load_dataset

@@ -1,8 +1,8 @@
-"""The study document: what both sides must hold in common, in the very bytes that are hashed.
+"""The study document, what both sides must agree on, in exactly the bytes that are hashed; and the lottery file.
 
-The coordinator writes it once; participants fetch it by its digest, check it from first principles and hold it against
-their own policy. Its SHA-256 goes into every round_context, so two participants with different documents share no
-key. Thresholds come from `secagg.parameters`, noise from `mechanisms.plan`; they meet here and nowhere else.
+The coordinator writes the document once. Participants fetch it by its digest, check it from first principles and
+compare it with their own policy. Its SHA-256 is part of every round_context, so two participants with different
+documents share no key. Only here do thresholds (`secagg.parameters`) and noise (`mechanisms.plan`) meet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
@@ -41,15 +41,27 @@ LARGEST_DOCUMENT: Final = 1 << 20
 AUTO: Final = "auto"
 LOTTERY_FORMAT: Final = "sordino-lottery-1"
 LOTTERY_FILE: Final = "lottery.json"
-"""In which the authority hands the seeds of a roster version's lottery to the coordinator.
+"""The file with which the authority gives the coordinator the seeds of a roster version's lottery.
 
-Not secret, but only the coordinator needs all of them; everybody else is given the seed of a round with its path to the
-root that the roster's signature covers (`secagg.lottery`).
+They are not secret, but only the coordinator needs all of them. Everybody else gets the seed of a round, with its path
+to the root that the roster's signature covers (`secagg.lottery`).
 """
 
 
 class InvalidStudy(ValueError):
-    """The study document is malformed or promises what its numbers don't hold."""
+    """The study document is malformed, or its numbers don't keep its promises."""
+
+
+class PlanDetails(TypedDict, total=False):
+    """Further arguments of `plan_study`; `mechanisms.plan.make_plan` documents them and has their defaults."""
+
+    target: str
+    rotation: str | None
+    sketch: tuple[int, int]
+    beta: float
+    k_stddevs: float
+    budget_coordinator: float | None
+    budget_released: float | None
 
 
 def plan_study(
@@ -72,24 +84,24 @@ def plan_study(
     largest_roster: int | None = None,
     graph: str = AUTO,
     adversary: str = MALICIOUS,
-    **others: Any,
+    **details: Unpack[PlanDetails],
 ) -> Plan:
-    """From what people mean to the public plan of a study.
+    """The public plan of a study, from the requirements of its owner.
 
     Args:
         clients: participants invited to each round: the whole roster without sampling.
         max_dropout, adversarial: shares in [0, 1) of the cohort that may leave and of the roster that may collude.
-        min_survivors: fewest inputs in a sum; default: what independent dropouts at ``max_dropout`` miss in one of a
-            thousand rounds.
+        min_survivors: fewest inputs in a sum; default: the number that independent dropouts at ``max_dropout`` miss
+            in one of a thousand rounds.
         quorum: fewest participants of u1 and u2; default: ``min_survivors``.
-        sampling, population: how the participants of a round are found, and from how many at least.
+        sampling, population: how the participants of a round are chosen, and from at least how many.
         largest_roster: with a lottery the largest roster that A must hold for; default: ``population``.
         graph: ``complete``, ``harary``, or ``auto``: the k-regular one where it halves the work.
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
-        others: see `mechanisms.plan.make_plan`.
+        details: see `mechanisms.plan.make_plan`.
 
     Raises:
-        InfeasiblePlan: no such plan holds; with the reason and the nearest feasible setting.
+        InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
     try:
         colluders = assumed_colluders(clients, adversarial, max_dropout)
@@ -133,7 +145,7 @@ def plan_study(
         population=population,
         graph=graph,
         adversary=adversary,
-        **others,
+        **details,
     )
 
 
@@ -153,14 +165,14 @@ def coding(
     """How updates are clipped and coded, as arguments of `plan_study`.
 
     Args:
-        layers: values of each array of the model, in the order of the update.
+        layers: number of values of each array of the model, in the order of the update.
         clip: of the whole update. By layer each of the L layers begins with clip / sqrt(L).
         scaling, update, quantile, rate, bit_weight: see `mechanisms.clip_rule.ClipRule`; the last three count only
             where clips adapt.
-        sketch_rows, sketch_ratio: of a count-mean sketch: its rows, 0 for none, and by how much it is shorter.
+        sketch_rows, sketch_ratio: rows of a count-mean sketch (0: none), and by which factor it is shorter.
 
     Raises:
-        InfeasiblePlan: they contradict each other.
+        InfeasiblePlan: the arguments contradict each other.
     """
     adapting = {"quantile": quantile, "rate": rate, "bit_weight": bit_weight} if update != FIXED else {}
     sketch = (sketch_rows, sketch_shape(sum(layers), sketch_rows, sketch_ratio)) if sketch_rows else (0, 0)
@@ -193,7 +205,7 @@ def round_parameters(plan: Plan) -> RoundParameters:
 
 
 def cohorts_drawn(sampling: str, rounds: int) -> int:
-    """How many cohorts the coordinator could pick from: with a lottery each roster version is a new draw of all."""
+    """Number of cohorts from which the coordinator could choose: with a lottery each roster version draws all anew."""
     return rounds * MAX_VERSIONS if sampling == LOTTERY else rounds
 
 
@@ -204,10 +216,10 @@ def _colluders(plan: Plan, roster: int) -> int:
 
 
 def check_roster_fits(plan: Plan, roster: Roster) -> None:
-    """Whether a plan's promises hold with this roster, whoever is absent.
+    """Check that a plan's promises hold with this roster, even when some of its participants are absent.
 
-    A roster may be too small to begin a round yet (`smallest_roster`). Without sampling everybody is invited: any
-    roster up to the planned cohort. With a lottery A must hold for the roster as it is, and every round needs a draw.
+    A roster may still be too small to begin a round (`smallest_roster`). Without sampling everybody is invited: any
+    roster up to the planned cohort fits. With a lottery A must hold for this roster, and each round needs a draw.
 
     Raises:
         InvalidRoster: it doesn't fit, with what to change.
@@ -231,7 +243,7 @@ def check_roster_fits(plan: Plan, roster: Roster) -> None:
     if plan.colluders < needed:
         raise InvalidRoster(
             f"with {size} participants on the roster A must be {needed}, the plan assumes {plan.colluders}: "
-            "begin a study that is planned for so many"
+            f"begin a study that is planned for {size} participants"
         )
 
 
@@ -241,7 +253,7 @@ def smallest_roster(plan: Plan) -> int:
 
 
 def refuse_unserved(target: object, sampling: object, adversary: object = MALICIOUS) -> None:
-    """Plans that can be made and compared, but not served. Looked at before anything costly is computed.
+    """Refuse plans that can be made and compared, but not served, before anything costly is computed.
 
     Raises:
         InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
@@ -254,8 +266,8 @@ def refuse_unserved(target: object, sampling: object, adversary: object = MALICI
         )
     if target == CONDITIONAL:
         raise InfeasiblePlan(
-            "a plan whose target is conditional is for comparison only: its epsilon holds if everybody had been drawn "
-            "independently, which nobody can check",
+            "a plan whose target is conditional is for comparison only: its epsilon holds if each participant was "
+            "drawn independently, which nobody can check",
             "use the target coordinator or released",
         )
     if sampling not in (NO_SAMPLING, LOTTERY):
@@ -274,10 +286,10 @@ class StudyDocument:
     task_options: Mapping[str, Any]
     plan: Plan
     own_data: bool = False
-    """Each participant brings data of her own. Stands in the bytes only where it is so."""
+    """Each participant brings its own data. The key is in the bytes only where this is true."""
 
     def to_bytes(self) -> bytes:
-        """JSON with sorted keys. The digest covers these bytes, whoever parses them."""
+        """JSON with sorted keys. The digest covers these bytes, not what a parser makes of them."""
         document = {
             "format": FORMAT,
             "study": self.study,
@@ -296,7 +308,7 @@ class StudyDocument:
         """Read and check a document: the plan's noise, wrap bound and thresholds are computed again.
 
         Raises:
-            InvalidStudy: malformed, or a number in it doesn't hold.
+            InvalidStudy: malformed, or one of its numbers doesn't hold.
         """
         if len(data) > LARGEST_DOCUMENT:
             raise InvalidStudy(f"the study document is larger than {LARGEST_DOCUMENT} bytes")
@@ -335,41 +347,15 @@ class StudyDocument:
 def plan_figures(plan: Plan) -> dict[str, Any]:
     """A plan's numbers under their stable JSON names; data units, not grid units."""
     sharing = round_parameters(plan).sharing(plan.clients)
-    return {
-        "mechanism": plan.mechanism,
-        "clients": plan.clients,
-        "population": plan.population,
-        "sampling": plan.sampling,
-        "dim": plan.dim,
-        "coded_dim": plan.coded_dim,
-        "padded_dim": plan.padded_dim,
-        "rotation": plan.rotation,
-        "block_dim": plan.block_dim,
-        "bits": plan.bits,
-        "clip": plan.clip,
+    return {name: getattr(plan, name) for name in _FIGURES} | {
         "clipping": plan.clipping.to_json(),
         "sketch": [plan.sketch_rows, plan.sketch_width] if plan.sketch_rows else None,
-        "rounds": plan.rounds,
-        "delta": plan.delta,
-        "granularity": plan.granularity,
-        "local_stddev": plan.local_stddev,
-        "central_stddev": plan.central_stddev,
-        "full_stddev": plan.full_stddev,
-        "noise_multiplier": plan.noise_multiplier,
-        "inflated_clip": plan.inflated_clip,
-        "effective_noise_multiplier": plan.effective_noise_multiplier,
-        # None: beyond what the sampler's distance from the exact law lets anybody state, about 70.
+        # None: above the largest epsilon, about 70, that the sampler's distance from the exact law allows to state.
         "epsilon_coordinator": _stated(plan.epsilon_coordinator),
         "epsilon_released": _stated(plan.epsilon_released),
-        "epsilon_conditional": None if plan.sampling == "none" else _stated(plan.epsilon_conditional),
-        "target": plan.target,
-        "adjacency": plan.adjacency,
+        "epsilon_conditional": None if plan.sampling == NO_SAMPLING else _stated(plan.epsilon_conditional),
         "A": plan.colluders,
-        "h_min": plan.h_min,
-        "min_survivors": plan.min_survivors,
-        "quorum": plan.quorum,
         "graph": COMPLETE if sharing.degree == plan.clients - 1 else HARARY,
-        "adversary": plan.adversary,
         "threshold": sharing.threshold,
         "degree": sharing.degree,
         "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
@@ -377,19 +363,27 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
     }
 
 
+_FIGURES: Final = (
+    *("mechanism", "clients", "population", "sampling", "dim", "coded_dim", "padded_dim", "rotation", "block_dim"),
+    *("bits", "clip", "rounds", "delta", "granularity", "local_stddev", "central_stddev", "full_stddev"),
+    *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
+    *("min_survivors", "quorum", "adversary"),
+)
+
+
 def _stated(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
 def planned_upload_bytes(plan: Plan) -> int:
-    """Bytes that one participant sends in an attempt in which nobody leaves."""
+    """Bytes that one participant sends in an attempt without dropouts."""
     parameters = round_parameters(plan)
     degree = parameters.sharing(plan.clients).degree
     return upload_bytes(plan.clients, plan.padded_dim, plan.bits, degree, signed=parameters.signed)
 
 
 def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, signed: bool = True) -> int:
-    """Bytes one participant sends in a whole attempt, protobuf framing included, TLS not.
+    """Bytes that one participant sends in a whole attempt, with protobuf framing and without TLS.
 
     Args:
         degree: neighbours; default: all others, the complete graph.
@@ -398,24 +392,24 @@ def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, sig
     degree = u1 - 1 if degree is None else degree
     holders = u1 if degree == u1 - 1 else degree
     key, signature, share = bytes(32), bytes(64), pb.RevealedShare(share=bytes(SHARE_BYTES), salt=bytes(SALT_BYTES))
-    phases = (
-        {"advertise_keys": pb.Advertisement(mask_key=key, channel_key=key, signature=signature)},
-        {
-            "share_keys": pb.SealedShares(
-                ciphertexts=[bytes(CIPHERTEXT_BYTES)] * degree,
-                leaves=[key] * (2 * holders),
-                seed_commitment=key,
-                signature=signature,
-            )
-        },
-        {"masked_input": pb.MaskedInputOffer(sha256=key, signature=signature)},
-        *([{"consistency": pb.ConsistencySignature(signature=signature)}] if signed else []),
-        {"unmasking": pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * holders)},
+    dealt = pb.SealedShares(
+        ciphertexts=[bytes(CIPHERTEXT_BYTES)] * degree,
+        leaves=[key] * (2 * holders),
+        seed_commitment=key,
+        signature=signature,
     )
-    control = sum(
-        pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **phase)).ByteSize() for phase in phases
-    )
-    return control + packed_size(dim, bits)
+    advertised = pb.Advertisement(mask_key=key, channel_key=key, signature=signature)
+    reply = pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * holders)
+    phases = [
+        pb.PhaseMessage(round=1, attempt=1, advertise_keys=advertised),
+        pb.PhaseMessage(round=1, attempt=1, share_keys=dealt),
+        pb.PhaseMessage(round=1, attempt=1, masked_input=pb.MaskedInputOffer(sha256=key, signature=signature)),
+        pb.PhaseMessage(round=1, attempt=1, unmasking=reply),
+    ]
+    if signed:
+        consistency = pb.ConsistencySignature(signature=signature)
+        phases.append(pb.PhaseMessage(round=1, attempt=1, consistency=consistency))
+    return sum(pb.ParticipantMessage(phase=phase).ByteSize() for phase in phases) + packed_size(dim, bits)
 
 
 def write_draws(draws: Draws) -> bytes:
@@ -430,13 +424,13 @@ def write_draws(draws: Draws) -> bytes:
 
 
 def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
-    """The draws of a roster, where the plan draws cohorts; else None, whatever there is.
+    """The draws of a roster, where the plan draws cohorts; else None, even if there is a file.
 
     Args:
         data: the file's content; None if there is no file.
 
     Raises:
-        InvalidRoster: they are missing, malformed, or not those that the roster's signature covers.
+        InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
     """
     if plan.sampling != LOTTERY:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import logging
@@ -314,7 +315,10 @@ def test_a_file_that_hides_a_room_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path / 'client.py'} hides sordino's own package 'client'" in out.stderr
 
 
-def test_public_names_resolve() -> None:
+def test_public_names_resolve_to_what_static_tools_see() -> None:
+    tree = ast.parse(Path(sordino.__file__).read_text())
+    static = [part for part in ast.walk(tree) if isinstance(part, ast.ImportFrom) and part.col_offset]
+    assert {one.asname: part.module for part in static for one in part.names} == sordino._PUBLIC
     without_torch = set() if importlib.util.find_spec("torch") else {"TorchTask"}
     for name in set(sordino.__all__) - without_torch:
         assert getattr(sordino, name) is not None
