@@ -9,6 +9,7 @@ from typing import Final
 EXTRAS: Final = {
     "grpc_health": "server",
     "grpc_reflection": "server",
+    "jinja2": "server",
     "matplotlib": "server",
     "dp_accounting": "server",
     "torch": "torch",

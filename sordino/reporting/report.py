@@ -1,20 +1,19 @@
-"""``report.html``: one study on one page that needs no network, with what its figures mean in plain words."""
+"""``report.html``: one study on one page that needs no network, with the meaning of its figures in words."""
 
 from __future__ import annotations
 
-import html
 import json
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from authority.new_study import ONE_MACHINE
 from runtime import VERSION
 from runtime.failure import ExitCode, Failure
 from runtime.plurals import counted
+from sordino.reporting.closing_lines import median
 from sordino.reporting.panel import size_text
-from sordino.reporting.report_style import STYLE
 from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
 from sordino.reporting.statistic_text import (
     HISTOGRAM,
@@ -29,7 +28,7 @@ from sordino.reporting.statistic_text import (
     title,
     values_of,
 )
-from sordino.reporting.study_view import PHASES, StudyView, people
+from sordino.reporting.study_view import PHASES, CompletedRound, StudyView, people
 from wire.guarantee import TRUSTED_COORDINATOR, guarantee
 
 if TYPE_CHECKING:
@@ -120,46 +119,49 @@ def _read_json(path: Path) -> Any:
 
 
 def render(view: StudyView, extras: Extras) -> str:
-    """The whole page.
+    """The whole page, from the template ``report.html.j2``.
 
     Args:
-        view: the study; may be unfinished.
+        view: the study; it may be unfinished.
         extras: see ``Extras``.
     """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from sordino.planning.text import figures_of, plan_table
     from sordino.reporting import figures
 
+    here = Path(__file__).parent
+    pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
     plan = _plan_of(view)
-    title = f"{view.study or 'Study'}: report"
-    parts = [
-        _header(view),
-        _tiles(view, extras),
-        _summary(view, extras),
-        _mechanism(view, plan),
-        '<section class="pair">',
-        _finding(view, extras),
-        _figure(
-            "Privacy spent",
-            _epsilon_caption(view),
-            figures.epsilon_figure(view),
-            below=_JUMP if view.planned_rounds > 1 else "",
-        ),
-        "</section>",
-        _statistic(view),
-        _clips(view, plan),
-        _figure("Dropouts", _dropout_caption(view), figures.dropout_figure(view), wide=True),
-        _dropout_list(view),
-        _figure("Phase times", _phase_caption(view), figures.phase_figure(view), wide=True),
-        _rounds(view),
-        _measured(extras),
-        _plan_section(view, plan),
-        _promise(view, extras, plan),
-        _footer(extras),
-    ]
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_e(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
+    promised = terms(view, plan) + ([("On one machine", ONE_MACHINE)] if extras.one_machine else [])
+    return pages.get_template("report.html.j2").render(
+        style=(here / "report.css").read_text(encoding="utf-8"),
+        view=view,
+        facts=_facts(view),
+        tiles=_tiles(view, extras),
+        summary=_summary(view, extras),
+        mechanism=mechanism_rows(view, plan) if plan is not None else [],
+        finding=_finding(view, extras),
+        epsilon={
+            "title": "Privacy spent",
+            "caption": _epsilon_caption(view),
+            "svg": figures.epsilon_figure(view),
+            "below": _JUMP if view.planned_rounds > 1 else "",
+        },
+        statistic=_statistic(view),
+        clips=_clips(view, plan),
+        dropouts={"title": "Dropouts", "caption": _dropout_caption(view), "svg": figures.dropout_figure(view)},
+        left=_dropout_list(view),
+        phases={"title": "Phase times", "caption": _phase_caption(view), "svg": figures.phase_figure(view)},
+        round_heads=_round_heads(view),
+        rounds=[(done.attempt, _round_cells(view, done)) for done in view.rounds],
+        measured=extras.measured,
+        plan=plan_table(figures_of(plan)) if plan is not None else [],
+        # Assumptions such as ``A = 2`` stay on one line.
+        promised=[(name, text.replace(" = ", "\u00a0=\u00a0")) for name, text in promised],
+        ledger=extras.ledger,
+        made=time.strftime("%d %B %Y, %H:%M"),
+        version=VERSION,
     )
 
 
@@ -173,353 +175,216 @@ def _plan_of(view: StudyView) -> Plan | None:
         return None
 
 
-def _e(text: object) -> str:
-    return html.escape(str(text))
-
-
-def _header(view: StudyView) -> str:
+def _facts(view: StudyView) -> list[str]:
     when = time.strftime("%d %B %Y, %H:%M", time.localtime(view.started_at)) if view.started_at else ""
     partition = view.partition.get("name", "")
     if partition == "dirichlet":
-        partition = f"Dirichlet {view.partition.get('alpha', 0):g} partition"
-    elif partition:
-        partition = f"{partition} partition"
-    facts = [view.task, counted(view.participants, "participant"), partition, when]
-    return (
-        f'<header><p class="kind">Sordino study report</p><h1>{_e(view.study)}</h1>'
-        f'<p class="facts">{" &middot; ".join(_e(fact) for fact in facts if fact)}</p></header>'
-    )
+        partition = f"Dirichlet {view.partition.get('alpha', 0):g}"
+    partition = f"{partition} partition" if partition else ""
+    return [fact for fact in (view.task, counted(view.participants, "participant"), partition, when) if fact]
 
 
-def _tiles(view: StudyView, extras: Extras) -> str:
-    reached = view.accuracy
+def _tiles(view: StudyView, extras: Extras) -> list[tuple[str, str, str]]:
+    """(name, value, note) of the figures at the top."""
     beside = f"{extras.without_noise[-1]:.3f} without noise" if extras.without_noise else "on held-out data"
-    lost = len(view.left_by_round())
-    last = view.rounds[-1] if view.rounds else None
     holds = guarantee(view.plan)
-    tiles = [
-        _found_tile(view) or ("Accuracy", f"{reached:.3f}" if reached is not None else "–", beside),
+    aborted = counted(len(view.aborted), "attempt") + " aborted" if view.aborted else "no round lost"
+    key_to_sum, upload = [done.key_to_sum_s for done in view.rounds], [done.upload_bytes for done in view.rounds]
+    return [
+        _found_tile(view) or ("Accuracy", "–" if view.accuracy is None else f"{view.accuracy:.3f}", beside),
         (
             "Epsilon",
             f"{view.epsilon_coordinator:.2f}",
             f"of {view.epsilon_target:g}, at delta {view.delta:g}" + (f"; {holds}" if holds else ""),
         ),
         ("Rounds", f"{view.completed}", f"of {view.planned_rounds}"),
-        ("Dropouts", f"{lost}", f"participants, {_aborted_words(view) or 'no round lost'}"),
-        (
-            "Key to sum",
-            f"{_median([done.key_to_sum_s for done in view.rounds]):.1f} s" if last else "–",
-            "median of the rounds",
-        ),
-        (
-            "Upload",
-            size_text(_median([done.upload_bytes for done in view.rounds])) if last else "–",
-            "a participant a round",
-        ),
+        ("Dropouts", f"{len(view.left_by_round())}", f"participants, {aborted}"),
+        ("Key to sum", f"{median(key_to_sum):.1f} s" if key_to_sum else "–", "median of the rounds"),
+        ("Upload", size_text(median(upload)) if upload else "–", "a participant a round"),
     ]
-    cells = "".join(
-        f"<div><dt>{_e(name)}</dt><dd><b>{_e(value)}</b><span>{_e(note)}</span></dd></div>"
-        for name, value, note in tiles
-    )
-    return f'<dl class="tiles">{cells}</dl>'
 
 
 def _found_tile(view: StudyView) -> tuple[str, str, str] | None:
     """The statistic as a tile; None where a model is learnt."""
     if not view.seeks_statistic:
         return None
-    values = values_of(view.released)
+    name, values = title(view.released), values_of(view.released)
     if not values:
         return ("Result", "–", "no round has ended yet")
     if len(values) == 1:
         number, error = figure_of(values[0])
-        if not known(view.released):
-            return (title(view.released), "–", number)
-        return (title(view.released), number, error)
+        return (name, number, error) if known(view.released) else (name, "–", number)
     if view.released.get("statistic") == HISTOGRAM:
-        return (title(view.released), f"{len(values)}", "bins; their counts are below")
+        return (name, f"{len(values)}", "bins; their counts are below")
     middle = [value for value in values if value.get("share") == 0.5 and figure_of(value)[1]]
     if view.released.get("statistic") == QUANTILE and middle:
         number, error = figure_of(middle[0])
         return ("Median", number, f"{error}; all {len(values)} quantiles are below")
-    return (title(view.released), f"{len(values)}", "values; they are below")
+    return (name, f"{len(values)}", "values; they are below")
 
 
-def _aborted_words(view: StudyView) -> str:
-    count = len(view.aborted)
-    return f"{counted(count, 'attempt')} aborted" if count else ""
-
-
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0.0
-
-
-def _summary(view: StudyView, extras: Extras) -> str:
-    finished = view.finished
-    if finished is None:
-        ending = "The study has not finished; this is its state so far."
-    elif finished.get("reason") == "rounds done":
-        count = view.planned_rounds
-        ending = {1: "The one round", 2: "Both rounds"}.get(count, f"All {count} rounds") + " ended in a sum."
-    elif finished.get("reason") == "budget reached":
-        ending = f"The privacy budget was reached after {len(view.rounds)} of {counted(view.planned_rounds, 'round')}."
+def _summary(view: StudyView, extras: Extras) -> list[str]:
+    """How the study ended, what was learnt, and the guarantee's condition on one machine."""
+    ended, of = len(view.rounds), counted(view.planned_rounds, "round")
+    reason = None if view.finished is None else view.finished.get("reason", "")
+    if reason is None:
+        text = ["The study has not finished; this is its state so far."]
+    elif reason == "rounds done":
+        rounds = {1: "The one round", 2: "Both rounds"}.get(view.planned_rounds, f"All {view.planned_rounds} rounds")
+        text = [f"{rounds} ended in a sum."]
+    elif reason == "budget reached":
+        text = [f"The privacy budget was reached after {ended} of {of}."]
     else:
-        reason = finished.get("reason", "")
-        ending = f"The study ended after {len(view.rounds)} of {counted(view.planned_rounds, 'round')}: {reason}."
-    text = [ending]
+        text = [f"The study ended after {ended} of {of}: {reason}."]
     if view.rounds:
         text.append(outcome(view))
-        if not view.seeks_statistic and headline(view.released):
-            text.append(f"{headline(view.released)[:1].upper()}{headline(view.released)[1:]}.")
-    if extras.one_machine:
-        text.append(ONE_MACHINE)
-    return f'<p class="lead">{_e(" ".join(text))}</p>'
+        found = headline(view.released)
+        if not view.seeks_statistic and found:
+            text.append(f"{found[:1].upper()}{found[1:]}.")
+    return text + ([ONE_MACHINE] if extras.one_machine else [])
 
 
-def _figure(title: str, caption: str, svg: str, *, wide: bool = False, below: str = "") -> str:
-    body = f'<div class="scroll wide">{svg}</div>' if wide else svg
-    more = f"<p>{_e(below)}</p>" if below else ""
-    return f"<figure><h2>{_e(title)}</h2><p>{_e(caption)}</p>{body}{more}</figure>"
-
-
-def _finding(view: StudyView, extras: Extras) -> str:
-    """What the study is for, drawn: the accuracy, or the statistic."""
+def _finding(view: StudyView, extras: Extras) -> dict[str, str]:
+    """What the study is for, as a figure: the accuracy, or the statistic."""
     from sordino.reporting import figures
 
-    if view.seeks_statistic and view.rounds and not any(known(done.released) for done in view.rounds):
-        why = figure_of(values_of(view.released)[0])[0] if values_of(view.released) else ""
-        return f"<figure><h2>{_e(title(view.released))}</h2><p>No value is told: {_e(why)}. See below.</p></figure>"
-    if view.seeks_statistic and view.released:
-        return _figure(title(view.released), _statistic_caption(view), figures.statistic_figure(view))
-    if view.seeks_statistic:
-        return "<figure><h2>Result</h2><p>No round has ended yet.</p></figure>"
-    return _figure(
-        "Accuracy", "On held-out data at the coordinator.", figures.accuracy_figure(view, extras.without_noise)
-    )
-
-
-def _statistic_caption(view: StudyView) -> str:
-    if view.released.get("cumulative"):
-        return "The distribution function as released; bars are the intervals of the quantiles."
-    if len(values_of(view.released)) == 1:
-        return "After each round, all rounds so far together, with two standard errors."
-    return "All rounds together; lines are two standard errors."
-
-
-def _statistic(view: StudyView) -> str:
-    """All values of a statistic, and what they mean."""
-    found = table_rows(view.released)
-    if not found:
-        return ""
-    shares = [value.get("share") for value in values_of(view.released)]
-    with_shares = view.released.get("statistic") == HISTOGRAM and any(share is not None for share in shares)
-    cells = []
-    for (name, number, error), share in zip(found[:_MOST_ROWS], shares, strict=False):
-        extra = f"<td>{'' if share is None else f'{100 * share:.1f} %'}</td>" if with_shares else ""
-        cells.append(f"<tr><td>{_e(name)}</td><td>{_e(number)}</td><td>{_e(error)}</td>{extra}</tr>")
-    more = f"<p>{len(found) - _MOST_ROWS} more are in `sordino report --json`.</p>" if len(found) > _MOST_ROWS else ""
-    told = "".join(f" {_e(sentence)}" for sentence in about(view.released)).strip()
-    head = f"<th></th><th>Estimate</th><th>{_exactness_head(view)}</th>" + ("<th>Share</th>" if with_shares else "")
-    return (
-        f'<section><h2>Values</h2><p class="lead">{told}</p>'
-        f'<div class="scroll"><table class="numbers statistic"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(cells)}</tbody></table></div>{more}{_asked(view)}</section>"
-    )
-
-
-def _exactness_head(view: StudyView) -> str:
-    """What stands beside an estimate: its standard error, or the interval that noise leaves."""
     values = values_of(view.released)
+    if not view.seeks_statistic:
+        accuracy = figures.accuracy_figure(view, extras.without_noise)
+        return {"title": "Accuracy", "caption": "On held-out data at the coordinator.", "svg": accuracy}
+    if view.rounds and not any(known(done.released) for done in view.rounds):
+        why = figure_of(values[0])[0] if values else ""
+        return {"title": title(view.released), "caption": f"No value is released: {why}. See below."}
+    if not view.released:
+        return {"title": "Result", "caption": "No round has ended yet."}
+    caption = "All rounds together; lines are two standard errors."
+    if view.released.get("cumulative"):
+        caption = "The distribution function as released; bars are the intervals of the quantiles."
+    elif len(values) == 1:
+        caption = "After each round, all rounds so far together, with two standard errors."
+    return {"title": title(view.released), "caption": caption, "svg": figures.statistic_figure(view)}
+
+
+def _statistic(view: StudyView) -> dict[str, Any] | None:
+    """All values of a statistic, and what was asked of each participant."""
+    found, values = table_rows(view.released), values_of(view.released)
+    if not found:
+        return None
+    shares = [value.get("share") for value in values]
+    with_shares = view.released.get("statistic") == HISTOGRAM and any(share is not None for share in shares)
+    rows = [
+        [*cells, *(["" if share is None else f"{100 * share:.1f} %"] if with_shares else [])]
+        for cells, share in zip(found[:_MOST_ROWS], shares, strict=False)
+    ]
+    beside = "95 % interval" if any(value.get("low") is not None for value in values) else ""
     if any(value.get("standard_error") is not None for value in values):
-        return "Standard error"
-    return "95 % interval" if any(value.get("low") is not None for value in values) else ""
+        beside = "Standard error"
+    return {
+        "about": " ".join(about(view.released)),
+        "heads": ["", "Estimate", beside, *(["Share"] if with_shares else [])],
+        "rows": rows,
+        "more": max(len(found) - _MOST_ROWS, 0),
+        "asked": [(name, value, _ASKED.get(name, "")) for name, value in asked_rows(view.released)],
+    }
 
 
-def _asked(view: StudyView) -> str:
-    """What was asked of each participant: column, bounds, what becomes of her rows, and the rest."""
-    rows = asked_rows(view.released)
-    cells = "".join(
-        f"<tr><th>{_e(name)}</th><td>{_e(value)}</td><td>{_e(_ASKED.get(name, ''))}</td></tr>" for name, value in rows
-    )
-    return f'<h3>What was asked</h3><table class="words plan">{cells}</table>' if rows else ""
-
-
-_ASKED = {
+_ASKED: Final = {
     "column": "of each participant's data; numbers count from 0",
     "low": "lower bound; smaller values count as the bound",
     "high": "upper bound; larger values count as the bound",
     "reduce": "what a participant's rows became",
-    "count": "whether it was counted who had a value",
+    "count": "whether participants with a value were counted",
     "bins": "of equal width between the bounds, or classes from 0",
     "quantiles": "shares of the participants",
 }
 
 
-def _mechanism(view: StudyView, plan: Plan | None) -> str:
-    rows = mechanism_rows(view, plan) if plan is not None else []
-    if not rows:
-        return ""
-    cells = "".join(f"<div><dt>{_e(what)}</dt><dd>{_e(words)}</dd></div>" for what, words in rows)
-    return f'<dl class="terms mechanism">{cells}</dl>'
-
-
-def _clips(view: StudyView, plan: Plan | None) -> str:
+def _clips(view: StudyView, plan: Plan | None) -> list[dict[str, str]]:
     """How the clips moved, where they adapt."""
     from sordino.reporting import figures
 
     rows = clip_rows(view)
     if plan is None or not plan.clipping.adaptive or not rows:
-        return ""
+        return []
     names, quantile = layer_names(plan.clipping), plan.clipping.quantile
-    return (
-        '<section class="pair second">'
-        + _figure("Clips", "L2 norm that an update is clipped to.", figures.clip_figure(rows, names))
-        + _figure(
-            "Within the clip",
-            f"Share of the norms, a noisy estimate. The clips aim at {quantile:g}.",
-            figures.below_clip_figure(rows, names, quantile),
-        )
-        + "</section>"
-    )
+    return [
+        {
+            "title": "Clips",
+            "caption": "L2 norm that an update is clipped to.",
+            "svg": figures.clip_figure(rows, names),
+        },
+        {
+            "title": "Within the clip",
+            "caption": f"Share of the norms, a noisy estimate. The clips aim at {quantile:g}.",
+            "svg": figures.below_clip_figure(rows, names, quantile),
+        },
+    ]
 
 
 def _epsilon_caption(view: StudyView) -> str:
     if view.plan.get("mechanism") == TRUSTED_COORDINATOR:
-        return "Of everybody but the coordinator, which is trusted."
+        return "Against everybody except the coordinator, which is trusted."
     the_same = abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3
     if the_same and view.plan.get("sampling", "none") == "none":
-        return "Nobody is sampled, so coordinator and released are the same."
+        return "No sampling, so coordinator and released are equal."
     if the_same and view.rounds:  # the bound that counts the draws is larger: many are drawn, or few rounds were run
         return (
-            f"Participants are drawn for each round. For whoever sees the {view.finding} only this gives no smaller "
-            "bound here: coordinator and released are the same."
+            f"Participants are drawn for each round. Against readers of the {view.finding} only, this gives no smaller "
+            "bound here: coordinator and released are equal."
         )
-    return f"Coordinator: who sees every sum. Released: who sees the {view.finding} only."
+    return f"Coordinator: a party that sees every sum. Released: a reader of the {view.finding} only."
 
 
-_JUMP = (
-    "Stated at the order that the plan fixed (a Rényi filter), so true whenever the study is stopped; a part of the "
-    "conversion to epsilon doesn't depend on rounds, and comes whole with the first."
+_JUMP: Final = (
+    "Stated at the order that the plan fixed (a Rényi filter), so it holds whenever the study is stopped. One part of "
+    "the conversion to epsilon does not depend on the number of rounds and is charged in full with the first round."
 )
 
 
 def _dropout_caption(view: StudyView) -> str:
     if not view.dropouts:
-        return "Nobody left during a round."
-    return "How many participants of a host left, and in which phase."
+        return "No participant left during a round."
+    return "Number of participants of each host that left, by phase."
 
 
-def _dropout_list(view: StudyView) -> str:
-    rows = [
-        f"<tr><td>{number}</td><td>{_e(phase)}</td><td>{_e(people(members))}</td><td>{_e(reason)}</td></tr>"
-        for number, phase, reason, members in view.dropout_groups()
-    ]
-    rows += [
-        f"<tr><td>{end.round}</td><td>{_e(end.phase)}</td><td>attempt {end.attempt} aborted: {end.received} "
-        f"answered, {end.needed} needed; nothing was revealed</td><td>{_e(end.reason)}</td></tr>"
-        for end in view.aborted
-    ]
-    if not rows:
-        return ""
-    rows.sort(key=lambda row: int(row[8 : row.index("</td>")]))
-    return (
-        '<table class="words"><thead><tr><th>Round</th><th>Phase</th><th>Who</th><th>Reason</th></tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
+def _dropout_list(view: StudyView) -> list[tuple[int, str, str, str]]:
+    """(round, phase, who, reason) of dropouts and aborted attempts."""
+    rows = [(number, phase, people(members), reason) for number, phase, reason, members in view.dropout_groups()]
+    for end in view.aborted:
+        missed = f"{end.received} answered, {end.needed} needed; nothing was revealed"
+        rows.append((end.round, end.phase, f"attempt {end.attempt} aborted: {missed}", end.reason))
+    return sorted(rows, key=lambda row: row[0])
 
 
 def _phase_caption(view: StudyView) -> str:
-    slowest = max(PHASES, key=lambda name: sum(done.phase_seconds.get(name, 0.0) for done in view.rounds))
     if not view.rounds:
         return "No round has ended yet."
-    if slowest == "MaskedInputCollection":
-        return "MaskedInputCollection takes longest; local training is part of it."
+    slowest = max(PHASES, key=lambda name: sum(done.phase_seconds.get(name, 0.0) for done in view.rounds))
     return f"{slowest} takes longest. Local training is part of MaskedInputCollection."
 
 
-def _cell(figure: float | None) -> str:
-    return "–" if figure is None else f"{figure:.3f}"
-
-
-def _rounds(view: StudyView) -> str:
-    judged = not view.seeks_statistic
-    single = len(values_of(view.released)) == 1
-    lines = []
-    for done in view.rounds:
-        cells = [
-            str(done.round) + (f" <small>attempt {done.attempt}</small>" if done.attempt > 1 else ""),
-            str(done.sizes[0]),
-            str(done.survivors),
-            str(done.dropouts or "–"),
-            *([_cell(done.accuracy), _cell(done.loss)] if judged else []),
-            *([_e(in_words(values_of(done.released)[0])) if values_of(done.released) else "–"] if single else []),
-            f"{done.epsilon_coordinator:.2f}",
-            f"{done.epsilon_released:.2f}",
-            f"{done.seconds:.1f}",
-            f"{done.key_to_sum_s:.1f}",
-            f"{done.upload_bytes / 1e3:.1f}",
-            f"{done.download_bytes / 1e3:.1f}",
-            f"{done.coordinator_rss_mb:.0f}",
-        ]
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    heads = [
-        ("Round", ""),
-        ("Began", "u1"),
-        ("In the sum", "u3"),
-        ("Left", ""),
-        *([("Accuracy", ""), ("Loss", "nats")] if judged else []),
-        *([(title(view.released), "rounds so far")] if single else []),
-        ("Epsilon", "coordinator"),
-        ("Epsilon", "released"),
-        ("Took", "s"),
-        ("Key to sum", "s"),
-        ("Upload", "kB each"),
-        ("Download", "kB each"),
-        ("Coordinator", "MB resident"),
+def _round_heads(view: StudyView) -> list[tuple[str, str]]:
+    """(name, unit or set) of the columns of the rounds."""
+    found = [("Accuracy", ""), ("Loss", "nats")] if not view.seeks_statistic else []
+    if len(values_of(view.released)) == 1:
+        found.append((title(view.released), "rounds so far"))
+    return [
+        *(("Round", ""), ("Began", "u1"), ("In the sum", "u3"), ("Left", ""), *found),
+        *(("Epsilon", "coordinator"), ("Epsilon", "released"), ("Took", "s"), ("Key to sum", "s")),
+        *(("Upload", "kB each"), ("Download", "kB each"), ("Coordinator", "MB resident")),
     ]
-    head = "".join(f"<th>{_e(name)}<small>{_e(unit)}</small></th>" for name, unit in heads)
-    return (
-        f'<section><h2>Rounds</h2><div class="scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div></section>"
-    )
 
 
-def _measured(extras: Extras) -> str:
-    if not extras.measured:
-        return ""
-    rows = "".join(
-        f"<tr><td>{_e(what)}</td><td>{_e(much)}</td><td>{_e(note)}</td></tr>" for what, much, note in extras.measured
-    )
-    return f'<section><h2>Measured beside it</h2><table class="words">{rows}</table></section>'
-
-
-def _plan_section(view: StudyView, plan: Plan | None) -> str:
-    if plan is None:
-        return ""
-    from sordino.planning.text import figures_of, plan_table
-
-    rows = "".join(
-        f"<tr><th>{_e(what)}</th><td>{_e(much)}</td><td>{_e(meaning)}</td></tr>"
-        for what, much, meaning in plan_table(figures_of(plan))
-    )
-    return f'<section><h2>The plan</h2><table class="words plan">{rows}</table></section>'
-
-
-def _promise(view: StudyView, extras: Extras, plan: Plan | None) -> str:
-    promised = terms(view, plan)
-    if extras.one_machine:
-        promised.append(("On one machine", ONE_MACHINE))
-    body = "".join(f"<div><dt>{_e(name)}</dt><dd>{_e(_unbroken(text))}</dd></div>" for name, text in promised)
-    return f'<section><h2>What is promised</h2><dl class="terms">{body}</dl></section>'
-
-
-def _unbroken(text: str) -> str:
-    """Assumptions such as ``A = 2`` stay on one line."""
-    return text.replace(" = ", "\u00a0=\u00a0")
-
-
-def _footer(extras: Extras) -> str:
-    made = time.strftime("%d %B %Y, %H:%M")
-    ledger = f"<p>{_e(extras.ledger)}</p>" if extras.ledger else ""
-    return f"<footer>{ledger}Written {_e(made)} by sordino {_e(VERSION)}.</footer>"
+def _round_cells(view: StudyView, done: CompletedRound) -> list[str]:
+    """The cells of `_round_heads` for one round."""
+    found = []
+    if not view.seeks_statistic:
+        found = ["–" if figure is None else f"{figure:.3f}" for figure in (done.accuracy, done.loss)]
+    if len(values_of(view.released)) == 1:
+        found.append(in_words(values_of(done.released)[0]) if values_of(done.released) else "–")
+    return [
+        *(f"{done.round}", f"{done.sizes[0]}", f"{done.survivors}", f"{done.dropouts or '–'}", *found),
+        *(f"{done.epsilon_coordinator:.2f}", f"{done.epsilon_released:.2f}"),
+        *(f"{done.seconds:.1f}", f"{done.key_to_sum_s:.1f}"),
+        *(f"{done.upload_bytes / 1e3:.1f}", f"{done.download_bytes / 1e3:.1f}", f"{done.coordinator_rss_mb:.0f}"),
+    ]

@@ -179,7 +179,7 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
         "of 8, at delta 1e-05; zero-out, if the coordinator is trusted",
         "it saw one sum over 7 updates without noise, no single update, and added the noise itself",
         "What everybody else can learn",
-        "Of everybody but the coordinator, which is trusted.",
+        "Against everybody except the coordinator, which is trusted.",
         "epsilon doesn't bound what it learns itself",
         "none of the noise is theirs",
     ):
@@ -192,14 +192,14 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
 def test_whether_anybody_is_drawn_is_said_where_two_epsilons_are_the_same() -> None:
     """The naive page takes equal figures for everybody in each round."""
     drawn = {"sampling": "lottery", "population": 12}
-    nobody = "Nobody is sampled, so coordinator and released are the same."
-    no_smaller = "For whoever sees the models only this gives no smaller bound here: coordinator and released are the"
+    nobody = "No sampling, so coordinator and released are equal."
+    no_smaller = "Against readers of the models only, this gives no smaller bound here: coordinator and released are"
     assert nobody in page_of("ddgauss")
     same, smaller = page_of("ddgauss", **drawn), page_of("ddgauss", ROUND | {"epsilon_released": 1.0}, **drawn)
     assert nobody not in same + smaller
-    assert f"Participants are drawn for each round. {no_smaller} same." in same
+    assert f"Participants are drawn for each round. {no_smaller} equal." in same
     assert no_smaller not in smaller
-    assert "Released: who sees the models only." in smaller
+    assert "Released: a reader of the models only." in smaller
     assert no_smaller not in page_of("ddgauss", {"kind": "attempt_started", "round": 1, "attempt": 1}, **drawn)
 
 
@@ -278,7 +278,7 @@ def test_accuracy_and_epsilon_have_one_axis_of_rounds(events: Events) -> None:
 
 def test_why_epsilon_jumps_is_said_below_its_chart(events: Events) -> None:
     page = render(StudyView().apply_all(events), Extras())
-    assert "comes whole with the first" in page
+    assert "charged in full with the first round" in page
 
 
 def test_a_file_that_is_no_study_is_told_apart(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
