@@ -149,7 +149,7 @@ def host_toml(
         _line("enrolment", options.client_enrolment, "HOST:PORT where the certificate is renewed; empty: it isn't"),
         _line("give_up_s", 60, "keep trying this long while it is away; 0: for ever"),
         "",
-        "# [conditions] mains_power, unmetered, idle = true: when this device takes part; see docs/edge.md.",
+        "# [conditions] mains_power, idle = true: when this device takes part; see docs/edge.md.",
         "",
         "[policy]  # a round that breaks it is refused",
         _line("max_epsilon", options.epsilon, "most that one participant may spend in this study"),

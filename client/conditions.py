@@ -1,18 +1,16 @@
-"""Whether this device may take part now: on mains power, over an unmetered network, while nobody else uses it.
+"""Whether this device may take part now: on mains power, while it is idle, with enough free memory.
 
-Asked for in ``[conditions]`` of host.toml; docs/edge.md says what is read for each. Nothing here looks at data, and
-what this process and those it began use themselves is taken out of load and memory: however long a task works over
-somebody's data, and whatever it holds of them, its own use doesn't decide whether she takes part. While a condition
-doesn't hold the process isn't connected: it leaves between attempts, since finishing one costs less than making the
-others wait for who dropped out.
+``[conditions]`` of host.toml turns each condition on; docs/edge.md says what is read for it. Nothing here looks at
+data. The load and the memory of this process and of its descendants are subtracted: neither the time that a task
+spends on a participant's data nor the memory that it needs decides whether the participant takes part. While a
+condition doesn't hold the process is disconnected. It leaves between attempts only, because finishing an attempt costs
+less than making the other participants wait for a dropout.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -28,14 +26,6 @@ log = structlog.get_logger()
 POLL_S: Final = 30.0
 LONGEST_FINISH_S: Final = 3600.0  # a coordinator that never ends an attempt keeps nobody connected for longer
 _WINDOW: Final = 3  # samples of the processors' time: idle means over the last two polls
-_BUSCTL_S: Final = 5.0
-_UP: Final = 1  # RTF_UP of <linux/route.h>
-# ARPHRD_PPP and ARPHRD_RAWIP of <linux/if_arp.h>: modems.
-_MODEM_TYPES: Final = ("512", "519")
-_MODEM_KINDS: Final = ("wwan", "bluetooth")  # DEVTYPE: a cellular modem, a telephone's network over Bluetooth
-_PHONE_DRIVERS: Final = ("ipheth", "rndis_host")  # a telephone's network over USB
-# Values of NMMetered in NetworkManager's interface.
-_METERED, _NOT_METERED, _GUESS_METERED = 1, 2, 3
 
 T = TypeVar("T")
 
@@ -44,51 +34,23 @@ class NotNow(Exception):
     """The conditions for taking part don't hold any more, and no attempt was under way."""
 
 
-def network_manager_says() -> int | None:
-    """NetworkManager's property ``Metered``: 0 unknown, 1 yes, 2 no, 3 probably, 4 probably not.
-
-    Returns:
-        None where it isn't there or doesn't answer. Blocks for five seconds at most.
-    """
-    busctl = shutil.which("busctl")
-    if busctl is None:
-        return None
-    name, place = "org.freedesktop.NetworkManager", "/org/freedesktop/NetworkManager"
-    call = [busctl, "--system", "--auto-start=no", "get-property", name, place, name, "Metered"]
-    try:
-        found = subprocess.run(call, capture_output=True, timeout=_BUSCTL_S, check=True)
-        kind, value = found.stdout.split()
-        return int(value) if kind == b"u" else None
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-
-
 class Machine:
-    """What Linux tells about the device. All files are read below ``root``; another one is for tests."""
+    """What Linux reports about the device. All files are read below ``root``; tests pass another one."""
 
-    def __init__(
-        self,
-        root: Path = Path("/"),
-        *,
-        metered: Callable[[], int | None] = network_manager_says,
-        own: int | None = None,
-    ) -> None:
+    def __init__(self, root: Path = Path("/"), *, own: int | None = None) -> None:
         """
         Args:
-            metered: as `network_manager_says`.
-            own: number of this process.
+            own: number of the process whose load and memory are subtracted; by default this one.
         """
-        self._root, self._metered = root, metered
+        self._root = root
         self._own = os.getpid() if own is None else own
         self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
 
     def why_not(self, conditions: Conditions) -> dict[str, str]:
-        """What stands in the way now: a sentence by the condition's name. May block for some seconds."""
+        """The conditions that don't hold now: name -> sentence."""
         found: dict[str, str] = {}
         if conditions.mains_power and not self.on_mains():
             found["mains_power"] = "this device runs on its battery"
-        if conditions.unmetered and (interface := self.metered_interface()):
-            found["unmetered"] = f"the network ({interface}) is metered"
         if conditions.idle:
             used = self.used_by_others()
             if used is None:
@@ -119,49 +81,6 @@ class Machine:
                 return True
         # Of some devices only the battery tells. "Unknown" and "Discharging" may both be a battery that is in use.
         return all(status in ("Charging", "Full", "Not charging") for status in batteries)
-
-    # ------------------------------------------------------------ network
-
-    def metered_interface(self) -> str:
-        """The interface of the default route, if what goes over it is paid by volume; else "".
-
-        NetworkManager's word goes first where it knows. Else a modem or a telephone counts as metered and everything
-        else as not: Linux itself doesn't know.
-        """
-        interfaces = self._default_interfaces()
-        said = self._metered()
-        if said in (_METERED, _GUESS_METERED):
-            return next(iter(interfaces), "by NetworkManager")
-        if said == _NOT_METERED:
-            return ""
-        return next((name for name in interfaces if self._is_modem(name)), "")
-
-    def _default_interfaces(self) -> list[str]:
-        """Of the default routes with the lowest metric, of IPv4 and of IPv6."""
-        found: list[str] = []
-        lines = self._read(self._root / "proc/net/route").splitlines()[1:]
-        four = [fields for line in lines if len(fields := line.split()) >= 8]
-        routes = [
-            (int(one[6]), one[0])
-            for one in four
-            if one[1] == one[7] == "00000000" and int(one[3], 16) & _UP
-        ]
-        found += [name for metric, name in routes if metric == min(routes)[0]]
-        lines = self._read(self._root / "proc/net/ipv6_route").splitlines()
-        six = [fields for line in lines if len(fields := line.split()) == 10]
-        routes = [
-            (int(one[5], 16), one[9])
-            for one in six
-            if one[0] == "0" * 32 and one[1] == "00" and one[9] != "lo" and int(one[8], 16) & _UP
-        ]
-        found += [name for metric, name in routes if metric == min(routes)[0]]
-        return sorted(set(found))
-
-    def _is_modem(self, interface: str) -> bool:
-        place = self._root / "sys/class/net" / interface
-        kind = dict(line.partition("=")[::2] for line in self._read(place / "uevent").splitlines()).get("DEVTYPE")
-        driver = (place / "device/driver").resolve().name if (place / "device/driver").exists() else ""
-        return kind in _MODEM_KINDS or self._read(place / "type") in _MODEM_TYPES or driver in _PHONE_DRIVERS
 
     # ------------------------------------------------------------ processors and memory
 

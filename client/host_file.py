@@ -7,7 +7,7 @@ It can be copied to another machine; all paths are relative to the file.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -122,14 +122,19 @@ class ConditionsTable(Table):
 
     mains_power: bool = False
     """Only while it doesn't run on its battery."""
-    unmetered: bool = False
-    """Only over a network that isn't known to be paid by volume."""
     idle: bool = False
     """Only while other programs use at most ``max_load`` of the processors."""
     max_load: float = Field(default=0.25, gt=0, le=1)
     """Share of all processors, over the last minute."""
     min_free_memory_mb: int = Field(default=0, ge=0, le=1_000_000)
     """Only while so much memory is free, in megabytes (10^6 bytes); 0 asks for nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unmetered_is_gone(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "unmetered" in values:
+            raise ValueError("the key unmetered is gone, because metered networks are no longer detected: remove it")
+        return values
 
     @model_validator(mode="after")
     def _load_of_an_idle_machine(self) -> Self:

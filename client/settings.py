@@ -114,7 +114,6 @@ class Conditions:
     """[conditions]; see `client.host_file.ConditionsTable`."""
 
     mains_power: bool = False
-    unmetered: bool = False
     idle: bool = False
     max_load: float = 0.25
     min_free_memory_mb: int = 0

@@ -25,7 +25,6 @@ from tests.support.host_in_process import host, settings_of
 from tests.support.study_in_process import coordinator
 from wire import coordinator_pb2 as pb
 
-ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 OWN = 77
 
 
@@ -38,8 +37,8 @@ def tree(tmp_path: Path) -> Callable[[str, str], None]:
     return write
 
 
-def machine(root: Path, metered: int | None = None) -> Machine:
-    return Machine(root, metered=lambda: metered, own=OWN)
+def machine(root: Path) -> Machine:
+    return Machine(root, own=OWN)
 
 
 @pytest.mark.parametrize(
@@ -68,51 +67,6 @@ def test_mains(
     assert machine(tmp_path).on_mains() is mains
     assert ("mains_power" in machine(tmp_path).why_not(Conditions(mains_power=True))) is not mains
     assert machine(tmp_path).why_not(Conditions()) == {}  # nothing was asked for
-
-
-def route(interface: str, metric: int) -> str:
-    return f"{interface}\t00000000\t0100A8C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0\n"
-
-
-@pytest.mark.parametrize(
-    ("routes", "said", "metered"),
-    [
-        (route("eth0", 100), None, ""),
-        (route("wwan0", 100), None, "wwan0"),
-        (route("eth0", 100) + route("wwan0", 700), None, ""),  # the modem is there for when the cable isn't
-        (route("eth0", 700) + route("wwan0", 100), None, "wwan0"),
-        (route("ppp0", 0), None, "ppp0"),
-        (route("usb0", 0), None, "usb0"),
-        (route("eth0", 100), 1, "eth0"),  # NetworkManager: yes
-        (route("eth0", 100), 3, "eth0"),  # probably, as the hotspot of a telephone says of itself
-        (route("wwan0", 100), 2, ""),  # no: the owner said so
-        (route("wwan0", 100), 4, "wwan0"),  # a guess, and ours is better
-        (route("wwan0", 100), 0, "wwan0"),
-        ("", None, ""),
-    ],
-)
-def test_metered(
-    tree: Callable[[str, str], None], tmp_path: Path, routes: str, said: int | None, metered: str
-) -> None:
-    tree("proc/net/route", ROUTES + "eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n" + routes)
-    for name, kind, number in (("eth0", "", 1), ("wwan0", "DEVTYPE=wwan", 1), ("ppp0", "", 512), ("usb0", "", 1)):
-        tree(f"sys/class/net/{name}/uevent", f"{kind}\nINTERFACE={name}")
-        tree(f"sys/class/net/{name}/type", str(number))
-    (tmp_path / "sys/bus/rndis_host").mkdir(parents=True)
-    (tmp_path / "sys/class/net/usb0/device").mkdir()
-    (tmp_path / "sys/class/net/usb0/device/driver").symlink_to(tmp_path / "sys/bus/rndis_host")
-    assert machine(tmp_path, said).metered_interface() == metered
-
-
-def test_metered_by_ipv6(tree: Callable[[str, str], None], tmp_path: Path) -> None:
-    nothing = "0" * 32
-    tree(
-        "proc/net/ipv6_route",
-        f"{nothing} 00 {nothing} 00 {'fe80' + '0' * 28} 00000400 00000001 00000000 00000003 wwan0\n"
-        f"{nothing} 00 {nothing} 00 {nothing} ffffffff 00000001 00000000 00200200 lo",
-    )
-    tree("sys/class/net/wwan0/uevent", "DEVTYPE=wwan")
-    assert machine(tmp_path).metered_interface() == "wwan0"
 
 
 def process(tree: Callable[[str, str], None], number: int, parent: int, used: int, waited_for: int = 0) -> None:
@@ -186,7 +140,7 @@ def test_on_this_machine_ones_own_arrays_take_no_memory() -> None:
 
 
 def test_memory_and_what_cannot_be_read(tree: Callable[[str, str], None], tmp_path: Path) -> None:
-    everything = Conditions(mains_power=True, unmetered=True, idle=True, min_free_memory_mb=100)
+    everything = Conditions(mains_power=True, idle=True, min_free_memory_mb=100)
     assert machine(tmp_path).why_not(everything) == {}  # not Linux, say
     tree("proc/meminfo", "MemTotal: 500000 kB\nMemAvailable: 90000 kB")
     [said] = machine(tmp_path).why_not(everything).values()
@@ -204,6 +158,9 @@ def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
     assert HostSettings.from_json(settings.to_json()) == settings
     file.write_text(text + "\n[conditions]\nmax_load = 0\n")
     with pytest.raises(ConfigurationError, match=r"conditions.max_load = 0"):
+        load(file)
+    file.write_text(text + "\n[conditions]\nunmetered = true\n")
+    with pytest.raises(ConfigurationError, match="the key unmetered is gone, because metered networks"):
         load(file)
     file.unlink()
 
