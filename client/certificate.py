@@ -18,17 +18,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
-from wire.certificates import UNREADABLE
+from wire.certificates import UNREADABLE, CertificateError
 
 RENEWED_FILE: Final = "renewed.pem"
 IDENTITY_URI: Final = "urn:sordino:identity:"
 HOST_URI: Final = "urn:sordino:host:"
 LARGEST_CHAIN: Final = 64 * 1024
 RENEW_AT: Final = 1 / 3  # of the validity that is left
-
-
-class CertificateError(ValueError):
-    """A client certificate can't be used; one sentence that names what to change."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def held_data(configuration: HostSettings) -> list[tuple[Dataset, str]]:
 
     Raises:
         DatasetError, ValueError: the set, its cut or a file can't be used.
-        client.keystore.KeyFileError: the key of a participant whose file holds no rows can't be read.
+        runtime.key_files.KeyFileError: the key of a participant whose file holds no rows can't be read.
     """
     if configuration.data.dataset == OWN:
         return _own(configuration)

@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
 
-__all__ = ["KeyFileError", "load_identity"]
-
 
 def load_identity(path: Path) -> IdentityKey:
     """Read an identity key.

@@ -17,13 +17,13 @@ import grpc
 import structlog
 import uvloop
 
-from client.certificate import CertificateError, ClientCertificate, load_certificate, shown
+from client.certificate import ClientCertificate, load_certificate, shown
 from client.conditions import Gate, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
-from client.keystore import KeyFileError, load_identity
+from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
 from client.processor import has_aes
@@ -34,14 +34,13 @@ from client.settings import Conditions, HostSettings
 from client.shared_roster import SharedRoster
 from client.unreachable import Trouble, is_connected, trouble_of, trouble_of_silence, trouble_told
 from client.web_proxy import WebProxy, web_proxy_of
-from learning.datasets import DatasetError
-from learning.options import OptionError
-from learning.task import TaskUnavailable, make_task
+from learning.task import make_task
 from runtime.durable import StorageError
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.peer_text import peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
+from wire.certificates import CertificateError
 from wire.guarantee import trust_of
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 
@@ -56,15 +55,6 @@ STEADY_S = 1.0  # a session that lasts this long was worth opening
 FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 FINISHED = ("rounds done", "budget reached")  # what a coordinator says at the end of a study that can't go on
-OK, BAD_INPUT, NETWORK, UNFINISHED, INTERRUPTED = 0, 2, 4, 5, 130
-
-
-class JoinError(Failure):
-    """The process can't take part; one sentence that names what to change, and the exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(ExitCode(exit_code), message)
-        self.exit_code = exit_code
 
 
 def join(configuration: HostSettings, service: Notifier | None = None) -> int:
@@ -77,15 +67,15 @@ def join(configuration: HostSettings, service: Notifier | None = None) -> int:
         0 when the study ended or the process was told to stop by SIGTERM, 130 after Ctrl-C.
 
     Raises:
-        JoinError: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
+        Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
     way = choose_keystream(time.perf_counter)
     if has_aes() is False:
         log.info("this processor has no AES instructions: masks are made without, which takes longer", mode=way)
     try:
         journal = ClientJournal(configuration.host.journal, configuration.host.ledger)
-    except StorageError as error:
-        raise JoinError(str(error), BAD_INPUT) from error
+    except StorageError as error:  # a changed ledger included: the code of one is for verbs that verify ledgers
+        raise InputFailure(str(error)) from error
     # Two threads each: one participant's work beside another's, and no more memory than that.
     threads = min(2, os.cpu_count() or 1)
     executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
@@ -130,7 +120,7 @@ class ParticipantHost:
             executor, trainer: for arithmetic and for training; see `client.participant.Participant`.
 
         Raises:
-            JoinError: a key, the data or the task can't be used.
+            Failure: a key, the data or the task can't be used.
         """
         self._configuration, self._journal, self._documents = configuration, journal, _Documents()
         self._terms: StudyTerms | None = None
@@ -151,9 +141,11 @@ class ParticipantHost:
             if self._certificate.not_after > time.time() or not coordinator.enrolment:  # else it is renewed first
                 self._certificate.check_time(time.time())
         except OSError as error:
-            raise JoinError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
-        except (CertificateError, KeyFileError, OptionError, DatasetError, TaskUnavailable, ValueError) as error:
-            raise JoinError(str(error), BAD_INPUT) from error
+            raise InputFailure(f"{error.filename}: {error.strerror}") from error
+        except ValueError as error:
+            if isinstance(error, Failure):
+                raise
+            raise InputFailure(str(error)) from error
 
     def _make_participants(self) -> list[Participant]:
         """All participants with their keys and their parts of the data.
@@ -207,7 +199,7 @@ class ParticipantHost:
         """Keep the participants connected until every one's study has ended.
 
         Raises:
-            JoinError: why one of them could not take part, once the others have ended: somebody who is revoked must
+            Failure: why one of them could not take part, once the others have ended: somebody who is revoked must
                 not end the part of those beside her.
         """
         renewal = Renewal(
@@ -218,14 +210,14 @@ class ParticipantHost:
         channel = self._channels = self._open_channel()
         tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
         background = asyncio.gather(renewal.run(), self._gate.run())
-        failures: list[JoinError] = []
+        failures: list[Failure] = []
         try:
             for done in asyncio.as_completed(tasks):
                 try:
                     await done
-                except JoinError as error:
+                except Failure as error:
                     failures.append(error)
-                    if len(failures) == 1 and len(tasks) > 1 and error.exit_code != UNFINISHED:
+                    if len(failures) == 1 and len(tasks) > 1 and error.code != ExitCode.STUDY:
                         log.error("a participant of this host can't take part", reason=str(error))
             if failures:
                 raise failures[0]
@@ -253,12 +245,12 @@ class ParticipantHost:
         try:
             await renewal.renew(self._configuration.coordinator.give_up_s or None)
         except (EnrolmentRefused, EnrolmentUnavailable, CertificateError) as error:
-            raise JoinError(
+            raise Failure(
+                error.code,
                 f"the certificate {self._certificate.path} expired on {shown(self._certificate.not_after)} (this "
                 f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
                 "ask the study's authority for a new join code and join again into a new folder, with --ledger "
                 f"{self._configuration.host.ledger}: the new identity goes on spending the same budget",
-                error.code if isinstance(error, Failure) else BAD_INPUT,
             ) from error
 
     def _use_certificate(self, certificate: ClientCertificate) -> None:
@@ -309,10 +301,10 @@ class ParticipantHost:
                         log.info("the study ended", reason=reason)
                         self._ended.add(reason)
                     if reason not in FINISHED:
-                        raise JoinError(
+                        raise Failure(
+                            ExitCode.STUDY,
                             f"the coordinator gave up ({reason}), and the study can go on when it is served again: "
                             "start this again then",
-                            UNFINISHED,
                         )
                     return
                 trouble = Trouble(0, "it closed the connection")
@@ -321,14 +313,14 @@ class ParticipantHost:
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name
                 if error.code() in FINAL:
-                    raise JoinError(f"{address}: {peer_text(details)}", BAD_INPUT) from error
+                    raise InputFailure(f"{address}: {peer_text(details)}") from error
                 trouble = self._trouble(details, connected)
             except DocumentUnavailable as error:
                 trouble = Trouble(0, str(error))
             except TimeoutError:
                 trouble = trouble_of_silence(None if connected else self._web_proxy())
             except DocumentMismatch as error:
-                raise JoinError(f"{address}: {error}", NETWORK) from error
+                raise NetworkFailure(f"{address}: {error}") from error
             # Said once for all participants of the process, and again when more is known.
             if self._reachable or trouble.tells > max(self._told, 1):
                 longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
@@ -341,10 +333,9 @@ class ParticipantHost:
                 expired = self._certificate.not_after <= time.time()
                 when = f"; the certificate expired on {shown(self._certificate.not_after)}" if expired else ""
                 advice = ": check the address and that it runs, or raise coordinator.give_up_s"
-                raise JoinError(
+                raise NetworkFailure(
                     f"{address} can't be reached since {give_up_s:g} s: {told.words}{when}"
-                    f"{'' if told.tells > 1 else advice}",
-                    NETWORK,
+                    f"{'' if told.tells > 1 else advice}"
                 )
             await participant.rest(_backoff_s(failures))
 
@@ -369,7 +360,7 @@ class ParticipantHost:
             try:
                 check_agreed(self._configuration, study_sha256)  # before anything else: the policy may allow more
             except PolicyRefusal as error:
-                raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
+                raise InputFailure(f"refused by this host's policy: {error}") from error
             study_bytes = await session.download(study_sha256, LARGEST_DOCUMENT)
             try:
                 document = StudyDocument.from_bytes(study_bytes)
@@ -379,11 +370,11 @@ class ParticipantHost:
                     raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
                 roster = await self._fetched(session, document, study_sha256, roster_sha256)
             except StorageError as error:
-                raise JoinError(f"nothing can be written down, so nothing is sent: {error}", BAD_INPUT) from error
+                raise InputFailure(f"nothing can be written down, so nothing is sent: {error}") from error
             except PolicyRefusal as error:
-                raise JoinError(f"refused by this host's policy: {error}", BAD_INPUT) from error
+                raise InputFailure(f"refused by this host's policy: {error}") from error
             except (InvalidRoster, InvalidStudy, ValueError) as error:
-                raise JoinError(f"{self._configuration.coordinator.address}: {error}", BAD_INPUT) from error
+                raise InputFailure(f"{self._configuration.coordinator.address}: {error}") from error
             plan = document.plan
             log.info(
                 "study accepted",
@@ -472,11 +463,11 @@ async def run_until_told(work: Coroutine[Any, Any, None]) -> int:
         stopped.append(code)
         task.cancel()
 
-    loop.add_signal_handler(signal.SIGTERM, stop, OK)
-    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
+    loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)
+    loop.add_signal_handler(signal.SIGINT, stop, ExitCode.INTERRUPTED)
     try:
         await task
-        return OK
+        return ExitCode.OK
     except asyncio.CancelledError:
         if not stopped:
             raise
@@ -490,8 +481,8 @@ def _read_ca(path: Path) -> bytes:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        raise JoinError(
-            f"{path} holds no certificate in PEM: copy ca.pem from the study's folder tls again", BAD_INPUT
+        raise InputFailure(
+            f"{path} holds no certificate in PEM: copy ca.pem from the study's folder tls again"
         ) from error
     return content
 

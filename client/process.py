@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from client.settings import HostSettings
-from runtime.failure import ExitCode
+from runtime.failure import ExitCode, Failure
 from runtime.health_file import VARIABLE
 
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from client.process import main; main({fd})"
@@ -65,12 +65,12 @@ def main(settings_fd: int) -> NoReturn:
 
         service = Notifier({})
     use_few_arenas()
-    from client.participant_host import JoinError, join
+    from client.participant_host import join
 
     try:
         code = join(settings, service)
-    except JoinError as error:
-        code, said = error.exit_code, str(error)
+    except Failure as error:
+        code, said = int(error.code), error.message
     except Exception as error:
         if os.environ.get("SORDINO_TRACEBACK"):
             raise

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.certificate import (
     HOST_URI,
-    CertificateError,
     ClientCertificate,
     load_certificate,
     shown,
@@ -40,6 +39,7 @@ from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
+from wire.certificates import CertificateError
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
 
 log = structlog.get_logger()

@@ -31,10 +31,11 @@ from client.certificate import load_certificate
 from client.host_file import load
 from client.journal import ClientJournal
 from client.keystore import load_identity
-from client.participant_host import UNFINISHED, JoinError, ParticipantHost
+from client.participant_host import ParticipantHost
 from client.settings import HostSettings
 from learning import datasets
 from mechanisms import plan
+from runtime.failure import ExitCode, Failure
 from secagg import client_phases
 from server.attempt.uploads import Uploads
 from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
@@ -293,7 +294,7 @@ async def _hosts(
         return ["it is still waiting"] * bool(waiting) + [
             str(error)
             for error in results
-            if error is not None and not (isinstance(error, JoinError) and error.exit_code == UNFINISHED)
+            if error is not None and not (isinstance(error, Failure) and error.code == ExitCode.STUDY)
         ]
 
     try:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 import server.study
-from client.participant_host import UNFINISHED, JoinError
+from runtime.failure import ExitCode, Failure
 from secagg.context import winners
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
@@ -71,7 +71,7 @@ def play_two(folder: Path, work: Path, between: Any, **settings: dict[str, Any])
                     outcome.append(await where.finish())
                     try:
                         story.ended = await task
-                    except JoinError as error:
+                    except Failure as error:
                         story.ended = error
             return where
 
@@ -225,8 +225,8 @@ def play_drawn(folder: Path, work: Path, lie: Any = None, monkeypatch: Any = Non
                 async with asyncio.timeout(PATIENCE_S):
                     try:
                         story.ended = await task
-                    except JoinError as error:
-                        if error.exit_code != UNFINISHED:
+                    except Failure as error:
+                        if error.code != ExitCode.STUDY:
                             raise
             return where
 

@@ -14,9 +14,9 @@ import pytest
 
 import server.study
 import server.trained_model
-from client.participant_host import BAD_INPUT, JoinError
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
+from runtime.failure import ExitCode, Failure
 from tests.support.host_in_process import Story, play
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, make_folder
 from wire import coordinator_pb2 as pb
@@ -85,9 +85,9 @@ def test_a_coordinator_that_adds_the_noise_must_be_accepted(tmp_path: Path, monk
         work = tmp_path / str(policy["mechanism"])
         work.mkdir()
         story = play(folder, work, monkeypatch, policy=policy)
-        assert isinstance(story.ended, JoinError)
+        assert isinstance(story.ended, Failure)
         assert told in str(story.ended)
-        assert story.ended.exit_code == BAD_INPUT
+        assert story.ended.code == ExitCode.INPUT
         assert story.sent == []
 
 

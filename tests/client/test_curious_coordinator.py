@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client.host_file import load
-from client.participant_host import BAD_INPUT, JoinError
+from runtime.failure import ExitCode, Failure
 from tests.support.host_in_process import ledger_of, play, rows_of
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire import coordinator_pb2 as pb
@@ -29,8 +29,8 @@ def test_a_default_policy_refuses_it(curious_folder: Path, tmp_path: Path, monke
     """Folders that ``init`` makes say yes, since the owner of the study makes them; nobody else's do."""
     assert load(curious_folder / "hosts" / "host-01").settings().policy.curious_coordinator
     story = play(curious_folder, tmp_path, monkeypatch, policy={"curious_coordinator": False})
-    assert isinstance(story.ended, JoinError)
-    assert story.ended.exit_code == BAD_INPUT
+    assert isinstance(story.ended, Failure)
+    assert story.ended.code == ExitCode.INPUT
     assert "curious-coordinator: nobody would sign whose updates are in a sum" in str(story.ended)
     assert (story.ready, story.sent) == (set(), [])
 

@@ -24,7 +24,7 @@ import server.service
 from client.data_name import data_name
 from client.journal import ClientJournal
 from client.keystore import load_identity
-from client.participant_host import BAD_INPUT, NETWORK, JoinError
+from runtime.failure import ExitCode, Failure
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.membership import SignedRoster
 from server.sessions import Sessions
@@ -36,12 +36,12 @@ from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument
 
 
-def refused(story: Story, told: str, code: int = BAD_INPUT) -> None:
+def refused(story: Story, told: str, code: int = ExitCode.INPUT) -> None:
     """The host ended with one line; nothing of it took part."""
-    assert isinstance(story.ended, JoinError)
+    assert isinstance(story.ended, Failure)
     assert told in str(story.ended)
     assert "\n" not in str(story.ended)
-    assert story.ended.exit_code == code
+    assert story.ended.code == code
     assert story.ready == set()
     assert story.sent == []
 
@@ -202,14 +202,14 @@ def test_another_document_than_the_digest(study_folder: Path, tmp_path: Path, mo
     def prepare(where: Coordinator) -> None:
         where.study._documents[where.study._study_sha256] = where.study._study_bytes + b" "
 
-    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "doesn't have the digest", NETWORK)
+    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "doesn't have the digest", ExitCode.NETWORK)
 
 
 def test_a_document_without_end(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(where: Coordinator) -> None:
         where.study._documents[where.study._study_sha256] = bytes(3 << 20)
 
-    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "longer than", NETWORK)
+    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "longer than", ExitCode.NETWORK)
 
 
 def test_a_study_that_changes(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,16 +361,16 @@ def test_the_study_that_was_agreed_to(study_folder: Path, tmp_path: Path, monkey
 # ---------------------------------------------------------------- the connection
 
 
-def against(folder: Path, work: Path, **changes: dict[str, Any]) -> tuple[JoinError, Story, list[dict[str, Any]]]:
+def against(folder: Path, work: Path, **changes: dict[str, Any]) -> tuple[Failure, Story, list[dict[str, Any]]]:
     """A host that is to end by itself, against a coordinator whose rounds never begin."""
     story = Story()
 
-    async def scenario() -> JoinError:
+    async def scenario() -> Failure:
         async with coordinator(folder, work / "state.sqlite") as where:
             record(where, story)
             settings = settings_of(folder, work / "journal.sqlite", where.address, **changes)
             async with host(settings) as task, asyncio.timeout(60):
-                with pytest.raises(JoinError) as error:
+                with pytest.raises(Failure) as error:
                     await task
             assert where.events == []
             return error.value
@@ -385,7 +385,7 @@ def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> No
     other = make_folder(tmp_path / "other")
     wrong = {"ca": other / "hosts" / "host-01" / "ca.pem", "give_up_s": 0.3}
     error, story, logs = against(study_folder, tmp_path, coordinator=wrong)
-    assert error.exit_code == NETWORK
+    assert error.code == ExitCode.NETWORK
     assert "can't be reached since 0.3 s" in str(error)
     assert "ca.pem" in str(error)
     assert "\n" not in str(error)
@@ -403,7 +403,7 @@ def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(client.connection.grpc.aio, "secure_channel", elsewhere)
     error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
-    assert error.exit_code == NETWORK
+    assert error.code == ExitCode.NETWORK
     assert (story.sent, story.ready) == ([], set())
 
 
@@ -427,7 +427,7 @@ def test_a_coordinator_does_not_choose_what_is_said_of_it(
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
     error, story, logs = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
-    assert error.exit_code == NETWORK
+    assert error.code == ExitCode.NETWORK
     assert f"""since 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
     reasons = {entry["reason"] for entry in logs if entry["event"] == "coordinator away, trying again for 0.3 s"}
     assert reasons == {f'it ended the session ("{words}")'}
@@ -439,7 +439,7 @@ def test_a_host_whose_certificate_is_not_known(study_folder: Path, tmp_path: Pat
     tls = make_folder(tmp_path / "other") / "hosts" / "host-01" / "tls"
     strange = {"certificate": tls / "client.pem", "key": tls / "client.key", "give_up_s": 0.3}
     error, story, _ = against(study_folder, tmp_path, coordinator=strange)
-    assert error.exit_code == NETWORK
+    assert error.code == ExitCode.NETWORK
     assert f"it may not know this host's certificate ({tls / 'client.pem'})" in str(error)
     assert (story.sent, story.ready) == ([], set())
 
@@ -466,7 +466,7 @@ def test_a_handshake_that_goes_wrong(
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
     error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.4})
-    assert error.exit_code == NETWORK
+    assert error.code == ExitCode.NETWORK
     assert (story.sent, story.ready, proofs) == ([], set(), [])
     expected = {"nothing": "doesn't answer", "the end": "not opened in time"}.get(
         answer, "didn't answer with challenge"
@@ -494,7 +494,7 @@ def test_give_up_counts_from_the_loss(study_folder: Path, tmp_path: Path, monkey
                 where.study.sessions.challenge = refuse  # type: ignore[method-assign]
                 where.study.sessions.close_all()
                 lost = time.monotonic()
-                with pytest.raises(JoinError):
+                with pytest.raises(Failure):
                     await asyncio.wait_for(task, 60)
                 return time.monotonic() - lost
 
@@ -510,5 +510,5 @@ def test_an_identity_off_the_roster(study_folder: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Sessions, "challenge", strangers)
     error, _, _ = against(study_folder, tmp_path)
-    assert error.exit_code == BAD_INPUT
+    assert error.code == ExitCode.INPUT
     assert "ask the study's authority" in str(error)

@@ -20,13 +20,14 @@ import server.study_file
 from client.data_name import data_name, user_data_name
 from client.held_data import check_forms, held_data
 from client.host_file import load
-from client.participant_host import JoinError, join
+from client.participant_host import join
 from client.settings import Data, HostedParticipant, HostSettings
 from learning.blocks import Block, Blocks, DatasetError
 from learning.datasets import dataset_identity
 from learning.own_data import read_held
 from learning.prepared_data import write_prepared
 from learning.task import make_task
+from runtime.failure import Failure
 from secagg.keys import IdentityKey
 from tests.client import policies
 from tests.support.host_in_process import Story, ledger_of, play, rows_of
@@ -223,9 +224,9 @@ def test_a_host_does_not_start_with_a_file_of_another_form(tmp_path: Path, monke
         raise AssertionError("the coordinator was asked")
 
     monkeypatch.setattr("client.participant_host.Channels", connected)
-    with pytest.raises(JoinError, match=r"participant-003.* no column called pulse\. .* are 0 age, 1 puls;") as no:
+    with pytest.raises(Failure, match=r"participant-003.* no column called pulse\. .* are 0 age, 1 puls;") as no:
         join(load(home).settings())
-    assert no.value.exit_code == 2
+    assert no.value.code == 2
 
 
 # ------------------------------------------------------------------------------------- over real gRPC

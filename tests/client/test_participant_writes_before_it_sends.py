@@ -12,7 +12,7 @@ import pytest
 
 import client.connection
 from client.journal import ClientJournal
-from client.participant_host import JoinError
+from runtime.failure import Failure
 from secagg.messages import request_digest
 from tests.support.host_in_process import ledger_of, play, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
@@ -164,7 +164,7 @@ def test_a_journal_that_cannot_take_the_study(
 
     monkeypatch.setattr(ClientJournal, "__init__", full)
     story = play(study_folder, tmp_path, monkeypatch)
-    assert isinstance(story.ended, JoinError)
+    assert isinstance(story.ended, Failure)
     assert "nothing can be written down, so nothing is sent" in str(story.ended)
     assert "journal.sqlite" in str(story.ended)
     assert (story.sent, story.ready) == ([], set())

@@ -18,8 +18,8 @@ import client.policy_rounds
 import server.study
 import server.trained_model
 from client.host_file import load
-from client.participant_host import BAD_INPUT, JoinError
 from client.policy import task_digest
+from runtime.failure import ExitCode, Failure
 from tests.support.host_in_process import Story, ledger_of, play, rows_of
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire import coordinator_pb2 as pb
@@ -135,8 +135,8 @@ def test_a_refused_study_gets_an_opening_whatever_the_policy(
     shapes = []
     for name, policy in policies.items():
         story, sent = recorded(study_folder, tmp_path / name, monkeypatch, policy=policy)
-        assert isinstance(story.ended, JoinError)
-        assert story.ended.exit_code == BAD_INPUT
+        assert isinstance(story.ended, Failure)
+        assert story.ended.code == ExitCode.INPUT
         assert "refused by this host's policy: " in str(story.ended)
         assert (story.ready, story.sent, story.refusals) == (set(), [], [])
         assert sent.kinds() == {"open", "proof", "Download"}
@@ -320,7 +320,7 @@ def test_the_second_study_is_refused_when_the_total_would_be_exceeded(
     limit, rows = 1.05 * total_of(ledger), rows_of(ledger)
     renamed = make_folder(tmp_path / "eight", name="eight")
     story = play(renamed, tmp_path, monkeypatch, host={"ledger": ledger}, policy={"max_epsilon_total": limit})
-    assert isinstance(story.ended, JoinError)  # before anything is paid
+    assert isinstance(story.ended, Failure)  # before anything is paid
     assert "epsilon-in-total: the 2 rounds of the study's plan would bring epsilon" in str(story.ended)
     assert rows_of(ledger) == rows
     assert story.kinds() == set()

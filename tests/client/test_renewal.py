@@ -22,9 +22,10 @@ from client.host_file import load
 from client.joining.joining import join_by_code
 from client.joining.options import JoinOptions
 from client.keystore import load_identity
-from client.participant_host import JoinError, ParticipantHost
+from client.participant_host import ParticipantHost
 from client.renewal import PENDING_FILE, Renewal
 from client.settings import HostSettings
+from runtime.failure import Failure
 from runtime.processes import free_port
 from tests.support.enrolment_port import Authority, identity, port_in_thread
 from wire import coordinator_pb2 as pb
@@ -229,9 +230,9 @@ def stay(home: Home, **changes: Any) -> str:
         settings = home.settings(**changes)
         await ParticipantHost(settings, None, None).stay()  # type: ignore[arg-type]  # nothing is journaled
 
-    with pytest.raises(JoinError) as error:
+    with pytest.raises(Failure) as error:
         asyncio.run(scenario())
-    return f"{error.value.exit_code}: {error.value}"
+    return f"{error.value.code}: {error.value}"
 
 
 def test_an_expired_certificate_that_can_t_be_renewed(home: Home) -> None:

@@ -33,6 +33,7 @@ import client.participant_host
 import mechanisms.encoder
 from client.host_file import load
 from client.participant import Participant
+from runtime.failure import Failure
 from runtime.logs import configure_logs
 from wire import coordinator_pb2 as pb
 from wire.transport import frame
@@ -130,9 +131,9 @@ def main() -> int:
     configure_logs()
     try:
         return client.participant_host.join(replace(settings[0], participants=participants))
-    except client.participant_host.JoinError as error:
+    except Failure as error:
         print(error, file=sys.stderr)
-        return error.exit_code
+        return error.code
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ import server.sessions  # noqa: E402
 import server.study  # noqa: E402
 import wire.records.ledger  # noqa: E402
 from client.journal import ClientJournal  # noqa: E402
-from client.participant_host import JoinError  # noqa: E402
 from runtime.durable import StorageError  # noqa: E402
+from runtime.failure import ExitCode, Failure  # noqa: E402
 from runtime.logs import configure_logs  # noqa: E402
 from secagg.encoding import digest  # noqa: E402
 from secagg.keys import IdentityKey  # noqa: E402
@@ -407,7 +407,7 @@ def main(out: str, careless: str | None = None) -> None:
             coordinators_disk_is_full(folder, work)
             another_document(folder, work)
             join_codes()
-            for error in (JoinError("one sentence", 2), StorageError("full")):
+            for error in (Failure(ExitCode.INPUT, "one sentence"), StorageError("full")):
                 boundary("shell", error)
     finally:
         os.urandom = _system_randomness

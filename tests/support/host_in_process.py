@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 import server.sessions
 from client.host_file import load
 from client.journal import ClientJournal
-from client.participant_host import UNFINISHED, JoinError, ParticipantHost
+from client.participant_host import ParticipantHost
 from client.settings import HostSettings
+from runtime.failure import ExitCode, Failure
 from tests.support.study_in_process import Coordinator, coordinator
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
@@ -38,7 +39,7 @@ class Story:
     messages: list[tuple[int, pb.PhaseMessage]] = field(default_factory=list)
     refusals: list[tuple[int, int]] = field(default_factory=list)  # participant, code
     logs: list[dict[str, Any]] = field(default_factory=list)
-    ended: int | JoinError | None = None
+    ended: int | Failure | None = None
     ready: set[int] = field(default_factory=set)
     events: list[dict[str, Any]] = field(default_factory=list)
     journal: Path = Path()
@@ -164,9 +165,9 @@ def play(
                 async with asyncio.timeout(PATIENCE_S):
                     try:
                         story.ended = await task
-                    except JoinError as error:
+                    except Failure as error:
                         # Code 5: the coordinator has said that it gives up, which is an end like any other here.
-                        story.ended = 0 if error.exit_code == UNFINISHED else error
+                        story.ended = 0 if error.code == ExitCode.STUDY else error
             story.events = where.events
 
     with capture_logs() as logs:

@@ -42,13 +42,13 @@ from client.host_file import load
 from client.journal import ClientJournal
 from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
-from client.participant_host import BAD_INPUT, JoinError, ParticipantHost, run_until_told
+from client.participant_host import ParticipantHost, run_until_told
 from client.resuming import Line
 from client.settings import HostedParticipant, HostSettings
 from client.shared_roster import SharedRoster
 from client.unreachable import Trouble
 from learning.datasets import Dataset
-from runtime.failure import Failure
+from runtime.failure import Failure, InputFailure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent, step_aside, use_few_arenas
 from secagg.client_phases import Masking
@@ -186,7 +186,7 @@ class LoadHost(ParticipantHost):
             rosters: of all hosts of the process, by digest.
 
         Raises:
-            client.participant_host.JoinError: a key or the task can't be used.
+            runtime.failure.Failure: a key or the task can't be used.
         """
         self.load, self.me, self._rosters = load, me, rosters
         self.cheat = load.cheaters().get(me)
@@ -265,7 +265,7 @@ class LoadHost(ParticipantHost):
 
 
 async def stay_all(hosts: list[LoadHost]) -> None:
-    """Until every participant's study has ended. Raises `JoinError`: one of them can't take part."""
+    """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
     tasks = [asyncio.create_task(host.stay()) for host in hosts]
     try:
         await asyncio.gather(*tasks)
@@ -359,7 +359,7 @@ def run(home: Path, load_options: LoadOptions) -> int:
     """Take part with all participants of a host's folder; returns the exit code.
 
     Raises:
-        JoinError: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
+        Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
     choose_keystream(time.perf_counter)
     settings = load(home).settings()
@@ -367,7 +367,7 @@ def run(home: Path, load_options: LoadOptions) -> int:
         # These participants send vectors that anybody can compute, without noise: in a study with data they would be
         # counted on for noise that isn't there.
         task = settings.study.task
-        raise JoinError(f"{home} is of a study with the task {task!r}: a load test makes a study of its own", BAD_INPUT)
+        raise InputFailure(f"{home} is of a study with the task {task!r}: a load test makes its own study")
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     # With a process for each core or more a second thread would only take turns with the first.
     threads = max(1, min(2, (os.cpu_count() or 1) // load_options.processes))
