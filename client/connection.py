@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from client.certificate import ClientCertificate
+from client.credentials import ClientCertificate
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.message import DecodeError
 
-from client.certificate import HOST_URI, IDENTITY_URI, shown
 from client.connection import open_channel
+from client.credentials import HOST_URI, IDENTITY_URI, shown
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
 from runtime.peer_text import peer_text

@@ -5,9 +5,14 @@ Elsewhere the log is JSON, with every field.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import os
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import structlog
+
+from client.service_notify import Notifier
 from runtime.plurals import counted
 
 _LEFT_OUT: Final = frozenset({"level", "timestamp", "event", "exc_info"})
@@ -46,3 +51,88 @@ def _study(message: MutableMapping[str, Any]) -> str:
 def _other(message: MutableMapping[str, Any]) -> str:
     more = ", ".join(f"{key}: {value}" for key, value in message.items() if key not in _LEFT_OUT)
     return str(message.get("event", "")) + (f" ({more})" if more else "")
+
+
+@dataclass
+class _Attempt:
+    begun: set[bytes] = field(default_factory=set)
+    over: set[bytes] = field(default_factory=set)
+    summed: set[bytes] = field(default_factory=set)
+    survivors: int = 0
+    reason: str = ""
+
+
+class RoundLines:
+    """Told by each participant of what happens to her; says a line when an attempt is over for all who began it.
+
+    Args:
+        spent: what to add about the budget, by name.
+    """
+
+    def __init__(self, spent: Callable[[], dict[str, Any]]) -> None:
+        self._spent = spent
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._log = structlog.get_logger()
+
+    def begun(self, number: tuple[int, int], who: bytes) -> None:
+        """She takes part in an attempt: (round, attempt)."""
+        for earlier in [one for one in self._attempts if one < number]:
+            self.over(earlier, who, "nobody said how it ended")
+        self._attempts.setdefault(number, _Attempt()).begun.add(who)
+
+    def in_sum(self, number: tuple[int, int], who: bytes, survivors: int) -> None:
+        """The sum of so many, hers among them, is being opened."""
+        if (attempt := self._attempts.get(number)) is not None:
+            attempt.summed.add(who)
+            attempt.survivors = survivors
+
+    def over(self, number: tuple[int, int], who: bytes, reason: str = "") -> None:
+        """The attempt is over for her; why, where there is no sum with her in it."""
+        attempt = self._attempts.get(number)
+        if attempt is None or who not in attempt.begun:
+            return
+        attempt.over.add(who)
+        attempt.reason = attempt.reason or reason
+        if attempt.over >= attempt.begun:
+            self._say(number)
+
+    def gone(self, who: bytes) -> None:
+        """Her session has ended: so have all her attempts."""
+        for number in list(self._attempts):
+            self.over(number, who, "the connection ended")
+
+    def _say(self, number: tuple[int, int]) -> None:
+        attempt = self._attempts.pop(number)
+        told: dict[str, Any] = {"round": number[0]}
+        if number[1] > 1:
+            told["attempt"] = number[1]
+        told["in_the_sum"] = f"{len(attempt.summed)} of {len(attempt.begun)} here"
+        if attempt.summed:
+            told["sum_of"] = attempt.survivors
+        elif attempt.reason:
+            told["reason"] = attempt.reason
+        self._log.info("round over", **told, **self._spent())
+
+
+_PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}  # of syslog(3)
+
+
+def use_service_lines(service: Notifier, environment: Mapping[str, str] | None = None) -> None:
+    """Add both to the log as `runtime.logs.configure_logs` has set it up.
+
+    Args:
+        environment: with JOURNAL_STREAM, where standard error is the journal; by default the process's own.
+    """
+    processors = list(structlog.get_config()["processors"])
+    renderer = processors[-1]
+    in_journal = "JOURNAL_STREAM" in (os.environ if environment is None else environment)
+
+    def line(logger: Any, name: str, message: MutableMapping[str, Any]) -> Any:
+        if message.get("level") != "debug":
+            # As a person reads it, without the time, which systemd tells beside it.
+            service.status(join_line(logger, name, {**message, "timestamp": ""}).strip())
+        level = _PRIORITY.get(str(message.get("level")), _PRIORITY["info"])
+        rendered = renderer(logger, name, message)
+        return f"<{level}>{rendered}" if in_journal and isinstance(rendered, str) else rendered
+
+    structlog.configure(processors=[*processors[:-1], line])

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from client.conditions import NotNow
 from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
-from client.policy import PolicyRefusal, check_clips
-from client.policy_rounds import check_round
+from client.log_lines import RoundLines
+from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import Line
-from client.round_lines import RoundLines
 from client.settings import HostSettings
 from learning.datasets import Dataset
 from learning.own_task import place_of
@@ -102,7 +101,7 @@ class Participant:
     ) -> None:
         """
         Args:
-            data_name: by which the ledger knows the data; see `client.data_name`.
+            data_name: by which the ledger knows the data; see `client.held_data`.
             executor: for the protocol's arithmetic, so that streams are answered meanwhile.
             fetch: async (session, sha256, largest) -> bytes; shared by the host's participants.
             accept_roster: async (session, sha256) -> the terms with a later roster, checked; raises

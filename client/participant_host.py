@@ -17,27 +17,33 @@ import grpc
 import structlog
 import uvloop
 
-from client.certificate import ClientCertificate, load_certificate, shown
 from client.conditions import Gate, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
+from client.credentials import ClientCertificate, load_certificate, load_identity, shown
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
-from client.keystore import load_identity
+from client.log_lines import RoundLines
 from client.participant import Participant, StudyTerms
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
-from client.processor import has_aes
 from client.renewal import Renewal
-from client.round_lines import RoundLines
 from client.service_notify import Notifier
 from client.settings import Conditions, HostSettings
 from client.shared_roster import SharedRoster
-from client.unreachable import Trouble, is_connected, trouble_of, trouble_of_silence, trouble_told
-from client.web_proxy import WebProxy, web_proxy_of
+from client.unreachable import (
+    Trouble,
+    WebProxy,
+    is_connected,
+    trouble_of,
+    trouble_of_silence,
+    trouble_told,
+    web_proxy_of,
+)
 from learning.task import make_task
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.peer_text import peer_text
+from runtime.processes import has_aes
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.certificates import CertificateError

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from client.hours import parse_window
-from client.settings import Policy
+from client.settings import Policy, parse_window
 from learning.task_names import check_task_name
 from runtime.settings_file import ConfigurationError, Settings, Table, read_settings
 

@@ -1,7 +1,7 @@
-"""The client process proper: takes over from the command once host.toml is checked.
+"""The entry of the client process, which takes the place of the command once host.toml is checked.
 
-`sordino join` replaces itself with this module by exec, so the process that runs for hours holds neither the command
-line's libraries nor the settings checker: 22 MB less on a small device. The process id stays the same.
+`sordino join` replaces itself with this module by exec, so the process that runs for hours loads neither the libraries
+of the command line nor those that check settings: 22 MB less on a small device. The process id stays the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def become(settings: HostSettings, *, as_json: bool = False, service: bool = Fal
     """Replace this process by the client with these settings. Flushes output first; does not return.
 
     Args:
-        service: run as a system service, which tells systemd how it is.
+        service: run as a system service that reports its state to systemd.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -45,43 +45,37 @@ def main(settings_fd: int) -> NoReturn:
     """Run the client with the settings in an open file; ends the process with its exit code."""
     from runtime.processes import leave_no_core, use_few_arenas
 
-    leave_no_core()  # again: what marks a process as one that isn't dumped doesn't survive an exec
+    leave_no_core()  # again: an exec drops the mark that forbids core files
     with open(settings_fd, "rb") as file:
         text = file.read().decode()
     as_json, as_service, settings = text[0] == "1", text[1] == "1", HostSettings.from_json(text[2:])
-    from client.log_lines import join_line
-    from runtime.logs import configure_logs  # before the shell: it loads structlog the light way
+    import runtime.logs  # first: it loads structlog without rich
+    from client.log_lines import join_line, use_service_lines
+    from client.service_notify import Notifier
 
-    configure_logs(terminal_line=join_line)
+    runtime.logs.configure_logs(terminal_line=join_line)
     service = None
     if as_service:
-        from client.service_lines import use_service_lines
-        from client.service_notify import Notifier
-
         service = Notifier()
         use_service_lines(service)
-    elif os.environ.get(VARIABLE):  # no service of systemd's, but of a container whose health is asked for
-        from client.service_notify import Notifier
-
+    elif os.environ.get(VARIABLE):  # a container whose health is checked, and no systemd
         service = Notifier({})
     use_few_arenas()
     from client.participant_host import join
 
+    code, message = int(ExitCode.INTERNAL), ""
     try:
         code = join(settings, service)
     except Failure as error:
-        code, said = int(error.code), error.message
+        code, message = int(error.code), error.message
     except Exception as error:
         if os.environ.get("SORDINO_TRACEBACK"):
             raise
-        code = int(ExitCode.INTERNAL)
-        said = f"a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where."
-    else:
-        said = ""
-    if said:
-        print(f"sordino join: {said}", file=sys.stderr)
+        message = f"a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where."
+    if message:
+        print(f"sordino join: {message}", file=sys.stderr)
         if service is not None:
-            service.status(said)
+            service.status(message)
     if as_json:
         body = {
             "host": settings.host.name,

@@ -20,7 +20,7 @@ import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from client.certificate import (
+from client.credentials import (
     HOST_URI,
     ClientCertificate,
     load_certificate,

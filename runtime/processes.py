@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import resource
 import signal
 import socket
@@ -133,3 +134,47 @@ def port_is_free(host: str, port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+CPUINFO: Final = Path("/proc/cpuinfo")
+# Names as in /proc/cpuinfo: SSE3 is "pni" there.
+_LEVEL_2: Final = ("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2")
+_FIRST: Final = 1 << 14  # bytes that hold the first processor, however many there are
+
+
+def features(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+    """Flags of the first processor ("flags" on x86-64, "Features" on arm64); nothing where they can't be read."""
+    try:
+        with cpuinfo.open(errors="replace") as file:
+            text = file.read(_FIRST)
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def has_aes(cpuinfo: Path = CPUINFO) -> bool | None:
+    """Whether the processor has AES instructions (AES-NI, the ARMv8 Cryptography Extension); None: nothing tells."""
+    found = features(cpuinfo)
+    return "aes" in found if found else None
+
+
+def too_old(cpuinfo: Path = CPUINFO, machine: str | None = None) -> str | None:
+    """Why numpy can't run on this processor: one sentence. None where it can, or nothing tells.
+
+    Args:
+        machine: as `platform.machine` names it; by default this one's.
+    """
+    found = features(cpuinfo)
+    if (platform.machine() if machine is None else machine) != "x86_64" or not found:
+        return None
+    missing = [name for name in _LEVEL_2 if name not in found]
+    if not missing:
+        return None
+    return (
+        f"this processor lacks {', '.join(missing)}, which numpy's wheels need (x86-64-v2, in processors since about "
+        "2009): use another machine, or a numpy built for this one with SORDINO_ANY_PROCESSOR=1"
+    )

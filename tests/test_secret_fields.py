@@ -71,7 +71,7 @@ OWN_REPR: dict[str, str] = {
     "secagg.keys.IdentityKey": "the beginning of its public key",
     "secagg.keys.AgreementKey": "the beginning of its public key",
     "mechanisms.randomness.Keystream": "nothing of its key",
-    "client.web_proxy.WebProxy": "host and port, and not the user and password of its URL",
+    "client.unreachable.WebProxy": "host and port, and not the user and password of its URL",
 }
 
 

@@ -108,7 +108,7 @@ def _matching(home: JoinedHome | None, code: JoinCode) -> JoinedHome | None:
 
 
 def _check_time(code: JoinCode) -> None:
-    from client.certificate import shown
+    from client.credentials import shown
     from wire.join_code import InvalidCode
 
     now = time.time()
@@ -335,7 +335,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 
 
 async def _wait_for_answer(home: JoinedHome, say: Say) -> None:
-    from client.certificate import shown
+    from client.credentials import shown
     from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer, enrolment_channel, names_of
     from runtime.key_files import KeyFileError, read_key_file
     from wire import coordinator_pb2 as pb

@@ -118,7 +118,7 @@ def _check_processor() -> None:
     Raises:
         Failure: it is too old, and nobody said that numpy was built for it.
     """
-    from client.processor import too_old
+    from runtime.processes import too_old
 
     why = None if os.environ.get("SORDINO_ANY_PROCESSOR") else too_old()
     if why is not None:

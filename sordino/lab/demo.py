@@ -428,8 +428,8 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
 
 def parts_by_participant(study: LocalStudy) -> dict[int, int]:
     """Position in the roster -> part of the data, from the hosts' files."""
+    from client.credentials import load_identity
     from client.host_file import load
-    from client.keystore import load_identity
 
     roster = json.loads((study.directory / "roster.json").read_text())
     position = {entry["identity"]: number for number, entry in enumerate(roster["participants"])}

@@ -309,7 +309,7 @@ async def after_a_restart(places: Places) -> Seen:
     must="Each upload is charged, and her budget, which no coordinator keeps for her, ends it.",
     outcome="refused by policy",
     check=(
-        Naive("client.policy_rounds", without=("epsilon-in-plan",), shows="uploads beyond the plan's budget"),
+        Naive("client.policy", without=("epsilon-in-plan",), shows="uploads beyond the plan's budget"),
         Naive(
             PARTICIPANT,
             changed=(
@@ -366,7 +366,7 @@ async def cut_off_while_uploading(places: Places) -> Seen:
     does="Announces attempt after attempt to a participant who allows two a day.",
     must="She refuses the third by her policy.",
     outcome="refused by policy",
-    check=(Naive("client.policy_rounds", changed=(("if charged >= most:", "if False:"),), shows="goes on"),),
+    check=(Naive("client.policy", changed=(("if charged >= most:", "if False:"),), shows="goes on"),),
 )
 async def a_day(places: Places) -> Seen:
     async with cheating(places, policy={"max_rounds_per_day": 2}) as coordinator:

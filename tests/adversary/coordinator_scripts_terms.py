@@ -456,7 +456,7 @@ async def endless_model(places: Places) -> Seen:
     does="Begins a round from a model that a participant's policy doesn't list.",
     must="She refuses by her policy.",
     outcome="refused by policy",
-    check=(Naive("client.policy_rounds", without=("model-digest",), shows="goes on"),),
+    check=(Naive("client.policy", without=("model-digest",), shows="goes on"),),
 )
 async def unlisted_model(places: Places) -> Seen:
     async with cheating(places, policy={"model_digests": ("ab" * 32,)}) as coordinator:

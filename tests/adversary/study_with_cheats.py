@@ -27,10 +27,9 @@ from structlog.testing import capture_logs
 
 import server.gathering
 import server.study
-from client.certificate import load_certificate
+from client.credentials import load_certificate, load_identity
 from client.host_file import load
 from client.journal import ClientJournal
-from client.keystore import load_identity
 from client.participant_host import ParticipantHost
 from client.settings import HostSettings
 from learning import datasets

@@ -14,7 +14,7 @@ from unittest import mock
 from structlog.testing import capture_logs
 
 from client import participant_host
-from client.keystore import load_identity
+from client.credentials import load_identity
 from learning import datasets
 from tests.support.host_in_process import host, settings_of
 

@@ -148,7 +148,7 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: Run) -> None:
-    from client.policy_rounds import epsilon_in_total
+    from client.policy import epsilon_in_total
     from wire.records.ledger import read_ledger
 
     body = json.loads(run("budget", "show", home, "--participant", "--json")[1])

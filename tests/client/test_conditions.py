@@ -19,8 +19,8 @@ import client.participant_host
 import server.sessions
 from client.conditions import Gate, Machine, NotNow
 from client.host_file import ConfigurationError, load
-from client.processor import has_aes, too_old
 from client.settings import Conditions, HostSettings
+from runtime.processes import has_aes, too_old
 from tests.support.host_in_process import host, settings_of
 from tests.support.study_in_process import coordinator
 from wire import coordinator_pb2 as pb

@@ -21,9 +21,9 @@ from structlog.testing import capture_logs
 
 import client.connection
 import server.service
-from client.data_name import data_name
+from client.credentials import load_identity
+from client.held_data import data_name
 from client.journal import ClientJournal
-from client.keystore import load_identity
 from runtime.failure import ExitCode, Failure
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.membership import SignedRoster

@@ -17,8 +17,7 @@ import structlog
 
 import client.held_data
 import server.study_file
-from client.data_name import data_name, user_data_name
-from client.held_data import check_forms, held_data
+from client.held_data import check_forms, data_name, held_data, user_data_name
 from client.host_file import load
 from client.participant_host import join
 from client.settings import Data, HostedParticipant, HostSettings

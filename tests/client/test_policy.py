@@ -17,19 +17,21 @@ from typing import Any
 
 import pytest
 
-import client.policy_rounds
+import client.policy
 from client.policy import (
     REASONS,
     PolicyRefusal,
+    check_budget,
     check_clips,
     check_roster,
+    check_round,
     check_study,
     check_terms,
     digests,
+    epsilon_in_total,
     round_epsilon,
     task_digest,
 )
-from client.policy_rounds import check_budget, check_round, epsilon_in_total
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
 from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
@@ -74,7 +76,7 @@ def roster(change: dict[str, Any], together: int = 3) -> None:
 def at_minute(monkeypatch: pytest.MonkeyPatch, hour: int, minute: int = 0) -> None:
     here = time.struct_time((2027, 1, 15, hour, minute, 0, 4, 15, 0))
     clock = SimpleNamespace(time=lambda: NOON, localtime=lambda at: here, strftime=time.strftime)
-    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    monkeypatch.setattr(client.policy, "time", clock)
 
 
 ONE_ROUND = round_epsilon(plan(), 1e-5)
@@ -450,7 +452,7 @@ def test_kinds_of_guarantee_are_refused_in_either_order() -> None:
 
 def pace(spent: Totals, most: int, now: float, monkeypatch: pytest.MonkeyPatch, number: tuple[int, int]) -> bool:
     clock = SimpleNamespace(time=lambda: now, localtime=time.localtime, strftime=time.strftime)
-    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    monkeypatch.setattr(client.policy, "time", clock)
     told = refusal(lambda: round_({"max_rounds_per_day": most}, spent, number=number))
     assert told in ("", "rounds-per-day")
     return told == ""
@@ -515,7 +517,7 @@ def test_hours_are_the_devices_local_time(monkeypatch: pytest.MonkeyPatch) -> No
     time.tzset()
     try:
         clock = SimpleNamespace(time=lambda: 0.0, localtime=time.localtime, strftime=time.strftime)  # 09:00 in Tokyo
-        monkeypatch.setattr(client.policy_rounds, "time", clock)
+        monkeypatch.setattr(client.policy, "time", clock)
         round_({"hours": ("09:00-09:01",)})
         with pytest.raises(PolicyRefusal, match="it is 09:00 here"):
             round_({"hours": ("00:00-09:00",)})

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from client.host_file import ConfigurationError, load
-from client.hours import Window, parse_window
 from client.policy_file import PolicyTable, load_policy
-from client.settings import HostSettings
+from client.settings import HostSettings, Window, parse_window
 from runtime.settings_file import ConfigurationError as SettingsError
 from tests.client.test_host_file import LEAST
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import client.connection
-import client.policy_rounds
+import client.policy
 import server.study
 import server.trained_model
 from client.host_file import load
@@ -112,7 +112,7 @@ def afternoon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's clock says 15:00."""
     here = time.struct_time((2027, 1, 15, 15, 0, 0, 4, 15, 0))
     clock = SimpleNamespace(time=time.time, localtime=lambda at: here, strftime=time.strftime)
-    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    monkeypatch.setattr(client.policy, "time", clock)
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def test_after_its_hours_have_come_it_takes_part(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock((0.0,) * 4, (12, 21, 23, 23))
-    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    monkeypatch.setattr(client.policy, "time", clock)
     story = play(study_folder, tmp_path, monkeypatch, clock.lie, attempts=3, policy={"hours": ("22:00-06:00",)})
     assert story.ended == 0
     assert story.codes() == {POLICY}
@@ -279,7 +279,7 @@ def test_a_round_that_is_drawn_out_past_the_hours(
             clock.hours = (6, 6)
         return [message]
 
-    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    monkeypatch.setattr(client.policy, "time", clock)
     story = play(study_folder, tmp_path, monkeypatch, lie, prepare=quick, policy={"hours": ("22:00-06:00",)})
     assert story.codes() == {POLICY}
     assert story.kinds() <= {"advertise_keys", "share_keys"}
@@ -289,7 +289,7 @@ def test_a_round_that_is_drawn_out_past_the_hours(
 
 def test_rounds_per_day_and_the_next_day(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock((0.0, 3600.0, 25 * 3600.0))
-    monkeypatch.setattr(client.policy_rounds, "time", clock)
+    monkeypatch.setattr(client.policy, "time", clock)
     story = play(study_folder, tmp_path, monkeypatch, clock.lie, attempts=2, policy={"max_rounds_per_day": 1})
     assert story.ended == 0
     assert clock.begun == [(1, 1), (2, 1), (2, 2)]

@@ -20,7 +20,7 @@ import pytest
 import structlog
 
 import client.settings
-from client.service_lines import use_service_lines
+from client.log_lines import use_service_lines
 from client.service_notify import LONGEST_STATUS, Notifier
 from runtime.child_process import child_environment
 from runtime.processes import free_port

@@ -33,9 +33,9 @@ from typing import Any
 
 from authority.new_study import make_local_study
 from authority.study_options import StudyOptions
+from client.credentials import load_identity
 from client.host_file import load as load_host
 from client.journal import check_ledger
-from client.keystore import load_identity
 from runtime.child_process import child_environment
 from runtime.durable import open_to_read
 from runtime.processes import free_port

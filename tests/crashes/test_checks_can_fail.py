@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import client.participant_host
+from client.credentials import load_identity
 from client.journal import ClientJournal
-from client.keystore import load_identity
 from client.participant import Participant
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.recorded_study import ANSWERS, watch

@@ -22,10 +22,9 @@ import client.host_file
 import secagg.roster
 import server.roster_file
 import server.study_file
-from client.certificate import CertificateError, load_certificate
+from client.credentials import CertificateError, KeyFileError, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, check_certificate
 from client.journal import check_ledger
-from client.keystore import KeyFileError, load_identity
 from client.policy_file import load_policy
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from runtime.durable import StorageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import client.certificate
+import client.credentials
 import secagg.roster
 import wire.authority_statements
 import wire.codec
@@ -103,7 +103,7 @@ def loose_fields(monkeypatch: MonkeyPatch) -> None:
 def value_errors_alone(monkeypatch: MonkeyPatch) -> None:
     """What the parser of certificates raises beside ValueError goes through."""
     monkeypatch.setattr(wire.enrolment, "UNREADABLE", (ValueError,))
-    monkeypatch.setattr(client.certificate, "UNREADABLE", (ValueError,))
+    monkeypatch.setattr(client.credentials, "UNREADABLE", (ValueError,))
 
 
 def roster_in_any_order(monkeypatch: MonkeyPatch) -> None:

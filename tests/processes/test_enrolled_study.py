@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from client.credentials import load_identity
 from client.host_file import load
-from client.keystore import load_identity
 from tests.processes.enrolled_study import EnrolledStudy, enrolled_study
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client.keystore import load_identity
+from client.credentials import load_identity
 from secagg.roster import verify_roster
 from tests.support.running_study import RunningStudy, line, running_study
 from wire.records.ledger_rows import CHARGE

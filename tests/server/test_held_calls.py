@@ -17,8 +17,8 @@ import grpc
 import pytest
 
 from client.connection import SERVICE, open_session
+from client.credentials import load_identity
 from client.host_file import load
-from client.keystore import load_identity
 from secagg.keys import IdentityKey
 from server import enrolment, open_files
 from server.open_calls import Caller, OpenCalls

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.certificate import load_certificate
 from client.connection import CHANNEL_OPTIONS, open_session
+from client.credentials import load_certificate
 from secagg.keys import IdentityKey
 from server.peer_certificate import check_certificate
 from server.sessions import SessionRefused
@@ -36,8 +36,8 @@ def tls_authority(folder: Path) -> CertificateAuthority:
 
 
 def of_host(folder: Path, name: str) -> list[IdentityKey]:
+    from client.credentials import load_identity
     from client.host_file import load
-    from client.keystore import load_identity
 
     return [load_identity(entry.key) for entry in load(folder / "hosts" / name).participants]
 

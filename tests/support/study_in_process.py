@@ -22,10 +22,9 @@ import pytest
 import server.study_file
 from authority.new_study import make_local_study
 from authority.study_options import StudyOptions
-from client.certificate import load_certificate
 from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
+from client.credentials import load_certificate, load_identity
 from client.host_file import load as load_host
-from client.keystore import load_identity
 from mechanisms.encoder import Encoder
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig

@@ -94,8 +94,8 @@ def key_of_a_strange_kind(pem: bytes) -> bytes:
 def test_a_client_key_of_a_strange_kind(tmp_path: object, change: Callable[[bytes], bytes]) -> None:
     from pathlib import Path
 
-    from client.certificate import CertificateError as Refused
-    from client.certificate import load_certificate
+    from client.credentials import CertificateError as Refused
+    from client.credentials import load_certificate
 
     key = KEY.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -37,10 +37,10 @@ import uvloop
 from numpy.typing import NDArray
 
 from client.connection import Channels
-from client.data_name import data_name
+from client.credentials import load_identity
+from client.held_data import data_name
 from client.host_file import load
 from client.journal import ClientJournal
-from client.keystore import load_identity
 from client.participant import Participant, StudyTerms
 from client.participant_host import ParticipantHost, run_until_told
 from client.resuming import Line

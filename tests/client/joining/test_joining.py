@@ -18,7 +18,7 @@ import client.enrolment
 import client.joining.data
 import client.joining.home
 import client.joining.joining
-from client.certificate import load_certificate
+from client.credentials import load_certificate, load_identity
 from client.enrolment import EnrolmentUnavailable, Look
 from client.host_file import load
 from client.joining.home import DataChoice
@@ -26,7 +26,6 @@ from client.joining.joining import join_by_code
 from client.joining.options import JoinOptions
 from client.joining.policy import check_accepts
 from client.journal import ClientJournal
-from client.keystore import load_identity
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable
 from learning.blocks import DatasetError

@@ -15,9 +15,9 @@ import client.joining.data
 import client.joining.home
 import client.joining.joining
 import runtime.durable
+from client.credentials import load_identity
 from client.host_file import load
 from client.joining.joining import finish_joining
-from client.keystore import load_identity
 from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
 from tests.client.joining.joining_at_a_port import LOOSE, Joining

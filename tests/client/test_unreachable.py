@@ -11,8 +11,14 @@ from contextlib import closing, contextmanager
 import grpc
 import pytest
 
-from client.unreachable import trouble_of, trouble_of_silence
-from client.web_proxy import EXCEPTION_VARIABLES, PROXY_VARIABLES, WebProxy, web_proxy_of
+from client.unreachable import (
+    EXCEPTION_VARIABLES,
+    PROXY_VARIABLES,
+    WebProxy,
+    trouble_of,
+    trouble_of_silence,
+    web_proxy_of,
+)
 
 NAMED = "http://proxy.example:3128"
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from client.log_lines import join_line
-from client.round_lines import RoundLines
+from client.log_lines import RoundLines, join_line
 from client.unreachable import trouble_of
 from tests.support.host_in_process import play
 

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
+from secagg.keys import IdentityKey
 from wire.certificates import UNREADABLE, CertificateError
 
 RENEWED_FILE: Final = "renewed.pem"
@@ -156,3 +159,22 @@ def _pair(chain: bytes, key: bytes, path: Path) -> ClientCertificate:
 
 def _public(key: object) -> bytes:
     return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))  # type: ignore[attr-defined]
+
+
+def load_identity(path: Path) -> IdentityKey:
+    """Read an identity key.
+
+    Raises:
+        KeyFileError: missing, open to others in one of the ways of `runtime.key_files`, or not an unencrypted Ed25519
+            private key in PEM.
+    """
+    try:
+        private = load_pem_private_key(read_key_file(path), password=None)
+    except KeyFileError:
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Not chained, and the content in no local: what a parser says, or a report with all locals, may quote it.
+        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise KeyFileError(f"{path} is not an Ed25519 key")
+    return IdentityKey(private)

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import datetime
 import os
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-import client.certificate
-from client.certificate import RENEWED_FILE, CertificateError, load_certificate, shown, store_renewed
-from runtime.key_files import KeyFileError
+import client.credentials
+from client.credentials import (
+    RENEWED_FILE,
+    CertificateError,
+    load_certificate,
+    load_identity,
+    shown,
+    store_renewed,
+)
+from runtime.key_files import KeyFileError, write_key_file
 from wire.certificates import CertificateAuthority, host_uri, new_key, private_pem
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
@@ -111,4 +125,58 @@ def test_a_renewed_file_that_is_damaged_or_isn_t_a_pair(tmp_path: Path) -> None:
 
 def test_times_that_no_calendar_has() -> None:
     assert shown(1e30) == f"second {1e30:.0f} since 1970"
-    assert client.certificate.RENEW_AT == 1 / 3
+    assert client.credentials.RENEW_AT == 1 / 3
+
+
+def pem(private: Any, password: bytes | None = None) -> bytes:
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    return bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+
+
+def cut(private: Any) -> bytes:
+    lines = pem(private).splitlines(keepends=True)
+    return lines[0] + lines[1][:40] + b"\n" + lines[2]
+
+
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "of another kind": (lambda: pem(ec.generate_private_key(ec.SECP256R1())), "is not an Ed25519 key"),
+    "for agreements": (lambda: pem(X25519PrivateKey.generate()), "is not an Ed25519 key"),
+    "encrypted": (lambda: pem(Ed25519PrivateKey.generate(), b"password"), "not an unencrypted private key"),
+    "cut": (lambda: cut(Ed25519PrivateKey.generate()), "not an unencrypted private key"),
+    "raw": (lambda: Ed25519PrivateKey.generate().private_bytes_raw(), "not an unencrypted private key"),
+    "empty": (lambda: b"", "not an unencrypted private key"),
+}
+
+
+def test_a_key_is_read(tmp_path: Path) -> None:
+    private = Ed25519PrivateKey.generate()
+    write_key_file(tmp_path / "a.key", pem(private))
+    identity = load_identity(tmp_path / "a.key")
+    assert identity.public == private.public_key().public_bytes_raw()
+    assert private.private_bytes_raw().hex()[:16] not in repr(identity)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(tmp_path: Path, case: str) -> None:
+    make, told = REFUSED[case]
+    path = tmp_path / "a.key"
+    write_key_file(path, make())
+    with pytest.raises(KeyFileError) as caught:
+        load_identity(path)
+    assert str(caught.value).startswith(f"{path} ")
+    assert told in str(caught.value)
+    # Also where somebody reports an error with all locals of all frames, as error collectors do.
+    report = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    content = path.read_bytes()
+    for at in range(0, max(0, len(content) - 12), 8):
+        piece = content[at : at + 12]
+        if b"PRIVATE" not in piece and b"-" not in piece:
+            assert repr(piece)[2:-1] not in report
+
+
+def test_others_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.key"
+    write_key_file(path, pem(Ed25519PrivateKey.generate()))
+    path.chmod(0o640)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        load_identity(path)
