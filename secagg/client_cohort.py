@@ -26,15 +26,15 @@ _PART_BYTES: Final = SALT_BYTES + SHARE_BYTES
 class ClientPhase:
     """A phase is left once, whether its checks pass or fail."""
 
-    _name: str
+    name: str
     _left = False
 
     def _leave(self, message: object = None, wanted: type[object] = object) -> None:
         if self._left:
-            raise CoordinatorMisbehaved(self._name, "this phase is over for this participant")
+            raise CoordinatorMisbehaved(self.name, "this phase is over for this participant")
         self._left = True
         if not isinstance(message, wanted):
-            raise CoordinatorMisbehaved(self._name, f"{type(message).__name__} is not what this phase waits for")
+            raise CoordinatorMisbehaved(self.name, f"{type(message).__name__} is not what this phase waits for")
 
 
 @dataclass(frozen=True, slots=True)

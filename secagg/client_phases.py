@@ -73,7 +73,7 @@ from secagg.packing import pack
 class AdvertiseKeys(ClientPhase):
     """Draw the attempt's keys and advertise them."""
 
-    _name = ADVERTISE_KEYS
+    name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, identity: IdentityKey, random_bytes: RandomBytes) -> None:
         """
@@ -125,7 +125,7 @@ class _AttemptKeys:
 class ShareKeys(ClientPhase):
     """Check u1 and deal shares of both secrets to the holders."""
 
-    _name = SHARE_KEYS
+    name = SHARE_KEYS
 
     def __init__(
         self, config: RoundConfig, me: int, keys: _AttemptKeys, advertisement: Advertisement
@@ -234,7 +234,7 @@ class ShareKeys(ClientPhase):
 class MaskedInputCollection(ClientPhase):
     """Open the shares dealt by u2, then mask one vector with exactly those neighbours."""
 
-    _name = MASKED_INPUT
+    name = MASKED_INPUT
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ class MaskedInputCollection(ClientPhase):
 class Masking(ClientPhase):
     """u2 is fixed: one vector may be masked with it, once."""
 
-    _name = MASKED_INPUT
+    name = MASKED_INPUT
 
     def __init__(
         self,

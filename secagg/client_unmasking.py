@@ -43,22 +43,22 @@ class _AfterUpload(ClientPhase):
         try:
             u2, u3 = Subset(message.u2, cohort.u1), Subset(message.u3, cohort.u1)
         except ValueError as error:
-            raise CoordinatorMisbehaved(self._name, str(error)) from error
+            raise CoordinatorMisbehaved(self.name, str(error)) from error
         if u2.bitmap != self._u2.bitmap:
-            raise CoordinatorMisbehaved(self._name, "u2 is not the set this participant masked in")
+            raise CoordinatorMisbehaved(self.name, "u2 is not the set this participant masked in")
         if not u3 <= u2:
-            raise CoordinatorMisbehaved(self._name, "u3 is not a subset of u2")
+            raise CoordinatorMisbehaved(self.name, "u3 is not a subset of u2")
         if me not in u3:
-            raise CoordinatorMisbehaved(self._name, "this participant's upload was left out of u3")
+            raise CoordinatorMisbehaved(self.name, "this participant's upload was left out of u3")
         if len(u3) < parameters.min_survivors:
-            raise CoordinatorMisbehaved(self._name, f"u3 has {len(u3)}, {parameters.min_survivors} needed")
+            raise CoordinatorMisbehaved(self.name, f"u3 has {len(u3)}, {parameters.min_survivors} needed")
         return u3
 
 
 class ConsistencyCheck(_AfterUpload):
     """Hold the survivor sets against what this participant did, and sign them."""
 
-    _name = CONSISTENCY_CHECK
+    name = CONSISTENCY_CHECK
 
     def receive(self, message: SurvivorSets) -> tuple[Unmasking, ConsistencySignature]:
         """Durable before the signature is sent: the statement that was signed (`Unmasking.statement`).
@@ -77,7 +77,7 @@ class ConsistencyCheck(_AfterUpload):
 class UnsignedUnmasking(_AfterUpload):
     """Reveal one kind of share of each dealer as the coordinator says: it is trusted to tell everybody the same."""
 
-    _name = UNMASKING
+    name = UNMASKING
 
     def receive(self, message: SurvivorSets) -> tuple[Answered, UnmaskingReply]:
         """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
@@ -145,7 +145,7 @@ def _check_signatures(
 class Unmasking(ClientPhase):
     """Reveal exactly one kind of share of each dealer, once enough others signed the same sets."""
 
-    _name = UNMASKING
+    name = UNMASKING
 
     def __init__(
         self,

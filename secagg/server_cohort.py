@@ -25,18 +25,18 @@ Uploaded = Mapping[int, tuple[bytes, bytes]]  # (SHA-256, signature) of each mem
 class ServerPhase:
     """A phase takes messages until it is closed, once: what was fixed then can't change behind its back."""
 
-    _name: str
+    name: str
     _closed = False
 
     def _take(self, sender: int, expected: bool) -> None:
         if self._closed or not expected:
-            raise UnexpectedMessage(self._name, sender)
+            raise UnexpectedMessage(self.name, sender)
 
     def _close(self, received: int, needed: int) -> None:
         if self._closed:
-            raise ProtocolError(f"{self._name}: this phase was closed before")
+            raise ProtocolError(f"{self.name}: this phase was closed before")
         if received < needed:
-            raise TooFewClients(self._name, received, needed)
+            raise TooFewClients(self.name, received, needed)
         self._closed = True
 
 

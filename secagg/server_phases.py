@@ -62,7 +62,7 @@ _DEALING_FIELDS: Final = "32s32s64s"  # root, seed commitment, signature
 class AdvertiseKeys(ServerPhase):
     """Collect each participant's signed keys ([BIK+17] Fig. 4, Round 0)."""
 
-    _name = ADVERTISE_KEYS
+    name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, cohort: frozenset[int]) -> None:
         """Args: the attempt's configuration; those of the invited who are here, nobody else.
@@ -127,7 +127,7 @@ class AdvertiseKeys(ServerPhase):
 class ShareKeys(ServerPhase):
     """Collect each participant's sealed shares and the commitments to them ([BIK+17] Fig. 4, Round 1)."""
 
-    _name = SHARE_KEYS
+    name = SHARE_KEYS
 
     def __init__(self, cohort: ServerCohort) -> None:
         self.cohort = cohort
@@ -230,7 +230,7 @@ class ShareKeys(ServerPhase):
 class MaskedInputCollection(ServerPhase):
     """Add up masked inputs as they come, in O(dim) memory ([BIK+17] Fig. 4, Round 2)."""
 
-    _name = MASKED_INPUT
+    name = MASKED_INPUT
 
     def __init__(self, cohort: ServerCohort, dealings: dict[int, Dealing]) -> None:
         self.cohort, self._dealings = cohort, dealings
@@ -285,7 +285,7 @@ class MaskedInputCollection(ServerPhase):
 class ConsistencyCheck(ServerPhase):
     """Collect signatures over u2 and u3 ([BIK+17] Fig. 4, Round 3)."""
 
-    _name = CONSISTENCY_CHECK
+    name = CONSISTENCY_CHECK
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ class Completed:
 class Unmasking(ServerPhase):
     """Collect shares and open the sum ([BIK+17] Fig. 4, Round 4)."""
 
-    _name = UNMASKING
+    name = UNMASKING
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Unmasking(ServerPhase):
         """
         signed = self._signed
         if signed is None:
-            raise UnexpectedMessage(self._name, sender)
+            raise UnexpectedMessage(self.name, sender)
         known = isinstance(message, ConsistencySignature) and sender in self.u3
         self._take(sender, known and sender not in signed.signatures)
         signed.take(sender, message)

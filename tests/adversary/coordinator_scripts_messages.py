@@ -113,7 +113,7 @@ async def damaged_dealings(places: Places) -> Seen:
             changed=(
                 (
                     "        if plaintext is None:\n            return None\n",
-                    "        if plaintext is None:\n            raise CoordinatorMisbehaved(self._name, 'no share')\n",
+                    "        if plaintext is None:\n            raise CoordinatorMisbehaved(self.name, 'no share')\n",
                 ),
             ),
             shows="some refuse",

@@ -213,7 +213,7 @@ class HonestCoordinator(RuleBasedStateMachine):
                 self.up.remove(letter)
 
     def arrives(self, letter: Letter) -> None:
-        name = self.coordinator._name
+        name = self.coordinator.name
         current, before = self.coordinator, freeze(self.coordinator)
         if letter.attempt == self.attempt and letter.phase in self.closed:
             self.late(letter, self.closed[letter.phase])
@@ -272,9 +272,9 @@ class HonestCoordinator(RuleBasedStateMachine):
 
     def leaves(self, who: int) -> None:
         """What the shell does with one that is gone, or that sent something invalid."""
-        if self.coordinator._name in (ADVERTISE, SHARE):
+        if self.coordinator.name in (ADVERTISE, SHARE):
             self.coordinator.drop(who)
-            self.taken[self.coordinator._name].discard(who)
+            self.taken[self.coordinator.name].discard(who)
 
     def pending(self, at: int, cheating: bool = False, phase: str = "") -> Letter | None:
         fitting = [
@@ -315,7 +315,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         self.close(final=False)
 
     @precondition(
-        lambda self: self.ended is None and self.coordinator._name == SIGN and any(one.phase == SIGN for one in self.up)
+        lambda self: self.ended is None and self.coordinator.name == SIGN and any(one.phase == SIGN for one in self.up)
     )
     @rule(order=NUMBERS)
     def enough_have_signed(self, order: int) -> None:
@@ -407,7 +407,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         except CoordinatorMisbehaved:
             self.claim(freeze(self.phases.get(who)) == before, "unchanged", f"{who} asked again")
         answered = self.phases.get(who)
-        if isinstance(answered, self.client.Answered) and phase._name == UNMASK:
+        if isinstance(answered, self.client.Answered) and phase.name == UNMASK:
             self.claim(answered.receive(message) is reply, "one kind", f"{who} gave another reply")
 
     @precondition(lambda self: self.ended is None and self.losses)
@@ -479,7 +479,7 @@ class HonestCoordinator(RuleBasedStateMachine):
                     self.phases[who]._advertisement = keys
             case "ShareKeys" if isinstance(self.phases.get(who), self.client.MaskedInputCollection):
                 self.exchange(letter, crooked_deal(self, who, message, how, of))
-            case "MaskedInputCollection" if MASK in self.closed or self.coordinator._name == MASK:
+            case "MaskedInputCollection" if MASK in self.closed or self.coordinator.name == MASK:
                 context, u2 = self.coordinator.cohort.context, self.sets[SHARE]
                 self.exchange(letter, *shifted(self.config, context, u2, who, message, how))
             case "Unmasking":
@@ -494,7 +494,7 @@ class HonestCoordinator(RuleBasedStateMachine):
 
     def close(self, final: bool) -> None:
         """Close the phase if it can be; with nobody left to wait for, too few is the end."""
-        phase, name = self.coordinator, self.coordinator._name
+        phase, name = self.coordinator, self.coordinator.name
         before = freeze(phase)
         try:
             result = self.core(phase.close)
@@ -606,4 +606,4 @@ class HonestCoordinator(RuleBasedStateMachine):
             self.close(final=not self.up and not self.down)
             self.sets_are_nested_and_large_enough()
             self.secrets_stay_apart()
-        self.fail("reason", f"it hangs in {self.coordinator._name}")
+        self.fail("reason", f"it hangs in {self.coordinator.name}")

@@ -319,7 +319,7 @@ def refused_by_coordinator(phase: Any, sender: int, message: Any, error: type[Pr
     with pytest.raises(error) as caught:
         phase.receive(sender, message)
     assert type(caught.value) is error
-    assert (caught.value.phase, caught.value.sender) == (phase._name, sender)
+    assert (caught.value.phase, caught.value.sender) == (phase.name, sender)
     assert caught.value.reason
     assert freeze(phase) == before
 

@@ -397,7 +397,7 @@ def test_every_message_in_every_phase(name: str, kind: str, sent: dict[tuple[str
         phase.close()
 
 
-@pytest.mark.parametrize("check", ["{self._name}: this phase was closed", "{UNMASKING}: this phase was closed"])
+@pytest.mark.parametrize("check", ["{self.name}: this phase was closed", "{UNMASKING}: this phase was closed"])
 def test_without_its_check_a_phase_is_closed_twice(check: str) -> None:
     """Every attempt of these tests tries that of every phase."""
     with pytest.raises((AssertionError, KeyError, IndexError)):

@@ -1,8 +1,8 @@
-"""Whole attempts of the protocol core in one process: no network, and nothing shared between participants.
+"""Whole attempts of the protocol core in one process, timed: no network, and nothing shared between participants.
 
-Each participant holds a roster, a configuration and keys of its own and sees only what the coordinator would send it.
-Figures are CPU time of this process, all threads together, with every signature and commitment checked on both sides.
-Messages pass as the core's objects; their protobuf sizes are taken outside the clock.
+Each participant holds keys of its own and sees only what the coordinator sends it. Figures are CPU time of this
+process, all threads together, with every signature and commitment checked on both sides. Messages pass as the core's
+objects; their protobuf sizes are taken outside the clock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from secagg import client_phases, masking, server_phases, shamir
+from secagg import masking, messages, shamir
 from secagg.context import RoundConfig
 from secagg.errors import TooFewClients
-from secagg.keys import IdentityKey
+from secagg.in_memory import InMemoryAttempt, fresh_roster
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
@@ -41,7 +40,6 @@ from secagg.parameters import (
     choose_graph,
     default_min_survivors,
 )
-from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -177,23 +175,32 @@ class Clock:
     seconds: Counter[tuple[str, str]] = field(default_factory=Counter)
     of_client: Counter[int] = field(default_factory=Counter)
 
+    _stopped: float = 0.0
+
     @contextmanager
     def client(self, phase: str, who: int) -> Iterator[None]:
         """Time one participant's step."""
         # A process of its own would find no table that another participant has left.
         shamir.forget_tables()
-        began = time.process_time()
+        before = time.process_time() - self._stopped
         yield
-        spent = time.process_time() - began
+        spent = time.process_time() - self._stopped - before
         self.seconds["client", phase] += spent
         self.of_client[who] += spent
 
     @contextmanager
     def server(self, phase: str) -> Iterator[None]:
         """Time a step of the coordinator."""
+        before = time.process_time() - self._stopped
+        yield
+        self.seconds["server", phase] += time.process_time() - self._stopped - before
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Count nothing."""
         began = time.process_time()
         yield
-        self.seconds["server", phase] += time.process_time() - began
+        self._stopped += time.process_time() - began
 
     def total(self, side: str) -> float:
         """CPU seconds of one side."""
@@ -220,7 +227,7 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
         gc.set_threshold(*thresholds[:2], _SELDOM)
         try:
             began = time.perf_counter()
-            completed, expected = attempt.run()
+            completed = attempt.run()
         except TooFewClients as error:
             raise ValueError(
                 f"the attempt ended without a sum: of {error.needed} neighbours somebody needs, {error.received} are "
@@ -241,7 +248,7 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
         "adversary": setting.adversary,
         "drop": setting.drop,
         "at": setting.at,
-        "sum_ok": bool(np.array_equal(completed.total, expected)),
+        "sum_ok": bool(np.array_equal(completed.total, attempt.expected)),
         "degree": graph.degree,
         "threshold": graph.threshold,
         "min_survivors": setting.parameters.min_survivors,
@@ -259,173 +266,112 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
     }
 
 
-class _Attempt:
-    """Both sides, driven in turn."""
+class _Attempt(InMemoryAttempt):
+    """With a clock for each side and phase, and the sizes of what travels; the drop-outs leave before one phase."""
 
     def __init__(self, setting: Setting, parallel: Parallel) -> None:
-        self.setting, self.parallel, self.clock = setting, parallel, Clock()
-        parameters = setting.parameters
-        authority = Ed25519PrivateKey.generate()
-        identities = sorted((IdentityKey.generate(os.urandom) for _ in range(setting.clients)), key=lambda k: k.public)
-        entries = tuple(RosterEntry(one.public, f"host-{number}") for number, one in enumerate(identities))
-        roster_file = sign_roster(Roster("bench", 1, entries), authority)
-        authority_public = authority.public_key().public_bytes_raw()
-
+        self.clock, parameters = Clock(), setting.parameters
         # One copy in memory: a thousand of them would hide what the coordinator holds. What a participant derives from
         # its roster it derives once for each version, in whatever round, and `bench primitives` has the time.
-        roster = verify_roster(roster_file, authority_public)
+        roster, identities = fresh_roster("bench", setting.clients, os.urandom)
         for derived in (roster.positions, roster.everybody, roster.digest()):
             assert derived  # noqa: S101
-
-        def configuration() -> RoundConfig:
-            return RoundConfig(
-                roster=roster,
-                round=1,
-                attempt=1,
-                study_digest=hashlib.sha256(b"study").digest(),
-                model_digest=hashlib.sha256(b"model").digest(),
-                parameters=parameters,
-            )
-
-        self.identities = identities
-        self.server_config = configuration()
-        self.configs = [configuration() for _ in identities]
-        self.clients: dict[int, Any] = {}
+        config = RoundConfig(
+            roster=roster,
+            round=1,
+            attempt=1,
+            study_digest=hashlib.sha256(b"study").digest(),
+            model_digest=hashlib.sha256(b"model").digest(),
+            parameters=parameters,
+        )
+        # Spread over the positions, since those at one end only add, or only subtract, their masks.
+        step = setting.clients / max(setting.dropped, 1)
+        leaving = {PHASES[setting.at]: {int(index * step) for index in range(setting.dropped)}}
+        super().__init__(
+            config, dict(enumerate(identities)), lambda _: os.urandom, self._input, leaving=leaving, parallel=parallel
+        )
         self.graph: Any = None
         self.sent: Counter[int] = Counter()
         self.got: Counter[int] = Counter()
         self.outside_s = 0.0  # wall time of what the measurement itself does
-        # Spread over the positions, since those at one end only add, or only subtract, their masks.
-        step = setting.clients / max(setting.dropped, 1)
-        self.leaving = {int(index * step) for index in range(setting.dropped)}
-        self.here = set(range(setting.clients))
+        self._sum = np.zeros(parameters.dim, dtype=np.uint64)
 
-    def run(self) -> tuple[Any, NDArray[Any]]:
-        """All phases; returns what the coordinator opened and the plain sum of the survivors."""
-        clock, parameters = self.clock, self.setting.parameters
-        advertise = server_phases.AdvertiseKeys(self.server_config, frozenset(range(self.setting.clients)))
-        starting = dict.fromkeys(range(self.setting.clients))
-        self._phase(ADVERTISE_KEYS, advertise, starting, self._advertise, codec.write_advertisement)
-        with clock.server(ADVERTISE_KEYS):
-            share, cohort_keys = advertise.close()
-        self.graph = share.cohort.graph
-        self._received(cohort_keys, lambda message: codec.write_cohort_keys(1, 1, message))
-        self._phase(SHARE_KEYS, share, cohort_keys, self._step, codec.write_sealed_shares)
-        with clock.server(SHARE_KEYS):
-            masked, shares = share.close()
-        self._received(shares, lambda message: codec.write_neighbour_shares(1, 1, message))
-        total = np.zeros(parameters.dim, dtype=np.uint64)
+    @property
+    def expected(self) -> NDArray[Any]:
+        """The plain sum of those that have uploaded."""
+        parameters = self.config.parameters
+        return (self._sum & np.uint64((1 << parameters.bits) - 1)).astype(masking.word_dtype(parameters.bits))
 
-        def mask(who: int, message: Any) -> Any:
-            with clock.client(MASKED_INPUT, who):
-                masking_phase = self.clients[who].receive(message)
-            with self._outside():
-                vector = _random_vector(parameters.dim, parameters.bits)
-                np.add(total, vector, out=total)
-            with clock.client(MASKED_INPUT, who):
-                self.clients[who], upload = masking_phase.mask(vector)
-            self.sent[who] += packed_size(parameters.dim, parameters.bits)
-            return upload
-
-        def offer(message: Any) -> Any:
-            return pb.MaskedInputOffer(sha256=message.sha256, signature=message.signature)
-
-        self._phase(MASKED_INPUT, masked, shares, mask, offer)
-        with clock.server(MASKED_INPUT):
-            check, sets = masked.close()
-        self._received(sets, lambda message: codec.write_survivor_sets(1, 1, message))
-        requests: Mapping[int, Any] = sets
-        if parameters.signed:
-            self._phase(CONSISTENCY_CHECK, check, sets, self._step, codec.write_consistency)
-            with clock.server(CONSISTENCY_CHECK):
-                unmasking, requests = check.close()
-            self._received(requests, lambda message: codec.write_unmasking_request(1, 1, message))
-        else:
-            with clock.server(UNMASKING):
-                unmasking = check.without_signatures()
-        # Everybody is asked and answers; the coordinator takes as many replies as it needs.
-        self._phase(UNMASKING, unmasking, requests, self._step, codec.write_unmasking_reply)
-        with clock.server(UNMASKING):
-            completed = unmasking.close(self.parallel)
+    def _input(self, who: int) -> NDArray[Any]:
+        """Uniform modulo 2^bits, so that sums wrap around."""
+        parameters = self.config.parameters
         with self._outside():
-            total &= np.uint64((1 << parameters.bits) - 1)
-            expected = total.astype(masking.word_dtype(parameters.bits))
-        return completed, expected
+            words = masking.word_dtype(parameters.bits)
+            vector = np.frombuffer(os.urandom(parameters.dim * words.itemsize), dtype=words).copy()
+            masking.reduce_words(vector, parameters.bits)
+            np.add(self._sum, vector, out=self._sum)
+        self.sent[who] += packed_size(parameters.dim, parameters.bits)
+        return vector
 
-    def _advertise(self, who: int, _: Any) -> Any:
-        with self.clock.client(ADVERTISE_KEYS, who):
-            first = client_phases.AdvertiseKeys(self.configs[who], self.identities[who], os.urandom)
-            self.clients[who], message = first.advertise()
-        return message
+    def leave_signing_out(self) -> None:
+        with self.clock.server(UNMASKING):
+            super().leave_signing_out()
 
-    def _step(self, who: int, message: Any) -> Any:
-        name = self.clients[who]._name
+    def exchange(self, who: int) -> None:
+        """Everybody is asked and answers; the coordinator takes as many replies as it needs."""
+        phase, name = self.coordinator, self.coordinator.name
+        with self.clock.server(name):  # made when it is sent
+            asked = self.messages[who]
         with self.clock.client(name, who):
-            self.clients[who], answer = self.clients[who].receive(message)
-        return answer
-
-    def _phase(
-        self,
-        name: str,
-        phase: Any,
-        messages: Mapping[int, Any],
-        answer: Callable[[int, Any], Any],
-        write: Callable[[Any], Any],
-    ) -> None:
-        """Each participant that is still there answers, and the coordinator takes the answer at once."""
-        if PHASES[self.setting.at] == name:
-            self.here -= self.leaving
-            for who in self.leaving:
-                self.clients.pop(who, None)
-        field_name = {
-            ADVERTISE_KEYS: "advertise_keys",
-            SHARE_KEYS: "share_keys",
-            MASKED_INPUT: "masked_input",
-            CONSISTENCY_CHECK: "consistency",
-            UNMASKING: "unmasking",
-        }[name]
-        for who in messages:
-            if who not in self.here:
-                continue
-            with self.clock.server(name):  # made when it is sent
-                asked = messages[who]
-            message = answer(who, asked)
-            with self._outside():
-                phase_message = pb.PhaseMessage(round=1, attempt=1, **{field_name: write(message)})
-                self.sent[who] += pb.ParticipantMessage(phase=phase_message).ByteSize()
-            if getattr(phase, "enough", False):
-                continue
-            with self.clock.server(name):
-                phase.receive(who, message)
-
-    def _received(self, messages: Mapping[int, Any], write: Callable[[Any], Any]) -> None:
-        """Count what the coordinator sends, of some and for all: messages of one phase differ in varints only."""
+            answered = self.answer(who, asked)
         with self._outside():
-            some = list(messages)[:: max(1, len(messages) // _SIZES_TAKEN)]
-            sizes = []
-            for who in some:
-                written = write(messages[who])
-                sizes.append(pb.CoordinatorMessage(**{_FIELDS[type(written).__name__]: written}).ByteSize())
-            for who in messages:
-                self.got[who] += round(sum(sizes) / len(sizes))
+            field_name, write = _WRITERS[type(answered)]
+            message = pb.PhaseMessage(round=1, attempt=1, **{field_name: write(answered)})
+            self.sent[who] += pb.ParticipantMessage(phase=message).ByteSize()
+        if not getattr(phase, "enough", False):
+            with self.clock.server(name):
+                phase.receive(who, answered)
+
+    def close(self) -> None:
+        name = self.coordinator.name
+        with self.clock.server(name):
+            super().close()
+        if name == ADVERTISE_KEYS:
+            self.graph = self.coordinator.cohort.graph
+        if self.completed is None:
+            with self._outside():
+                self._count_received()
+
+    def _count_received(self) -> None:
+        """What the coordinator sends, by the sizes of some: messages of one phase differ in varints only."""
+        some = list(self.messages)[:: max(1, len(self.messages) // _SIZES_TAKEN)]
+        sizes = []
+        for who in some:
+            field_name, write = _WRITERS[type(message := self.messages[who])]
+            sizes.append(pb.CoordinatorMessage(**{field_name: write(message)}).ByteSize())
+        for who in self.messages:
+            self.got[who] += round(sum(sizes) / len(sizes))
 
     @contextmanager
     def _outside(self) -> Iterator[None]:
         began = time.perf_counter()
-        yield
+        with self.clock.stopped():
+            yield
         self.outside_s += time.perf_counter() - began
 
 
-_FIELDS: Final = {
-    "CohortKeys": "cohort_keys",
-    "NeighbourShares": "neighbour_shares",
-    "SurvivorSets": "survivor_sets",
-    "UnmaskingRequest": "unmasking_request",
+# Each message's field of its envelope, and how it is written there.
+_WRITERS: Final[Mapping[type, tuple[str, Callable[[Any], Any]]]] = {
+    messages.Advertisement: ("advertise_keys", codec.write_advertisement),
+    messages.SealedShares: ("share_keys", codec.write_sealed_shares),
+    messages.MaskedInput: (
+        "masked_input",
+        lambda message: pb.MaskedInputOffer(sha256=message.sha256, signature=message.signature),
+    ),
+    messages.ConsistencySignature: ("consistency", codec.write_consistency),
+    messages.UnmaskingReply: ("unmasking", codec.write_unmasking_reply),
+    messages.CohortKeys: ("cohort_keys", lambda message: codec.write_cohort_keys(1, 1, message)),
+    messages.NeighbourShares: ("neighbour_shares", lambda message: codec.write_neighbour_shares(1, 1, message)),
+    messages.SurvivorSets: ("survivor_sets", lambda message: codec.write_survivor_sets(1, 1, message)),
+    messages.UnmaskingRequest: ("unmasking_request", lambda message: codec.write_unmasking_request(1, 1, message)),
 }
-
-
-def _random_vector(dim: int, bits: int) -> NDArray[Any]:
-    """Uniform modulo 2^bits, so that sums wrap around."""
-    vector = np.frombuffer(os.urandom(dim * masking.word_dtype(bits).itemsize), dtype=masking.word_dtype(bits)).copy()
-    masking.reduce_words(vector, bits)
-    return vector
