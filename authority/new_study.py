@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from authority.folder_of_ledgers import check_hosts, go_on_with, parts_of_hosts
 from authority.study_data import check_data
 from authority.study_options import StudyOptions, plan_for
 from learning.data_checks import concrete
@@ -64,9 +63,7 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
 
     _check_place(directory)
     check_places(options)
-    check_hosts(options)
     options = replace(options, test=str(Path(options.test).absolute()) if options.test else "")
-    options = replace(options, ledgers=str(Path(options.ledgers).absolute()) if options.ledgers else "")
     check_data(options)
     chosen = options.settled()
     check_public_examples(chosen)
@@ -91,8 +88,6 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
         for folder in (path for path in work.rglob("*") if path.is_dir()):
             # Whatever the umask: a key is refused when others could put another one in its place.
             folder.chmod(folder.stat().st_mode & ~0o022)
-        if chosen.ledgers:
-            go_on_with(Path(chosen.ledgers), chosen)
         os.replace(work, directory)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
@@ -101,6 +96,21 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
     keys = (path for host in hosts for path in sorted((host / "keys").glob("participant-*.key")))
     files = tuple(path.parent.parent / "data" / path.stem for path in keys) if chosen.dataset == OWN else ()
     return LocalStudy(directory, chosen, plan, hosts, files)
+
+
+def parts_of_hosts(participants: int, hosts: int) -> dict[str, list[int]]:
+    """Each host's name and the parts of its participants, from 0: runs of equal length, give or take one.
+
+    Args:
+        participants: >= hosts.
+        hosts: >= 0.
+    """
+    width = max(2, len(str(hosts)))
+    found: dict[str, list[int]] = {f"host-{number:0{width}d}": [] for number in range(1, hosts + 1)}
+    names = list(found)
+    for part in range(participants if hosts else 0):
+        found[names[part * hosts // participants]].append(part)
+    return found
 
 
 def check_places(options: StudyOptions) -> None:

@@ -133,7 +133,7 @@ def host_toml(
         "[host]",
         _line("name", host, "as the roster has it"),
         _line("journal", "journal.sqlite", "attempts; keep it, never share it"),
-        _line("ledger", _ledger(options, host), "what was spent; keep it, one for all studies over this data"),
+        _line("ledger", "ledger.sqlite", "what was spent; keep it, one for all studies over this data"),
         "",
         "[study]",
         _line("name", options.name, ""),
@@ -172,10 +172,6 @@ def host_toml(
         else:
             lines.append(_line("part", held, ""))
     return _aligned(lines)
-
-
-def _ledger(options: StudyOptions, host: str) -> str:
-    return f"{options.ledgers}/{host}.sqlite" if options.ledgers else "ledger.sqlite"
 
 
 def _cut(options: StudyOptions, dataset: str) -> list[str]:

@@ -35,8 +35,6 @@ class StudyOptions:
         max_attempts: at one round.
         pause_s, resume_s, http_listen: see ``server.study_file``.
         one_machine: see ``server.study_file``.
-        ledgers: folder of the hosts' ledgers, a file for each by the host's name, with the layout of its studies
-            (`authority.folder_of_ledgers`); empty: each in its host's folder.
     """
 
     name: str = "demo"
@@ -95,7 +93,6 @@ class StudyOptions:
     resume_s: float = 2.0
     http_listen: str = ""
     one_machine: bool = True
-    ledgers: str = ""
 
     @property
     def client_address(self) -> str:

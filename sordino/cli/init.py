@@ -298,18 +298,6 @@ def run(
             show_default="one-machine; separate-machines with --authority",
         ),
     ] = None,
-    ledgers: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledgers",
-            "--ledger",
-            metavar="DIR",
-            help="Folder for the ledgers of the hosts made here, DIR/host-01.sqlite and so on: the same for every "
-            "study over the same data with the same participants, so that what was spent adds up.",
-            rich_help_panel=_PRIVACY,
-            show_default="one in each host's folder",
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     given = dict(locals())  # the options as they came; what follows changes some
@@ -354,7 +342,6 @@ def run(
         pause_s=pause,
         http_listen=http,
         one_machine=one_machine,
-        ledgers="" if ledgers is None else str(ledgers),
     )
     check_study(options)
     study = make_local_study(directory, options)

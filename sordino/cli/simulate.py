@@ -53,7 +53,7 @@ NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command goe
 # Options of init for a network, an authority or files; and those that mean something else here.
 NOT_SHARED: Final = frozenset(
     {"directory", "name", "hosts", "enrol", "authority", "listen", "host", "training_s", "one_machine", "as_json"}
-    | {"ledgers", "pause", "http"}
+    | {"pause", "http"}
     | {"participants", "sampling", "cohort", "population", "mechanism", "seed"}
 )
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")

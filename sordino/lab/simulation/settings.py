@@ -34,7 +34,6 @@ MOST_WORKERS: Final = 256
 # Of a study: what only a network, a disk or an authority needs.
 _NOT_SIMULATED: Final = frozenset(
     {"hosts", "enrol", "authority", "listen", "names", "deadline_s", "training_s", "connect_s", "one_machine"}
-    | {"ledgers"}
 )
 # How the work is done, not what comes out: a simulation may go on with others.
 WAYS: Final = frozenset({"workers", "engine", "device"})
