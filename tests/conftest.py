@@ -21,8 +21,7 @@ from typing import Any, Final
 import pytest
 
 pytest_plugins = ["tests.support.fixtures"]
-for _room in ("secagg", "learning"):  # whose helper modules import one another by bare names
-    sys.path.append(str(Path(__file__).parent / _room))
+sys.path.append(str(Path(__file__).parent / "learning"))  # whose helper modules are imported by bare names
 
 PROCESSES = "processes"
 MEMORY: Final = Path("/dev/shm")

@@ -53,11 +53,12 @@ def defined(file: str) -> dict[str, ast.stmt]:
 
 @cache
 def words_of(file: str) -> frozenset[str]:
-    """What the case of a test may be called: texts of its file and of those beside it that it uses, and functions."""
+    """What the case of a test may be called: texts of its file and of helpers that it uses, and functions."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    beside = {(ROOT / file).with_name(f"{node.module}.py") for node in tree.body if isinstance(node, ast.ImportFrom)}
-    helpers = [words_of(path.relative_to(ROOT).as_posix()) for path in sorted(beside) if path.is_file()]
+    modules = {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}
+    used = {one.replace(".", "/") + ".py" for one in modules if one.startswith("tests.")}
+    helpers = [words_of(path) for path in sorted(used) if (ROOT / path).is_file()]
     return frozenset(texts | defined(file).keys()).union(*helpers)
 
 

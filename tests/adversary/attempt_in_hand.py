@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attempts_in_memory import Sets, vector_of
-
 from secagg import client_phases
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
@@ -17,6 +15,7 @@ from secagg.keys import AgreementKey, advertisement_statement
 from secagg.messages import Advertisement, MaskedInput, UnmaskingRequest
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.script import Seen
+from tests.support.attempts_in_memory import Sets, vector_of
 from wire import codec
 from wire import coordinator_pb2 as pb
 

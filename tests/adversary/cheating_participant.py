@@ -203,5 +203,5 @@ class Cheater(Peer):
         await super().close()
 
     def crooked(self) -> Any:
-        """What `tests.secagg.crooked_dealings.crooked_shares` takes for an attempt."""
+        """What `tests.support.crooked_dealings.crooked_shares` takes for an attempt."""
         return SimpleNamespace(phases={self.me: self.phase}, mask_key_symbols={self.me: self.mask_key_symbols})

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from attempts_in_memory import Cohort, Sets
 
 from secagg.keys import AgreementKey, ShareChannel
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, CohortKeys
+from tests.support.attempts_in_memory import Cohort, Sets
 
 
 @dataclass

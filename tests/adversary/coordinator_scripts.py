@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attempts_in_memory import Sets
-
 from secagg.messages import to_bitmap
 from tests.adversary.cheating_coordinator import cheating
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
+from tests.support.attempts_in_memory import Sets
 from tests.support.naive_variants import CLIENT
 from wire import coordinator_pb2 as pb
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from attempts_in_memory import Sets
-
 from secagg.messages import SurvivorSets, UnmaskingRequest, to_bitmap
 from secagg.parameters import RoundParameters
 from tests.adversary.attempt_in_hand import Attempt
@@ -15,6 +13,7 @@ from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ALL, COLLUDERS, HONEST, VICTIM, finish_with, naive
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
 from tests.adversary.watched_clients import joined
+from tests.support.attempts_in_memory import Sets
 from wire import codec
 from wire import coordinator_pb2 as pb
 

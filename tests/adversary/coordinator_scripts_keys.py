@@ -6,8 +6,6 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from attempts_in_memory import LOW_ORDER
-
 from secagg.keys import AgreementKey
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating
@@ -23,6 +21,7 @@ from tests.adversary.coordinator_scripts import (
     twisted,
 )
 from tests.adversary.script import COORDINATOR, Naive, Places, Seen, scripted
+from tests.support.attempts_in_memory import LOW_ORDER
 from wire import coordinator_pb2 as pb
 
 UNSIGNED = "are not signed by it"

@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from unittest import mock
 
-from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
-
 from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from tests.adversary.attempt_in_hand import Attempt
@@ -24,6 +22,7 @@ from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ANY_PRICE, FEW_NEIGHBOURS, naive
 from tests.adversary.script import COORDINATOR, Places, Seen, scripted
+from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
 
 NOT_UPLOADED = "did not upload what was masked in this u2"
 ONE_UPLOAD = "there must be one upload for each neighbour that isn't a signer"

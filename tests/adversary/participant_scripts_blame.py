@@ -15,7 +15,7 @@ from tests.adversary.participant_scripts_messages import OPENING, altered, deali
 from tests.adversary.participant_verdict import ABORT_THEN_SUM, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import BUDGET_REACHED, Off, play
-from tests.secagg.crooked_dealings import crooked_shares
+from tests.support.crooked_dealings import crooked_shares
 from wire import codec
 from wire import coordinator_pb2 as pb
 

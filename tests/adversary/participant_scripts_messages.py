@@ -14,7 +14,7 @@ from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS,
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
 from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, play
-from tests.secagg.attempts_in_memory import LOW_ORDER
+from tests.support.attempts_in_memory import LOW_ORDER
 from wire import codec
 from wire import coordinator_pb2 as pb
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -28,10 +27,6 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from tests.support import naive_variants
-
-TESTS = Path(__file__).parent.parent
-if str(TESTS / "secagg") not in sys.path:  # its helper modules import one another by bare names
-    sys.path.append(str(TESTS / "secagg"))
 
 COORDINATOR, PARTICIPANT = "coordinator", "participant"
 _WRAPPERS = (property, cached_property, classmethod, staticmethod)

@@ -33,7 +33,7 @@ from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
 from tests.fuzz.mutations import canonical, change_bytes, change_text, compact, indented, json_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
-from tests.secagg.attempts_in_memory import authority, keyed_source, roster_of
+from tests.support.attempts_in_memory import authority, keyed_source, roster_of
 from tests.support.rounds_on_record import drawn, play, whole
 from tests.support.rounds_on_record import plan as plan_of
 from wire.authority_statements import (

@@ -34,7 +34,7 @@ from server.roster_file import UNDER_WAY, RosterFile
 from tests.fuzz.document_targets import AUTHORITY, NO_VERSION, client_certificate, tls_key, with_inner
 from tests.fuzz.mutations import change_bytes, change_text, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
-from tests.secagg.attempts_in_memory import authority, roster_of
+from tests.support.attempts_in_memory import authority, roster_of
 from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
-from attempts_in_memory import freeze
 from google.protobuf.message import DecodeError
 
 from secagg import client_unmasking
@@ -25,6 +24,7 @@ from secagg.messages import MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
 from tests.fuzz.played import GRAPHS, Round, answer, codecs, copied, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
+from tests.support.attempts_in_memory import freeze
 from wire.codec import MalformedMessage, read_survivor_proof, write_survivor_proof
 
 _MOST_MESSAGES: Final = 8

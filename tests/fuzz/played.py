@@ -13,9 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from attempts_in_memory import advertise, freeze, make_config, sum_of, twin, vector_of
 from google.protobuf.message import Message
-from small_rings import safe_rings
 
 from secagg import messages, server_phases
 from secagg.context import RoundConfig
@@ -23,6 +21,8 @@ from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, 
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
+from tests.support.attempts_in_memory import advertise, freeze, make_config, sum_of, twin, vector_of
+from tests.support.small_rings import safe_rings
 from wire import codec
 from wire import coordinator_pb2 as pb
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tests.fuzz.target import Target
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-if str(ROOT / "tests" / "secagg") not in sys.path:
-    sys.path.append(str(ROOT / "tests" / "secagg"))
 
 CRASHES: Final = ROOT / "build" / "fuzz"
 _HANG_S: Final = 20  # on a machine that does other things as well

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attacks_on_participants import ALL, COLLUDERS, HONEST, attack, brought_to
-from attempts_in_memory import Cohort, Sets, make_config, start_cohort
-
 from secagg.messages import MASK_KEY, UnmaskingRequest
 from secagg.sharing import CURIOUS, SEMI_MALICIOUS
+from tests.secagg.attacks_on_participants import ALL, COLLUDERS, HONEST, attack, brought_to
+from tests.support.attempts_in_memory import Cohort, Sets, make_config, start_cohort
 from tests.support.naive_variants import Side
 
 # ---------------------------------------------------------------- UnsignedUnmasking: the same checks of u2 and u3

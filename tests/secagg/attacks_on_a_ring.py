@@ -11,13 +11,12 @@ import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from attacks_on_participants import ANOTHER_CHECK, attack, deals, sign_and_unmask
-from attempts_in_memory import Cohort, Sets, make_config, start_cohort
-from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
-
 from secagg.context import RoundConfig
 from secagg.messages import CohortKeys, UnmaskingRequest
+from tests.secagg.attacks_on_participants import ANOTHER_CHECK, attack, deals, sign_and_unmask
+from tests.support.attempts_in_memory import Cohort, Sets, make_config, start_cohort
 from tests.support.naive_variants import Side
+from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
 
 
 def cut_config(min_survivors: int = 13) -> RoundConfig:

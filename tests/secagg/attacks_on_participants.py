@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
 
 from secagg.context import RoundConfig
 from secagg.keys import AgreementKey, ShareChannel, advertisement_statement
@@ -27,6 +26,7 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
+from tests.support.attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
 from tests.support.naive_variants import CLIENT, Side
 
 HONEST, COLLUDERS = frozenset(range(10)), frozenset({10, 11})

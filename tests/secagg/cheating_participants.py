@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from attempts_in_memory import LOW_ORDER, Vector, identities
-from crooked_dealings import crooked_shares
 from numpy.typing import NDArray
 
 from secagg.context import RoundConfig, set_of
@@ -27,6 +25,8 @@ from secagg.messages import (
 )
 from secagg.packing import pack, unpack
 from secagg.shamir import PRIME
+from tests.support.attempts_in_memory import LOW_ORDER, Vector, identities
+from tests.support.crooked_dealings import crooked_shares
 
 
 class Broken(AssertionError):

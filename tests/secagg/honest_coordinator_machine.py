@@ -25,11 +25,8 @@ from itertools import pairwise
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
-from cheating_participants import Broken, crooked_deal, forge, inconsistent_keys, shifted, silent_on
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from small_rings import safe_rings
 
 from secagg.context import RoundConfig
 from secagg.errors import (
@@ -43,7 +40,10 @@ from secagg.errors import (
 from secagg.graph import Graph
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
+from tests.secagg.cheating_participants import Broken, crooked_deal, forge, inconsistent_keys, shifted, silent_on
+from tests.support.attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
 from tests.support.naive_variants import CLIENT, SERVER, Side
+from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 NUMBERS = st.integers(0, 2**16)

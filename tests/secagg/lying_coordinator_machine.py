@@ -29,11 +29,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from attempts_in_memory import Sets, twin
-from cheating_participants import Broken, flipped
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from lying_coordinator_view import Answer, Plan, Told, View, answer, ask, colluders_of, config_of, fake_key, sides_of
 
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import (
@@ -48,6 +45,20 @@ from secagg.messages import (
     from_bitmap,
     to_bitmap,
 )
+from tests.secagg.cheating_participants import Broken, flipped
+from tests.secagg.lying_coordinator_view import (
+    Answer,
+    Plan,
+    Told,
+    View,
+    answer,
+    ask,
+    colluders_of,
+    config_of,
+    fake_key,
+    sides_of,
+)
+from tests.support.attempts_in_memory import Sets, twin
 from tests.support.naive_variants import CLIENT, Side
 
 COMPLETE = (Plan(8, 6, 6), Plan(8, 7, 7), Plan(8, 6, 7), Plan(9, 6, 6), Plan(9, 8, 8))

@@ -11,7 +11,13 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from attempts_in_memory import (
+
+from secagg.context import RoundConfig, set_of
+from secagg.errors import CoordinatorMisbehaved
+from secagg.keys import AgreementKey, ShareChannel, upload_statement
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
+from tests.secagg.cheating_participants import Broken
+from tests.support.attempts_in_memory import (
     Cohort,
     Sets,
     advertise,
@@ -21,14 +27,8 @@ from attempts_in_memory import (
     twin,
     vector_of,
 )
-from cheating_participants import Broken
-from small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
-
-from secagg.context import RoundConfig, set_of
-from secagg.errors import CoordinatorMisbehaved
-from secagg.keys import AgreementKey, ShareChannel, upload_statement
-from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
 from tests.support.naive_variants import CLIENT, Side
+from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
 
 Told = tuple[Any, ...]  # what a participant was told since it advertised: one message for each phase
 

@@ -27,26 +27,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tests.support.naive_variants import CLIENT, SERVER, Side
-
-sys.path.append(str(Path(__file__).parent))  # as conftest.py does
-
-import attacks_at_the_end  # noqa: F401
-import attacks_on_a_ring  # noqa: F401
-import honest_coordinator_machine
-import lying_coordinator_machine
-import lying_coordinator_view
-from attacks_on_participants import ATTACKS
-from cheating_participants import Broken
-from honest_coordinator_machine import HonestCoordinator
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
-from lying_coordinator_machine import LyingCoordinator
-from test_client_phases import WRONG_SHARES
-from test_server_phases import CHEATS
+
+from tests.secagg import (
+    attacks_at_the_end,  # noqa: F401
+    attacks_on_a_ring,  # noqa: F401
+    honest_coordinator_machine,
+    lying_coordinator_machine,
+    lying_coordinator_view,
+)
+from tests.secagg.attacks_on_participants import ATTACKS
+from tests.secagg.cheating_participants import Broken
+from tests.secagg.honest_coordinator_machine import HonestCoordinator
+from tests.secagg.lying_coordinator_machine import LyingCoordinator
+from tests.secagg.test_client_phases import WRONG_SHARES
+from tests.secagg.test_server_phases import CHEATS
+from tests.support.naive_variants import CLIENT, SERVER, Side
 
 BATCH = 50  # scripts of one seed
 # Tests that run without one check of the coordinator, beside CHEATS.

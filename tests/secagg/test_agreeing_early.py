@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attempts_in_memory import Attempt, Script, make_config, sum_of, twin
 
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
+from tests.support.attempts_in_memory import Attempt, Script, make_config, sum_of, twin
 from tests.support.naive_variants import CLIENT
 
 

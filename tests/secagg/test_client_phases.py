@@ -13,31 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attacks_at_the_end import takes_back
-from attacks_on_a_ring import places, uploads
-from attacks_on_participants import (
-    ALL,
-    ATTACKS,
-    HONEST,
-    brought_to,
-    deals,
-    sign_and_unmask,
-    signed_by,
-    told,
-)
-from attempts_in_memory import (
-    LOW_ORDER,
-    Cohort,
-    advertise,
-    flip,
-    identities,
-    make_config,
-    refuses,
-    start_cohort,
-    vector_of,
-)
-from crooked_dealings import crooked_dealing
-from small_rings import safe_rings
 
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.keys import AgreementKey
@@ -50,7 +25,32 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
+from tests.secagg.attacks_at_the_end import takes_back
+from tests.secagg.attacks_on_a_ring import places, uploads
+from tests.secagg.attacks_on_participants import (
+    ALL,
+    ATTACKS,
+    HONEST,
+    brought_to,
+    deals,
+    sign_and_unmask,
+    signed_by,
+    told,
+)
+from tests.support.attempts_in_memory import (
+    LOW_ORDER,
+    Cohort,
+    advertise,
+    flip,
+    identities,
+    make_config,
+    refuses,
+    start_cohort,
+    vector_of,
+)
+from tests.support.crooked_dealings import crooked_dealing
 from tests.support.naive_variants import CLIENT, SAID, SIGNED, Side
+from tests.support.small_rings import safe_rings
 
 # ---------------------------------------------------------------- all of them
 

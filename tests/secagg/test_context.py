@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from attempts_in_memory import identities, make_config, roster_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from secagg.errors import InvalidParameters
 from secagg.lottery import Lottery, Ticket
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry
+from tests.support.attempts_in_memory import identities, make_config, roster_of
 
 CONFIG = make_config(15, min_survivors=10, quorum=11, roster=13)
 ENTRIES = CONFIG.roster.entries

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Cohort, Script, freeze, identities, keyed_source, make_config, twin, vector_of
 
 from secagg import messages
 from secagg.context import RoundConfig
@@ -31,6 +30,17 @@ from secagg.messages import (
     SelfMaskSeedShare,
 )
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
+from tests.support.attempts_in_memory import (
+    Attempt,
+    Cohort,
+    Script,
+    freeze,
+    identities,
+    keyed_source,
+    make_config,
+    twin,
+    vector_of,
+)
 from tests.support.naive_variants import CLIENT, SERVER
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES

@@ -9,15 +9,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from attempts_in_memory import make_config, start_cohort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from small_rings import safe_rings
 
 from secagg.graph import CompleteGraph, Graph, HararyGraph, graph_of
 from secagg.parameters import COMPLETE, HARARY, SMALL_COHORT, RoundParameters
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS, Sharing, k_regular
+from tests.support.attempts_in_memory import make_config, start_cohort
+from tests.support.small_rings import safe_rings
 
 
 def context(number: int) -> bytes:

@@ -7,13 +7,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from attempts_in_memory import keyed_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import shamir
 from secagg.inconsistent_shares import inconsistent_points
 from secagg.shamir import PRIME, SYMBOLS, Symbols
+from tests.support.attempts_in_memory import keyed_source
 
 
 def dealt(holders: int, threshold: int, name: str = "") -> tuple[Symbols, list[int], Symbols]:

@@ -6,13 +6,13 @@ import inspect
 
 import numpy as np
 import pytest
-from attempts_in_memory import LOW_ORDER, identities, keyed_source
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg import keys
 from secagg.errors import InvalidKey
 from secagg.keys import AgreementKey, IdentityKey, is_low_order
 from secagg.shamir import random_symbols
+from tests.support.attempts_in_memory import LOW_ORDER, identities, keyed_source
 
 
 @pytest.mark.parametrize("key", LOW_ORDER, ids=[key.hex()[:8] for key in LOW_ORDER])

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, freeze, make_config, sum_of
-from small_rings import safe_rings
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
 from secagg.messages import PHASES, ConsistencySignature
 from secagg.server_unmasking import Unmasking
 from secagg.sharing import SEMI_MALICIOUS
+from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config, sum_of
 from tests.support.naive_variants import SERVER
+from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 GONE, LATE = 2, (1, 4, 7)  # in no sum; in u3, and slow to sign

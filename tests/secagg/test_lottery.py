@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attempts_in_memory import identities, make_config, roster_of
 
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import winners
@@ -17,6 +16,7 @@ from secagg.errors import CoordinatorMisbehaved
 from secagg.lottery import MAX_DRAWS, Draws, InvalidTicket, Lottery, Ticket
 from secagg.parameters import LOTTERY_FAILURE, assumed_colluders, colluders_in_cohort
 from secagg.roster import Roster, RosterEntry
+from tests.support.attempts_in_memory import identities, make_config, roster_of
 
 ROSTER = roster_of(20)
 DRAWS = Draws.draw("test", 1, 7, np.random.default_rng(1).bytes)

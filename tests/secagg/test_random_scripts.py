@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import test_server_phases
-import test_unmasking
 
-from tests.secagg import random_scripts
+from tests.secagg import random_scripts, test_server_phases, test_unmasking
 from tests.secagg.random_scripts import KINDS, OF_PARTICIPANTS, OF_THE_COORDINATOR, Played, attacks_on, batches, play
 from tests.support.naive_variants import CLIENT, SERVER
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attempts_in_memory import authority, identities, keyed_source, roster_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster, verify_roster
 from secagg.signatures import verify_signature
+from tests.support.attempts_in_memory import authority, identities, keyed_source, roster_of
 
 ROSTER = roster_of(6)
 DATA = sign_roster(ROSTER, authority())

@@ -8,7 +8,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from attempts_in_memory import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import TooFewClients
+from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
+from secagg.server_unmasking import Completed
+from tests.support.attempts_in_memory import (
     DELIVER,
     GARBLE,
     LATE,
@@ -20,13 +26,7 @@ from attempts_in_memory import (
     make_config,
     sum_of,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from small_rings import safe_rings
-
-from secagg.errors import TooFewClients
-from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
-from secagg.server_unmasking import Completed
+from tests.support.small_rings import safe_rings
 
 
 def sizes(smallest: int = 3, largest: int = 8) -> st.SearchStrategy[tuple[int, int, int]]:

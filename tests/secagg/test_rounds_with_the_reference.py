@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from fast_sides import FastCoordinator, FastParticipant
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from tests.reference.participant import Participant
 from tests.reference.rounds import Record, identity_seeds, input_of, run_round, setting_of, stream_of
 from tests.reference.setting import Setting
 from tests.reference.vectors_mod_2b import add_vectors
+from tests.secagg.fast_sides import FastCoordinator, FastParticipant
 
 Attempt = tuple[Setting, dict[str, set[int]], str, list[bool]]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, identities, make_config, vector_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secagg.client_cohort import HeldShare
 from secagg.keys import ShareChannel
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, RevealedShare
+from tests.support.attempts_in_memory import Attempt, identities, make_config, vector_of
 
 CONFIG = make_config(6, dim=12, bits=62)
 

@@ -11,17 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import (
-    Attempt,
-    Script,
-    flip,
-    freeze,
-    identities,
-    make_config,
-    sum_of,
-    symbols_of,
-)
-from crooked_dealings import crooked_shares
 from numpy.typing import NDArray
 
 from secagg.commitments import MerkleTree, pair_node
@@ -43,6 +32,17 @@ from secagg.messages import (
 from secagg.server_cohort import ServerPhase
 from secagg.shamir import PRIME
 from secagg.sharing import CURIOUS, SEMI_MALICIOUS
+from tests.support.attempts_in_memory import (
+    Attempt,
+    Script,
+    flip,
+    freeze,
+    identities,
+    make_config,
+    sum_of,
+    symbols_of,
+)
+from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
-from attempts_in_memory import identities, make_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from secagg.messages import ConsistencySignature, Subset, SurvivorSets, Unmaskin
 from secagg.roster import Roster
 from secagg.server_cohort import SignedSets
 from secagg.spot_checks import CHECK_ALL, sample_size, signatures_to_check
+from tests.support.attempts_in_memory import identities, make_config
 from tests.support.naive_variants import CLIENT, Side, changed
 
 MEMBERS, ME = 300, 7

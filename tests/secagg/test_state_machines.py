@@ -18,16 +18,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-import honest_coordinator_machine
-import lying_coordinator_machine
 import pytest
-from cheating_participants import Broken
-from honest_coordinator_machine import HonestCoordinator
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-from lying_coordinator_machine import CUT_WITH_TOO_MANY_DROPS, LyingCoordinator
 
 from secagg.messages import PHASES
+from tests.secagg import honest_coordinator_machine, lying_coordinator_machine
+from tests.secagg.cheating_participants import Broken
+from tests.secagg.honest_coordinator_machine import HonestCoordinator
+from tests.secagg.lying_coordinator_machine import CUT_WITH_TOO_MANY_DROPS, LyingCoordinator
 from tests.support.naive_variants import CLIENT, SAID, SERVER, SIGNED, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, identities, make_config, start_cohort, sum_of
-from crooked_dealings import crooked_shares
 from numpy.typing import NDArray
-from small_rings import safe_rings
 
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey, advertisement_statement
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
 from secagg.server_unmasking import Unmasking
 from secagg.shamir import PRIME
+from tests.support.attempts_in_memory import Attempt, Script, identities, make_config, start_cohort, sum_of
+from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
+from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 BAD = 3

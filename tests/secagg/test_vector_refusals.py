@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from fast_sides import FastCoordinator, FastParticipant
 
 from tests.reference.participant import Participant
 from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
+from tests.secagg.fast_sides import FastCoordinator, FastParticipant
 from tests.secagg.vectors_read import ERRORS, ROUNDS, Case, hear, setting_from, source, vectors
 from wire import codec
 from wire import coordinator_pb2 as pb

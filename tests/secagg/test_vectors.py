@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 
 from secagg import commitments, context, keys, masking, packing, shamir
 from secagg.graph import HararyGraph
@@ -30,6 +29,7 @@ from tests.reference import write_vectors
 from tests.reference.setting import Numbers, Refused
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
+from tests.secagg.fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, hear, setting_from, source, vectors
 
 

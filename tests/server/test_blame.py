@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, make_config
-from crooked_dealings import crooked_shares
 from numpy.typing import NDArray
 
 from secagg.errors import TooFewClients
@@ -25,7 +23,9 @@ from secagg.shamir import PRIME
 from server.membership import Membership, SignedRoster
 from server.transcripts import file_name
 from sordino.reporting.transcript_text import lines
+from tests.support.attempts_in_memory import Attempt, Script, make_config
 from tests.support.card_of_a_study import put_card
+from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 from tests.support.rounds_on_record import coordinator_key, plan
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing

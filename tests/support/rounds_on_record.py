@@ -21,7 +21,7 @@ from secagg.keys import IdentityKey
 from secagg.lottery import Draws
 from secagg.roster import Roster, RosterEntry, sign_roster
 from secagg.server_unmasking import Completed, Unmasking
-from tests.secagg.attempts_in_memory import authority, identities, keyed_source, vector_of
+from tests.support.attempts_in_memory import authority, identities, keyed_source, vector_of
 from wire.authority_statements import Card, sign_card
 from wire.records.ledger import Row, row_hash
 from wire.records.ledger_rows import LedgerEntry, make_entry

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts_in_memory import Attempt, Script, freeze, make_config
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, ProtocolError
 from secagg.messages import PHASES, CohortKeys, UnmaskingReply
+from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage

@@ -22,7 +22,7 @@ from secagg.lottery import Draws
 from secagg.messages import Advertisement
 from secagg.roster import sign_roster
 from secagg.signatures import verify_signature
-from tests.secagg.attempts_in_memory import authority, keyed_source
+from tests.support.attempts_in_memory import authority, keyed_source
 from tests.support.rounds_on_record import (
     AUTHORITY_KEY,
     STUDY,

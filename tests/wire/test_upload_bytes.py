@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from attempts_in_memory import Attempt, make_config
 
 from secagg.messages import PHASES
 from secagg.packing import packed_size
+from tests.support.attempts_in_memory import Attempt, make_config
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import upload_bytes

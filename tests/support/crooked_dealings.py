@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from attempts_in_memory import Attempt, keyed_source
 from numpy.typing import NDArray
 
 from secagg import shamir
 from secagg.commitments import MerkleTree, pair_node, share_leaf
 from secagg.keys import dealing_statement, seed_commitment, self_mask_seed
 from secagg.messages import KIND_LABELS, SELF_MASK_SEED, SealedShares
+from tests.support.attempts_in_memory import Attempt, keyed_source
 from tests.support.naive_variants import CLIENT
 
 

@@ -17,11 +17,9 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from comparable import freeze
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
-from small_rings import Rings, SmallRings
 
 from secagg import shamir
 from secagg.commitments import MerkleForest, MerkleTree, pair_node
@@ -60,7 +58,9 @@ from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from secagg.server_unmasking import Completed
 from secagg.sharing import MALICIOUS
+from tests.support.comparable import freeze
 from tests.support.naive_variants import CLIENT, SERVER, Side
+from tests.support.small_rings import Rings, SmallRings
 
 RandomBytes = Callable[[int], bytes]
 Vector = NDArray[Any]
