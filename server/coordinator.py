@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import structlog
@@ -37,6 +37,7 @@ from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
 from server import open_files, process_memory, service
 from server.enrolment import Enrolment, make_server
+from server.events import Event
 from server.journal import Journal
 from server.membership import SignedRoster
 from server.open_calls import OpenCalls
@@ -77,7 +78,7 @@ class StartError(Failure):
 
 
 def serve(
-    configuration: StudyConfiguration, *, on_event: Callable[[dict[str, Any]], None] | None = None
+    configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None
 ) -> int:
     """Run a study to its end.
 
@@ -94,8 +95,13 @@ def serve(
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
     http = _http_port(configuration)
-    told = on_event if http is None else http.listener(on_event)
-    study, journal = open_study(configuration, told, process_memory.tidy)
+    listeners = [one for one in (None if http is None else http.metrics.note, on_event) if one is not None]
+
+    def tell(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    study, journal = open_study(configuration, tell, process_memory.tidy)
     process_memory.settle()
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
@@ -108,7 +114,7 @@ def serve(
 
 def open_study(
     configuration: StudyConfiguration,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     between_attempts: Callable[[], None] | None = None,
 ) -> tuple[Study, Journal]:
     """Read and check everything a study needs before its port is opened; the callables are for `Study`.
@@ -266,7 +272,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     if http is not None:
         http.serving(enrolment)
 
-    run = asyncio.create_task(study.run(address))
+    run = asyncio.create_task(study.run(address, "" if http is None else http.address))
     loop = asyncio.get_running_loop()
     stopped: list[int] = []
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from server.attempt.attempt import Attempt
+from server.events import Event, ParticipantExcluded, ParticipantSetAside
 from server.journal import Journal
 from server.membership import Membership, as_few_as_explain
 
@@ -19,7 +20,7 @@ log = structlog.get_logger()
 class Exclusions:
     """Draws the consequences of what an attempt has shown."""
 
-    def __init__(self, membership: Membership, journal: Journal, emit: Callable[..., None]) -> None:
+    def __init__(self, membership: Membership, journal: Journal, emit: Callable[[Event], None]) -> None:
         """Args: what earlier runs of this process found is taken from the journal, once the roster is in use."""
         self._membership, self._journal, self._emit = membership, journal, emit
 
@@ -58,13 +59,13 @@ class Exclusions:
             number, host = membership.number(participant), membership.host(participant)
             membership.set_aside.add(number)
             reason = "either it sealed rubbish for somebody, or says so falsely, and so the attempt failed"
-            self._emit("participant_set_aside", participant=number, host=host, reason=reason)
+            self._emit(ParticipantSetAside(participant=number, host=host, reason=reason))
             log.warning("a participant is set aside", participant=number, host=host, reason=reason)
         for participant, reason in sorted(attempt.cheats.items()):
             number, host = membership.number(participant), membership.host(participant)
             await self._journal.exclude(number, reason)
             membership.excluded[number] = reason
-            self._emit("participant_excluded", participant=number, host=host, reason=reason)
+            self._emit(ParticipantExcluded(participant=number, host=host, reason=reason))
             log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
     def _conflicts(self, attempt: Attempt) -> list[tuple[int, int]]:

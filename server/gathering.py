@@ -15,6 +15,7 @@ from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
+from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
 from server.loop_lag import LoopLag
 from server.membership import Membership
 from server.sessions import Sessions
@@ -49,7 +50,7 @@ class Gathering:
     pause_s: float
     resume_s: float
     enrolment_open: bool
-    emit: Callable[..., None]
+    emit: Callable[[Event], None]
     configure: Callable[[int, int], Awaitable[RoundConfig]]
     use_offered: Callable[[], Awaitable[bool]]
     _first: bool = True
@@ -57,7 +58,7 @@ class Gathering:
     async def pause(self, round_: int) -> None:
         """After a round. Sessions stay, no deadline runs, and a study that is told to stop stops at once."""
         if self.pause_s > 0:
-            self.emit("pausing", round=round_, left_s=self.pause_s)
+            self.emit(Pausing(round=round_, left_s=self.pause_s))
             await asyncio.sleep(self.pause_s)
 
     async def enrolment(self, round_: int, attempt: int) -> None:
@@ -69,13 +70,14 @@ class Gathering:
             if time.monotonic() - told_at >= (UNCHANGED_S if (here, missing) == told else ENROLMENT_INTERVAL_S):
                 told_at, told = time.monotonic(), (here, missing)
                 self.emit(
-                    "waiting_for_enrolment",
-                    round=round_,
-                    attempt=attempt,
-                    received=here,
-                    needed=here + missing,
-                    roster_version=self.membership.roster.version,
-                    first=first,
+                    WaitingForEnrolment(
+                        round=round_,
+                        attempt=attempt,
+                        received=here,
+                        needed=here + missing,
+                        roster_version=self.membership.roster.version,
+                        first=first,
+                    )
                 )
                 first = False
             await self._changed(ENROLMENT_INTERVAL_S)
@@ -125,13 +127,14 @@ class Gathering:
             if now - told_at >= PROGRESS_INTERVAL_S:
                 told_at = now
                 self.emit(
-                    "waiting_for_participants",
-                    round=round_,
-                    attempt=attempt,
-                    received=len(ready),
-                    needed=quorum,
-                    expected=len(invited),
-                    left_s=round(deadline - now, 1),
+                    WaitingForParticipants(
+                        round=round_,
+                        attempt=attempt,
+                        received=len(ready),
+                        needed=quorum,
+                        expected=len(invited),
+                        left_s=round(deadline - now, 1),
+                    )
                 )
             await self._changed(min(0.5, max(deadline - now, 0.01)))
 
@@ -150,12 +153,13 @@ class Gathering:
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"
             reason += f"; {left} came and left before {who}"
         self.emit(
-            "attempt_aborted",
-            round=round_,
-            attempt=attempt,
-            phase="Connecting",
-            reason=reason,
-            received=received,
-            needed=needed,
-            loop_lag_ms=self.loop_lag.figures(),
+            AttemptAborted(
+                round=round_,
+                attempt=attempt,
+                phase=CONNECTING,
+                reason=reason,
+                received=received,
+                needed=needed,
+                loop_lag_ms=self.loop_lag.figures(),
+            )
         )

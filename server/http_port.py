@@ -27,10 +27,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mechanisms.statement import LOTTERY
 from runtime.settings_file import split_address
+from server.events import CONNECTING
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.study import Study
 from server.study_file import StudyConfiguration
+from server.study_view import ENROLMENT, FINISHED, PAUSING, StudyView
 
 log = structlog.get_logger()
 
@@ -80,16 +82,6 @@ class HttpPort:
         self._tasks: list[asyncio.Task[None]] = []
 
     # ------------------------------------------------------------ for the coordinator
-
-    def listener(self, on_event: Callable[[dict[str, Any]], None] | None) -> Callable[[dict[str, Any]], None]:
-        """What the study is to tell its events to, which passes them on with the port's address where it begins."""
-
-        def note(event: dict[str, Any]) -> None:
-            self.metrics.note(event)
-            if on_event is not None:
-                on_event(event | {"http_address": self.address} if event.get("kind") == "study_started" else event)
-
-        return note
 
     async def open(self) -> str:
         """Listen where study.toml says; returns HOST:PORT. Until `serving`, /readyz says that it starts.
@@ -170,18 +162,18 @@ class HttpPort:
 
     def readiness(self) -> dict[str, Any]:
         """The body of /readyz: counts, and nobody's name."""
-        reason, progress = self.unready(), self.metrics.progress
+        reason, view = self.unready(), self.metrics.view
         more = {"reason": reason} if reason else {}
         return {
             "ready": not reason,
             **more,
             "study": self._configuration.study.name,
-            "round": progress.round,
-            "attempt": progress.attempt,
-            "phase": progress.state,
+            "round": view.round,
+            "attempt": view.attempt,
+            "phase": view.state,
             "connected": self.metrics.connected(),
-            "needed": progress.needed,
-            "waiting_for": progress.waiting_for if self._stage == SERVING else "",
+            "needed": view.wait.needed,
+            "waiting_for": _waiting_for(view) if self._stage == SERVING else "",
         }
 
     async def metrics_text(self) -> bytes:
@@ -198,6 +190,20 @@ class HttpPort:
                 self._rendered_at = time.monotonic()
                 self._rendered = await asyncio.get_running_loop().run_in_executor(self._renderer, self.metrics.render)
             return self._rendered
+
+
+def _waiting_for(view: StudyView) -> str:
+    """What the study waits for, in words; empty where the coordinator itself is at work."""
+    wait = view.wait
+    if view.state == ENROLMENT:
+        return f"people to enrol: {wait.received} on the roster, {wait.needed} needed"
+    if view.state == CONNECTING:
+        return f"the round's participants: {wait.received} of {wait.expected} are connected, {wait.needed} needed"
+    if view.phase is not None:
+        return f"answers: {wait.received} of {wait.expected} received, {wait.needed} needed"
+    if view.state == PAUSING:
+        return "the next round to be due"
+    return "participants who haven't heard that the study is over" if view.state == FINISHED else ""
 
 
 class RecentLag:

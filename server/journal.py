@@ -17,7 +17,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read
 from secagg.roster import Roster
+from server.events import Event, RoundCompleted, body_of, from_json
 from wire.records.ledger import (
     COORDINATOR,
     LEDGER_FILE,
@@ -95,13 +96,12 @@ class Journal:
 
     # -- events: ordered, durable soon; nothing waits for them
 
-    def emit(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
+    def emit(self, event: Event) -> Event:
         """Append an event and return it as a reader will see it, less its number."""
-        at = time.time()
-        self._store.submit(
-            ("INSERT INTO events (at, kind, body) VALUES (?, ?, ?)", (at, kind, json.dumps(body)))
-        )
-        return {"at": at, "kind": kind, **body}
+        event = replace(event, at=time.time())
+        values = event.at, event.kind, json.dumps(body_of(event))
+        self._store.submit(("INSERT INTO events (at, kind, body) VALUES (?, ?, ?)", values))
+        return event
 
     # -- facts: durable when the call returns
 
@@ -201,13 +201,12 @@ class Journal:
         """The masked sum is no longer needed; the sets stay."""
         await self._store.write(_end(round_, attempt, outcome))
 
-    async def complete_round(
-        self, round_: int, attempt: int, figures: dict[str, Any], checkpoint: str
-    ) -> None:
+    async def complete_round(self, completed: RoundCompleted, checkpoint: str) -> None:
         """After the checkpoint is on disk: the round counts from here on."""
+        number = completed.round, completed.attempt
         await self._store.write(
-            ("INSERT INTO rounds VALUES (?, ?, ?, ?)", (round_, attempt, json.dumps(figures), checkpoint)),
-            _end(round_, attempt, "completed"),
+            ("INSERT INTO rounds VALUES (?, ?, ?, ?)", (*number, json.dumps(body_of(completed)), checkpoint)),
+            _end(*number, "completed"),
         )
 
     async def exclude(self, participant: int, reason: str) -> None:
@@ -254,15 +253,21 @@ class Journal:
         read_ledger(self.ledger_path, _collect(rows))
         return rows
 
-    def last_round(self) -> tuple[int, str, dict[str, Any]] | None:
-        """Number, checkpoint and figures of the last completed round."""
-        rows = self._store.read("SELECT round, checkpoint, figures FROM rounds ORDER BY round DESC LIMIT 1")
-        return (rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
+    def last_round(self) -> tuple[RoundCompleted, str] | None:
+        """The last completed round, and the name of its checkpoint; None before the first.
 
-    def last_completed_at(self) -> float | None:
-        """When the last round was completed, in seconds since 1970; None before the first."""
-        rows = self._store.read("SELECT at FROM events WHERE kind = 'round_completed' ORDER BY seq DESC LIMIT 1")
-        return float(rows[0][0]) if rows else None
+        Raises:
+            ValueError: the record of the round is damaged.
+        """
+        rows = self._store.read("SELECT checkpoint, figures FROM rounds ORDER BY round DESC LIMIT 1")
+        if not rows:
+            return None
+        events = self._store.read("SELECT at FROM events WHERE kind = 'round_completed' ORDER BY seq DESC LIMIT 1")
+        at = float(events[0][0]) if events else 0.0
+        completed = from_json({**json.loads(rows[0][1]), "kind": RoundCompleted.kind, "at": at})
+        if not isinstance(completed, RoundCompleted):
+            raise ValueError(f"{self.path}: the record of the last round is damaged")
+        return completed, str(rows[0][0])
 
     def last_attempt(self, round_: int) -> int:
         """Highest attempt of a round that was begun; 0 if none."""
@@ -411,8 +416,8 @@ def _end(round_: int, attempt: int, outcome: str) -> Statement:
     )
 
 
-def read_events(path: Path, after: int = 0) -> list[dict[str, Any]]:
-    """Events behind number ``after``, oldest first, each ``{seq, at, kind, **body}``; for panels and reports.
+def read_events(path: Path, after: int = 0) -> list[Event]:
+    """Events after number ``after``, oldest first, less those that this version doesn't know; for panels and reports.
 
     Opens the file read-only, so it may be called while a coordinator writes; an absent file has no events.
     """
@@ -427,4 +432,5 @@ def read_events(path: Path, after: int = 0) -> list[dict[str, Any]]:
         return []
     finally:
         connection.close()
-    return [{"seq": seq, "at": at, "kind": kind, **json.loads(body)} for seq, at, kind, body in rows]
+    read = (from_json({"seq": seq, "at": at, "kind": kind, **json.loads(body)}) for seq, at, kind, body in rows)
+    return [event for event in read if event is not None]

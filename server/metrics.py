@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import prometheus_client
 from cryptography.x509 import load_pem_x509_certificate
@@ -22,17 +22,29 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from secagg.messages import PHASES
 from server import reason_classes
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantExcluded,
+    ParticipantLost,
+    ParticipantSetAside,
+    PhaseEnded,
+    RoundCompleted,
+    SurvivorsFrozen,
+)
 from server.journal import Journal
 from server.study import Study
 from server.study_file import StudyConfiguration
-from server.study_progress import CONNECTING, STATES, StudyProgress
+from server.study_view import STATES, StudyView
 from wire.codec import PROTOCOL_VERSION
 
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
 PHASE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 ROUND_BUCKETS: Final = (*PHASE_BUCKETS, 1200, 3600)
 READERS: Final = ("coordinator", "released")
-_LAGS: Final = ("p50", "p99", "max")
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class StudyMetrics:
 
     def __init__(self, configuration: StudyConfiguration) -> None:
         prometheus_client.disable_created_metrics()  # a second series for each counter, of no use here
-        self.progress = StudyProgress()
+        self.view = StudyView(history=False)
         # Two, since a counter that is 0 until the journal is read would look as if it had counted everything anew.
         self._always, self._of_study = CollectorRegistry(), CollectorRegistry()
         self.knows_study = False
@@ -191,7 +203,7 @@ class StudyMetrics:
         }
         self._plain |= {name: Gauge(f"sordino_{name}", text, registry=registry) for name, text in gauges.items()}
         self._budgets = dict.fromkeys(READERS, 0.0)
-        self._figures: Mapping[str, Any] = {}
+        self._last: RoundCompleted | None = None
 
     # ------------------------------------------------------------ what happens
 
@@ -214,111 +226,85 @@ class StudyMetrics:
             "tls_certificate_expiry_timestamp_seconds": _expiry(self._configuration.coordinator.tls_certificate),
             "delta": plan.delta,
             "ledger_rows": journal.ledger.head.rows,
-            "last_round_completed_timestamp_seconds": journal.last_completed_at() or 0.0,
         }.items():
             self._plain[name].set(value)
         self._budgets = dict(zip(READERS, (plan.budget_coordinator, plan.budget_released), strict=True))
         for reader, budget in self._budgets.items():
             self._budget.labels(reader).set(budget)
-        self._spend(study.epsilons())
+        self._spend(*study.epsilons())
         last = journal.last_round()
         if last is not None:
-            self.progress.round = last[0]
-            self._completed.inc(last[0])
-            self._learnt(last[2])
+            self.view.round = last[0].round
+            self._completed.inc(last[0].round)
+            self._learnt(last[0])
         self._live = lambda: _live(study)
         self.knows_study = True
 
-    def note(self, event: Mapping[str, Any]) -> None:
+    def note(self, event: Event) -> None:
         """One event of the study, when it happens."""
-        self.progress.apply(event)
-        handler = getattr(self, f"_on_{event.get('kind', '')}", None)
-        if handler is not None:
-            handler(event)
+        self.view.apply(event)
+        match event:
+            case ParticipantConnected():
+                self._opened.inc()
+            case ParticipantLost():
+                self._lost.labels(reason_classes.of_dropout(event.reason)).inc()
+            case ParticipantExcluded():
+                self._excluded.inc()
+            case ParticipantSetAside():
+                self._set_aside.inc()
+            case ParticipantDropped() if event.phase in PHASES:
+                self._dropouts.labels(event.phase, reason_classes.of_dropout(event.reason)).inc()
+            case PhaseEnded() if event.phase in PHASES:
+                self._phase_seconds.labels(event.phase).observe(event.seconds)
+            case AttemptAborted() if event.phase in (CONNECTING, *PHASES):
+                self._aborted.labels(event.phase, reason_classes.of_abort(event.reason)).inc()
+                self._late(event.loop_lag_ms)
+            case SurvivorsFrozen():
+                self._spend(event.epsilon_coordinator, event.epsilon_released)
+                self._plain["ledger_rows"].set(event.ledger_rows)
+            case RoundCompleted():
+                self._completed.inc()
+                self._round_seconds.observe(event.seconds)
+                self._learnt(event)
 
-    def _on_participant_connected(self, _: Mapping[str, Any]) -> None:
-        self._opened.inc()
+    def _spend(self, *epsilons: float) -> None:
+        for reader, spent in zip(READERS, epsilons, strict=True):
+            self._spent.labels(reader).set(spent)
+            self._left.labels(reader).set(max(0.0, self._budgets[reader] - spent))
 
-    def _on_participant_lost(self, event: Mapping[str, Any]) -> None:
-        self._lost.labels(reason_classes.of_dropout(str(event.get("reason", "")))).inc()
+    def _learnt(self, last: RoundCompleted) -> None:
+        self._last = last
+        self._plain["last_round_completed_timestamp_seconds"].set(last.at)
+        self._plain["round_upload_bytes"].set(last.upload_bytes)
+        self._plain["round_download_bytes"].set(last.download_bytes)
+        self._late(last.loop_lag_ms)
 
-    def _on_participant_excluded(self, _: Mapping[str, Any]) -> None:
-        self._excluded.inc()
-
-    def _on_participant_set_aside(self, _: Mapping[str, Any]) -> None:
-        self._set_aside.inc()
-
-    def _on_participant_dropped(self, event: Mapping[str, Any]) -> None:
-        phase = event.get("phase")
-        if phase in PHASES:
-            self._dropouts.labels(phase, reason_classes.of_dropout(str(event.get("reason", "")))).inc()
-
-    def _on_phase_ended(self, event: Mapping[str, Any]) -> None:
-        phase = event.get("phase")
-        if phase in PHASES:
-            self._phase_seconds.labels(phase).observe(float(event.get("seconds", 0.0)))
-
-    def _on_attempt_aborted(self, event: Mapping[str, Any]) -> None:
-        phase = event.get("phase")
-        if phase in (CONNECTING, *PHASES):
-            self._aborted.labels(phase, reason_classes.of_abort(str(event.get("reason", "")))).inc()
-        self._late(event)
-
-    def _on_survivors_frozen(self, event: Mapping[str, Any]) -> None:
-        self._spend(event)
-
-    def _on_round_completed(self, event: Mapping[str, Any]) -> None:
-        self._completed.inc()
-        self._round_seconds.observe(float(event.get("seconds", 0.0)))
-        self._plain["last_round_completed_timestamp_seconds"].set(float(event.get("at", 0.0)))
-        self._spend(event)
-        self._learnt(event)
-
-    def _on_study_finished(self, event: Mapping[str, Any]) -> None:
-        self._spend(event)
-
-    def _spend(self, figures: Mapping[str, Any]) -> None:
-        for reader in READERS:
-            spent = figures.get(f"epsilon_{reader}")
-            if spent is not None:
-                self._spent.labels(reader).set(spent)
-                self._left.labels(reader).set(max(0.0, self._budgets[reader] - spent))
-        if "ledger_rows" in figures:
-            self._plain["ledger_rows"].set(figures["ledger_rows"])
-
-    def _learnt(self, figures: Mapping[str, Any]) -> None:
-        for name in ("upload_bytes", "download_bytes"):
-            self._plain[f"round_{name}"].set(float(figures.get(name) or 0.0))
-        self._figures = {name: figures.get(name) for name in ("accuracy", "loss", "wrapped_share")}
-        self._late(figures)
-
-    def _late(self, figures: Mapping[str, Any]) -> None:
-        lag_ms = figures.get("loop_lag_ms") or {}
-        for name in _LAGS:
-            if name in lag_ms:
-                self._lag.labels(name).set(lag_ms[name] / 1000)
+    def _late(self, lag_ms: Mapping[str, float]) -> None:
+        for name, late_ms in lag_ms.items():
+            self._lag.labels(name).set(late_ms / 1000)
 
     # ------------------------------------------------------------ what is shown
 
     def read(self, **more: float) -> None:
         """Take what is to be shown of the study now. ``more``: of `_STAGE` and `_GAUGES`, less the prefix."""
-        progress, live = self.progress, dict(self._live())
+        view, live = self.view, dict(self._live())
+        current = view.current
         participants = {
             "roster": live.pop("on_roster", 0),
             "connected": live.get("sordino_sessions_open", 0),
             "ready": live.pop("ready", 0),
-            "attempt": progress.remaining if progress.under_way else 0,
-            "waited_for": progress.waited_for,
+            "attempt": current.remaining if current.under_way else 0,
+            "waited_for": view.wait.missing,
         }
         counts = {
-            "sordino_round": progress.round,
-            "sordino_attempt": progress.attempt,
-            "sordino_participants_needed": progress.needed,
-            "sordino_attempt_cohort": progress.cohort,
-            "sordino_attempt_remaining": progress.remaining,
+            "sordino_round": view.round,
+            "sordino_attempt": view.attempt,
+            "sordino_participants_needed": view.wait.needed,
+            "sordino_attempt_cohort": current.cohort,
+            "sordino_attempt_remaining": current.remaining,
         }
         given = {f"sordino_{name}": value for name, value in more.items()}
-        self._reading = Reading(participants, {**counts, **live, **given}, progress.state)
+        self._reading = Reading(participants, {**counts, **live, **given}, view.state)
 
     def connected(self) -> int:
         """Open sessions now."""
@@ -364,8 +350,8 @@ class StudyMetrics:
             "wrapped_share": ("sordino_wrapped_ratio", "Estimated share of the last sum's values that wrapped around."),
         }
         for key, (name, text) in texts.items():
-            family, value = GaugeMetricFamily(name, text), self._figures.get(key)
-            if isinstance(value, int | float) and math.isfinite(value):
+            family, value = GaugeMetricFamily(name, text), getattr(self._last, key, None)
+            if value is not None and math.isfinite(value):
                 family.add_metric([], value)
             yield family
 

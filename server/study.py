@@ -24,12 +24,25 @@ from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.attempt import Attempt, AttemptAborted
+from server.attempt.attempt import Attempt, AttemptFailed
 from server.attempt.outgoing import Outgoing
 from server.attempt.returns import Returns
 from server.attempt.steps import most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.charges import charge_of, count_row
+from server.events import (
+    AttemptAborted,
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantLost,
+    ParticipantResumed,
+    RosterAdopted,
+    RoundCompleted,
+    StudyFinished,
+    SurvivorsFrozen,
+)
 from server.exclusions import Exclusions
 from server.farewell import Farewell
 from server.gathering import Gathering
@@ -39,7 +52,7 @@ from server.membership import Membership, SignedRoster
 from server.peer_certificate import CALLS_BESIDE
 from server.process_memory import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
-from server.round_figures import round_figures, study_figures
+from server.round_figures import round_completed, study_started
 from server.sessions import RESUMABLE, Session, Sessions, check_proof
 from server.study_file import StudyConfiguration
 from server.trained_model import Learned, TrainedModel
@@ -76,7 +89,7 @@ class Study:
         task: Task,
         test_data: Dataset,
         journal: Journal,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
         between_attempts: Callable[[], None] | None = None,
         roster_files: RosterFile | None = None,
         transcripts: Transcripts | None = None,
@@ -110,7 +123,7 @@ class Study:
         self._documents = {self._study_sha256: self._study_bytes, signed.sha256: signed.file}
         self._model_sha256 = b""
         self._completed_rounds = 0
-        self._figures: dict[str, Any] = {}
+        self._last: RoundCompleted | None = None
         self._attempt: Attempt | None = None
         self._returns = Returns()
         self._finished = False
@@ -153,7 +166,7 @@ class Study:
         """What a new session is told."""
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
-            self._emit("participant_connected", participant=number, host=session.host)
+            self._emit(ParticipantConnected(participant=number, host=session.host))
         return pb.Welcome(
             session_token=session.token,
             study_sha256=self._study_sha256,
@@ -252,7 +265,7 @@ class Study:
         if self._finished:
             return  # they were told to go
         number = self._membership.number(session.participant)
-        self._emit("participant_lost", participant=number, host=session.host, reason=reason)
+        self._emit(ParticipantLost(participant=number, host=session.host, reason=reason))
         if self._attempt is not None:
             self._attempt.away(session, reason, keep=reason in RESUMABLE)
 
@@ -275,21 +288,25 @@ class Study:
         self._exclusions.restore()
         last = self._journal.last_round()
         if last is not None:
-            self._completed_rounds, checkpoint, self._figures = last
-            self._model.restore(checkpoint, self._figures)
+            self._last, checkpoint = last
+            self._completed_rounds = self._last.round
+            self._model.restore(checkpoint, self._last.next_clips)
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
 
-    async def run(self, address: str) -> Outcome:
+    async def run(self, address: str, http_address: str = "") -> Outcome:
         """All rounds that are left.
+
+        Args:
+            address, http_address: HOST:PORT of the session port and of the port for metrics, for those who listen.
 
         Raises:
             asyncio.CancelledError: the study was told to stop; the current attempt is closed first.
         """
         began = time.monotonic()
-        figures = study_figures(self._configuration, self._document, self._parameters, self._membership)
-        self._emit("study_started", address=address, task=self._task.name, **figures)
+        started = study_started(self._configuration, self._document, self._parameters, self._membership)
+        self._emit(replace(started, address=address, http_address=http_address))
         outcome, farewell = STOPPED, None
         sampler = asyncio.create_task(self._loop_lag.run())
         try:
@@ -298,14 +315,17 @@ class Study:
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
+            coordinator, released = self.epsilons()
             self._emit(
-                "study_finished",
-                reason=outcome,
-                rounds_completed=self._completed_rounds,
-                accuracy=self._figures.get("accuracy"),
-                **self.epsilons(),
-                delta=self._plan.delta,
-                wall_s=round(time.monotonic() - began, 2),
+                StudyFinished(
+                    reason=outcome,
+                    rounds_completed=self._completed_rounds,
+                    accuracy=None if self._last is None else self._last.accuracy,
+                    epsilon_coordinator=coordinator,
+                    epsilon_released=released,
+                    delta=self._plan.delta,
+                    wall_s=round(time.monotonic() - began, 2),
+                )
             )
             if farewell is None:
                 self.sessions.close_all()
@@ -383,14 +403,15 @@ class Study:
         change = membership.use(offered, numbers)
         for session in self.sessions.adopt(offered.roster):
             number = numbers[session.identity]
-            self._emit("participant_lost", participant=number, host=session.host, reason="revoked")
+            self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
         self._emit(
-            "roster_adopted",
-            version=offered.roster.version,
-            participants=len(offered.roster),
-            hosts=len({entry.host for entry in offered.roster.entries}),
-            joined=change.joined,
-            left=change.left,
+            RosterAdopted(
+                version=offered.roster.version,
+                participants=len(offered.roster),
+                hosts=len({entry.host for entry in offered.roster.entries}),
+                joined=tuple(change.joined),
+                left=tuple(change.left),
+            )
         )
         log.info(
             "a later roster is in use",
@@ -429,20 +450,21 @@ class Study:
         aborted = ""
         try:
             await self._journal.begin_attempt(round_, number)
-            absent = sorted(map(self._membership.number, config.invited - cohort))
-            self._emit("attempt_started", round=round_, attempt=number, cohort=len(cohort), absent=absent)
+            absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
+            self._emit(AttemptStarted(round=round_, attempt=number, cohort=len(cohort), absent=absent))
             completed = await attempt.run()
-        except AttemptAborted as error:
+        except AttemptFailed as error:
             await self._journal.end_attempt(round_, number, f"aborted: {error}")
             self._emit(
-                "attempt_aborted",
-                round=round_,
-                attempt=number,
-                phase=error.phase,
-                reason=error.reason,
-                received=error.received,
-                needed=error.needed,
-                loop_lag_ms=self._loop_lag.figures(),
+                AttemptAborted(
+                    round=round_,
+                    attempt=number,
+                    phase=error.phase,
+                    reason=error.reason,
+                    received=error.received,
+                    needed=error.needed,
+                    loop_lag_ms=self._loop_lag.figures(),
+                )
             )
             aborted = f"aborted: {error.phase}"
         finally:
@@ -476,18 +498,20 @@ class Study:
                 dict(enumerate(self._membership.numbers)),
                 self._membership.exclusions(),
             )
-        epsilons = await self._compute(self.epsilons)
+        coordinator, released = await self._compute(self.epsilons)
         self._emit(
-            "survivors_frozen",
-            round=round_,
-            attempt=attempt,
-            u1=len(unmasking.cohort.u1),
-            u2=len(unmasking.u2),
-            u3=len(unmasking.u3),
-            h=len(unmasking.u3) - self._plan.colluders,
-            **epsilons,
-            ledger_rows=row.number,
-            ledger_head=row.hash.hex(),
+            SurvivorsFrozen(
+                round=round_,
+                attempt=attempt,
+                u1=len(unmasking.cohort.u1),
+                u2=len(unmasking.u2),
+                u3=len(unmasking.u3),
+                h=len(unmasking.u3) - self._plan.colluders,
+                epsilon_coordinator=coordinator,
+                epsilon_released=released,
+                ledger_rows=row.number,
+                ledger_head=row.hash.hex(),
+            )
         )
 
     async def _finish(
@@ -497,30 +521,30 @@ class Study:
         wrapped = learned.decoded.wrapping.share if self._plan.padded_dim >= FEWEST_VALUES else None
         if wrapped is not None and wrapped > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
-        body = {
-            "round": round_,
-            "attempt": number,
-            **round_figures(self._plan, attempt, completed, learned, self._membership),
-            "seconds": round(time.monotonic() - began, 3),
-            **self.epsilons(),
-            "coordinator_rss_mb": resident_mb(),
-            "next_clips": list(self._model.clips),
-            "wrapped_share": wrapped,
-            "loop_lag_ms": self._loop_lag.figures(),
-            "ledger_rows": self._journal.ledger.head.rows,
-            "ledger_head": self._journal.ledger.head.hash.hex(),
-        }
+        coordinator, released = self.epsilons()
+        event = replace(
+            round_completed(self._plan, attempt, completed, learned, self._membership),
+            seconds=round(time.monotonic() - began, 3),
+            epsilon_coordinator=coordinator,
+            epsilon_released=released,
+            coordinator_rss_mb=resident_mb(),
+            next_clips=tuple(self._model.clips),
+            wrapped_share=wrapped,
+            loop_lag_ms=self._loop_lag.figures(),
+            ledger_rows=self._journal.ledger.head.rows,
+            ledger_head=self._journal.ledger.head.hash.hex(),
+        )
         name = await asyncio.to_thread(self._model.save, round_)
         if self._transcripts is not None:
             digest = await self._compute(self._model.sha256)
             identity = self._membership.roster.identity
             caught = {identity(who): reason for who, reason in attempt.cheats.items()}
             await asyncio.to_thread(self._transcripts.finish, round_, number, learned.sum_sha256, digest, caught)
-        await self._journal.complete_round(round_, number, body, name)
+        await self._journal.complete_round(event, name)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.publish, round_)
-        self._completed_rounds, self._figures = round_, body
-        self._emit("round_completed", **body)
+        self._completed_rounds, self._last = round_, event
+        self._emit(event)
 
     # ------------------------------------------------------------ helpers
 
@@ -565,20 +589,23 @@ class Study:
             participants=sorted(map(self._membership.number, survivors)),
         )
 
-    def epsilons(self) -> dict[str, float]:
-        """Spent so far. Whoever reads transcripts knows the cohorts: no reader is left to whom sampling hides them."""
+    def epsilons(self) -> tuple[float, float]:
+        """epsilon_coordinator and epsilon_released, spent so far.
+
+        Readers of published transcripts know the cohorts: then sampling hides them from no reader.
+        """
         coordinator = self._account.epsilon_coordinator()
         released = coordinator if self._cohorts_are_public else self._account.epsilon_released()
-        return {"epsilon_coordinator": coordinator, "epsilon_released": released}
+        return coordinator, released
 
-    def _emit_numbered(self, kind: str, **body: Any) -> None:
+    def _emit_numbered(self, event: Event) -> None:
         """What an attempt tells, which knows participants by their position in its roster."""
-        if "participant" in body:
-            body["participant"] = self._membership.number(body["participant"])
-        self._emit(kind, **body)
+        if isinstance(event, ParticipantDropped | ParticipantResumed):
+            event = replace(event, participant=self._membership.number(event.participant))
+        self._emit(event)
 
-    def _emit(self, kind: str, **body: Any) -> None:
-        event = self._journal.emit(kind, body)
+    def _emit(self, event: Event) -> None:
+        event = self._journal.emit(event)
         if self._on_event is not None:
             self._on_event(event)
 

@@ -76,16 +76,16 @@ class TrainedModel:
         save_checkpoint(self._folder / name, Checkpoint(*self._learner.state(), about))
         return name
 
-    def restore(self, name: str, figures: dict[str, Any]) -> None:
+    def restore(self, name: str, clips: tuple[float, ...]) -> None:
         """Go on from a checkpoint.
 
         Args:
-            figures: of the round that it was written after.
+            clips: of the next round; empty where the journal doesn't have them, as the plan's are used.
 
         Raises:
             ValueError: it is gone, damaged, or another task's.
         """
-        self.clips = self._plan.clipping.checked(tuple(figures.get("next_clips", self.clips)))
+        self.clips = self._plan.clipping.checked(clips or self.clips)
         loaded = load_checkpoint(self._folder / name)
         self._learner.load_state(loaded.parameters, loaded.optimizer_state)
 

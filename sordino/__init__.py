@@ -38,10 +38,10 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from runtime.failure import ExitCode as ExitCode
     from runtime.settings_file import ConfigurationError as ConfigurationError
     from server.study_file import StudyConfiguration as StudyConfiguration
+    from server.study_view import StudyView as StudyView
     from sordino.lab.simulation.run import SimulationResult as SimulationResult
     from sordino.lab.simulation.run import simulate_study as simulate_study
     from sordino.lab.simulation.settings import SimulationSettings as SimulationSettings
-    from sordino.reporting.study_view import StudyView as StudyView
     from wire.study import plan_study as plan_study
 else:  # a `__getattr__` that static tools can see would make every misspelt name an Any
     import importlib
@@ -63,9 +63,9 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "runtime.failure": ("ExitCode",),
             "runtime.settings_file": ("ConfigurationError",),
             "server.study_file": ("StudyConfiguration",),
+            "server.study_view": ("StudyView",),
             "sordino.lab.simulation.run": ("SimulationResult", "simulate_study"),
             "sordino.lab.simulation.settings": ("SimulationSettings",),
-            "sordino.reporting.study_view": ("StudyView",),
             "wire.study": ("plan_study",),
         }.items()
         for name in names

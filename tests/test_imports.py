@@ -294,7 +294,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (upward_arrows, "learning/tasks/x.py", "import wire.codec as codec"),
     (upward_arrows, "server/x.py", "from client.policy import Policy"),
     (upward_arrows, "client/x.py", "import importlib\nimportlib.import_module('server.journal')"),
-    (upward_arrows, "server/dashboard/x.py", "if True:\n    from sordino.reporting import study_view"),
+    (upward_arrows, "server/dashboard/x.py", "if True:\n    from sordino.reporting import study_text"),
     (upward_arrows, "client/x.py", "from authority.folder import AuthorityFolder"),
     (upward_arrows, "runtime/x.py", "def f():\n    import wire.codec"),
     (upward_arrows, "secagg/x.py", "from runtime.durable import DurableStore"),

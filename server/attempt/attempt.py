@@ -36,6 +36,7 @@ from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import Places
 from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
+from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -43,7 +44,7 @@ from wire.codec import MalformedMessage
 
 PROGRESS_INTERVAL_S = 0.5
 
-Emit = Callable[..., None]
+Emit = Callable[[Event], None]
 Proof = tuple[frozenset[bytes], bytes]  # whom a survivor proof is for, by identity, and that message
 
 
@@ -52,7 +53,7 @@ _MOST_STAGED_BYTES: Final = 96 << 20
 _FEWEST_CREDITS: Final = 4
 
 
-class AttemptAborted(Exception):
+class AttemptFailed(Exception):
     """The attempt ended without a sum."""
 
     def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
@@ -72,7 +73,7 @@ class AttemptFigures:
 
 
 class Attempt:
-    """Runs one attempt; `run` returns the sum or raises `AttemptAborted`."""
+    """Runs one attempt; `run` returns the sum or raises `AttemptFailed`."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Attempt:
         """
         self.config, self.cohort = config, cohort
         self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker
-        self._emit_event, self._freeze, self._charge = emit, freeze, charge
+        self._emit, self._freeze, self._charge = emit, freeze, charge
         self._roster_sha256, self._parallel = roster_sha256, parallel
         self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         self._alive = set(cohort)
@@ -226,14 +227,14 @@ class Attempt:
         try:
             return await self._run()
         except TooFewClients as error:
-            raise AttemptAborted(
+            raise AttemptFailed(
                 error.phase, f"{error.received} participants, {error.needed} needed", error.received, error.needed
             ) from error
         except ReconstructionFailed as error:
             self.cheats.update(error.culprits)
-            raise AttemptAborted(self._phase_name, "shares rebuild no secret", 0, 0) from error
+            raise AttemptFailed(self._phase_name, "shares rebuild no secret", 0, 0) from error
         except ProtocolError as error:
-            raise AttemptAborted(self._phase_name, str(error), 0, 0) from error
+            raise AttemptFailed(self._phase_name, str(error), 0, 0) from error
         finally:
             self._over = True
             self._places.close()
@@ -399,7 +400,13 @@ class Attempt:
         self._answered = set(step.phase.received)  # nobody, unless the phase goes on
         self._waiting = set(step.expected & self._alive) - self._answered
         expected = len(step.expected)
-        self._emit("phase_started", phase=name, expected=expected, needed=needed, deadline_s=self._deadlines_s[name])
+        deadline_s = self._deadlines_s[name]
+        round_, attempt = self.config.round, self.config.attempt
+        self._emit(
+            PhaseStarted(
+                round=round_, attempt=attempt, phase=name, expected=expected, needed=needed, deadline_s=deadline_s
+            )
+        )
         last_progress = 0.0
         too_few: TooFewClients | None = None
         ends: float | None = None
@@ -423,12 +430,15 @@ class Attempt:
             if now - last_progress >= PROGRESS_INTERVAL_S:
                 last_progress = now
                 self._emit(
-                    "phase_progress",
-                    phase=name,
-                    received=len(self._answered),
-                    expected=expected,
-                    needed=needed,
-                    left_s=round(left_s, 1),
+                    PhaseProgress(
+                        round=round_,
+                        attempt=attempt,
+                        phase=name,
+                        received=len(self._answered),
+                        expected=expected,
+                        needed=needed,
+                        left_s=round(left_s, 1),
+                    )
                 )
             try:
                 # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
@@ -438,10 +448,9 @@ class Attempt:
                 continue
             await self._handle(step, who, item)
         assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
-        seconds = time.monotonic() - began
-        self.figures.phase_seconds[name] = round(seconds, 4)
-        self.figures.received[name] = len(self._answered)
-        self._emit("phase_ended", phase=name, received=len(self._answered), seconds=round(seconds, 4))
+        seconds, received = round(time.monotonic() - began, 4), len(self._answered)
+        self.figures.phase_seconds[name], self.figures.received[name] = seconds, received
+        self._emit(PhaseEnded(round=round_, attempt=attempt, phase=name, received=received, seconds=seconds))
         if too_few is not None:
             raise too_few
 
@@ -510,7 +519,8 @@ class Attempt:
         offset = self._uploads.again(who)
         if offset is not None:
             self._grant_credit(who, offset)
-        self._emit("participant_resumed", phase=step.name, participant=who)
+        number = self.config.round, self.config.attempt
+        self._emit(ParticipantResumed(round=number[0], attempt=number[1], phase=step.name, participant=who))
 
     def _counts(self, who: int) -> None:
         self._outgoing.answered(who)
@@ -585,7 +595,12 @@ class Attempt:
         self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
-        self._emit("participant_dropped", phase=phase, participant=who, host=host, reason=reason)
+        number = self.config.round, self.config.attempt
+        self._emit(
+            ParticipantDropped(
+                round=number[0], attempt=number[1], phase=phase, participant=who, host=host, reason=reason
+            )
+        )
         session = self._sessions.get(who)
         if session is not None:
             session.send(self._left_out(reason))
@@ -595,9 +610,6 @@ class Attempt:
             round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
         )
         return codec.message(round_end=end)
-
-    def _emit(self, kind: str, **body: Any) -> None:
-        self._emit_event(kind, round=self.config.round, attempt=self.config.attempt, **body)
 
     def _fail_staged(self) -> None:
         while not self._inbox.empty():

@@ -36,7 +36,7 @@ def run(
 
     path, view = write_report(directory, output)
     if as_json:
-        described = description_of(str(view.plan.get("mechanism", "")))
+        described = description_of(str(view.started.plan.get("mechanism", "")))
         body = {
             "report": str(path.resolve()),
             "rounds": len(view.rounds),
@@ -44,12 +44,12 @@ def run(
             "released": view.released,
             "epsilon_coordinator": view.epsilon_coordinator,
             "epsilon_released": view.epsilon_released,
-            "delta": view.delta,
-            "mechanism": view.plan.get("mechanism"),
+            "delta": view.started.delta,
+            "mechanism": view.started.plan.get("mechanism"),
             "adjacency": None if described is None else described.adjacency,
-            "A": view.plan.get("colluders"),
+            "A": view.started.plan.get("colluders"),
         }
         typer.echo(json.dumps(body))
     else:
-        typer.echo(f"Wrote {path} ({len(view.rounds)} of {counted(view.planned_rounds, 'round')}).")
+        typer.echo(f"Wrote {path} ({len(view.rounds)} of {counted(view.started.rounds, 'round')}).")
     return int(ExitCode.OK)

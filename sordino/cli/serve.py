@@ -6,17 +6,18 @@ import contextlib
 import logging
 import sqlite3
 import sys
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
 
 if TYPE_CHECKING:
+    from server.events import Event
     from server.study_file import StudyConfiguration
-    from sordino.reporting.closing_lines import WhyStopped
+    from server.study_view import StudyView
 
 NAME = "serve"
 HELP = (
@@ -61,20 +62,19 @@ def run(
     configure_logs()
     check_client_ca(configuration)
     from server.coordinator import serve
-    from sordino.reporting.closing_lines import WhyStopped, closing_lines
+    from server.study_view import StudyView
+    from sordino.reporting.closing_lines import closing_lines
 
-    why = WhyStopped()
     if as_json or quiet:
+        view, waits = StudyView(history=False), Waits()
 
-        waits = Waits()
-
-        def tell(event: Mapping[str, Any]) -> None:
-            why.note(event)
+        def tell(event: Event) -> None:
+            view.apply(event)
             if as_json and waits.says_more(event):
                 _print_event(event)
 
         code = int(serve(configuration, on_event=tell))
-        _explain(code, why)
+        _explain(code, view)
         return code
     from server.journal import read_events
     from sordino.reporting.panel import Display, StudyPanel
@@ -86,17 +86,13 @@ def run(
     # What matters is in the panel, or told as a plain line; warnings stand between those as plain lines too.
     configure_logs(lowest=logging.WARNING, plain=True)
 
-    def show(event: Mapping[str, Any]) -> None:
-        why.note(event)
-        display.show(event)
-
     with display:
-        code = int(serve(configuration, on_event=show))
+        code = int(serve(configuration, on_event=display.show))
     home = study if study.is_dir() else study.parent
     lines = closing_lines(panel.view, home, configuration.coordinator.state)
     if lines:
         typer.echo("\n" + "\n".join(lines))
-    _explain(code, why)
+    _explain(code, panel.view)
     return code
 
 
@@ -105,17 +101,20 @@ class Waits:
 
     def __init__(self, every_s: float = 10.0) -> None:
         self._every_s, self._at = every_s, 0.0
-        self._last: tuple[object, ...] = ()
+        self._last: Event | None = None
 
-    def says_more(self, event: Mapping[str, Any]) -> bool:
+    def says_more(self, event: Event) -> bool:
         """Whether an event is more than the last one again: something changed, or it is a while ago."""
-        if not str(event.get("kind")).startswith("waiting_for"):
-            self._last = ()
-            return True
-        told = tuple(event.get(name) for name in ("kind", "round", "attempt", "received", "needed", "expected"))
-        if told == self._last and event["at"] - self._at < self._every_s:
+        from server.events import WaitingForEnrolment, WaitingForParticipants
+
+        told: Event | None = None
+        if isinstance(event, WaitingForParticipants):
+            told = replace(event, seq=0, at=0.0, left_s=0.0)
+        elif isinstance(event, WaitingForEnrolment):
+            told = replace(event, seq=0, at=0.0, first=False)
+        if told is not None and told == self._last and event.at - self._at < self._every_s:
             return False
-        self._last, self._at = told, event["at"]
+        self._last, self._at = told, event.at
         return True
 
 
@@ -149,16 +148,19 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
         )
 
 
-def _explain(code: int, why: WhyStopped) -> None:
+def _explain(code: int, view: StudyView) -> None:
     """One line for an ending that isn't the one hoped for."""
     if code == ExitCode.BUDGET:
         print("sordino serve: budget reached; no further round is run.", file=sys.stderr)
     elif code == ExitCode.STUDY:
-        print(f"sordino serve: {why.sentence()}", file=sys.stderr)
+        from sordino.reporting.closing_lines import why_stopped
+
+        print(f"sordino serve: {why_stopped(view)}", file=sys.stderr)
 
 
-def _print_event(event: Mapping[str, Any]) -> None:
+def _print_event(event: Event) -> None:
     from runtime.json_lines import json_line
+    from server.events import to_json
 
-    kind = str(event.get("kind", ""))
-    print(json_line(kind, event, level="warning" if kind in _WARNINGS else "info", at=event.get("at")), flush=True)
+    level = "warning" if event.kind in _WARNINGS else "info"
+    print(json_line(event.kind, to_json(event), level=level, at=event.at), flush=True)

@@ -26,11 +26,12 @@ from mechanisms.statement import DDGAUSS
 from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port, port_is_free
+from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
+from server.study_view import StudyView
 from sordino.lab.networked_round import measure_networked_round
 from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
 from sordino.reporting.panel import Display, size_text
 from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
-from sordino.reporting.study_view import StudyView
 
 KILL_ROUND: Final = 5
 AWAY_ROUNDS: Final = 3
@@ -39,7 +40,7 @@ _POLL_S: Final = 0.03
 _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
 # Left by whoever is in no sum: the phases in which leaving takes one's update out of it.
-_BEFORE_THE_SUM: Final = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection")
+_BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +201,7 @@ class Demo:
                 raise KeyboardInterrupt
             running = self.coordinator.running  # asked before reading, so that no last event is missed
             for event in read_events(state, seen):
-                seen = int(event["seq"])
+                seen = event.seq
                 self.display.show(event)
             if self.view.finished is not None or not running:
                 return
@@ -217,7 +218,8 @@ class Demo:
         if not self.options.faults:
             return
         # As early as can be once all have dealt: who has sent its vector is in the sum, and may leave unnoticed.
-        dealt = "ShareKeys" in view.phases_done and "MaskedInputCollection" not in view.phases_done
+        ended = view.current.phase_seconds
+        dealt = SHARE_KEYS in ended and MASKED_INPUT not in ended
         if (
             self.killed_in is None
             and dealt

@@ -11,7 +11,7 @@ from authority.new_study import make_local_study
 from authority.study_options import StudyOptions
 from runtime.child_process import Child, stop
 from runtime.processes import free_port
-from sordino.reporting.study_view import StudyView
+from server.study_view import StudyView
 
 _ROUNDS: Final = 3
 _LONGEST_S: Final = 40.0

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.plurals import counted
+from server.events import AttemptAborted
+from server.study_view import StudyView
 from sordino.reporting.statistic_text import headline, table_rows
-from sordino.reporting.study_view import StudyView
 from wire.guarantee import guarantee, unspent
 
 REFUSED_BY_POLICY: Final = "refused: the round breaks its policy or budget"
 """The reason of a dropout that `server.attempt.attempt` gives for that code."""
+_START_WHAT_IS_MISSING: Final = (
+    "Start what is missing, or raise [deadlines] in study.toml, then run the same command again; it goes on there."
+)
 _NAMED: Final = 5
 _VALUES: Final = 20
 
@@ -75,13 +79,13 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         *finding_lines(view),
         *epsilon_lines(
             view.epsilon_coordinator,
-            view.epsilon_target,
+            view.started.epsilon_target,
             view.epsilon_released,
-            view.delta,
-            view.plan,
-            all_rounds=view.completed == view.planned_rounds,
+            view.started.delta,
+            view.started.plan,
+            all_rounds=view.completed == view.started.rounds,
         ),
-        f"rounds              {view.completed} of {view.planned_rounds}, "
+        f"rounds              {view.completed} of {view.started.rounds}, "
         f"{median([done.seconds for done in rounds]):.1f} s each",
         "dropouts            "
         + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
@@ -100,56 +104,39 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
     return [*lines, f"report              sordino report {home}"]
 
 
-class WhyStopped:
-    """What made the attempts of the last round fail, by the events of this start of the coordinator."""
+def why_stopped(view: StudyView) -> str:
+    """What made the attempts of the last round fail since the coordinator started, and what to do about it."""
+    aborted = [end for end in view.aborted if end.at >= view.started.at]
+    if not aborted:
+        return f"the study stopped: a round failed as often as it may. {_START_WHAT_IS_MISSING}"
+    last = aborted[-1]
+    return f"the study stopped: round {last.round}, {last.phase}: {last.reason}. {_remedy(view, aborted)}"
 
-    def __init__(self) -> None:
-        self._round = 0
-        self._attempts = 0
-        self._last = ""
-        self._refused: dict[int, tuple[str, set[int]]] = {}  # participant -> host, attempts
 
-    def note(self, event: Mapping[str, Any]) -> None:
-        """Take in one event."""
-        kind = event.get("kind")
-        if kind not in ("attempt_aborted", "participant_dropped"):
-            return
-        if event.get("round") != self._round:
-            self._round, self._attempts, self._refused = int(event.get("round") or 0), 0, {}
-        if kind == "attempt_aborted":
-            self._attempts += 1
-            self._last = f"round {self._round}, {event.get('phase')}: {event.get('reason')}"
-        elif event.get("reason") == REFUSED_BY_POLICY:
-            beginning = (str(event.get("host", "")), set[int]())
-            attempts = self._refused.setdefault(int(event["participant"]), beginning)[1]
-            attempts.add(int(event.get("attempt", 1)))
-
-    def sentence(self) -> str:
-        """What stopped the study, and what to do about it."""
-        reason = self._last or "a round failed as often as it may"
-        return f"the study stopped: {reason}. {self._remedy()}"
-
-    def _remedy(self) -> str:
-        if not self._refused or not self._attempts:
-            return (
-                "Start what is missing, or raise [deadlines] in study.toml, then run the same command again; it goes "
-                "on there."
-            )
-        named = [f"{number} ({host})" for number, (host, _) in sorted(self._refused.items())]
-        shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
-        always = all(len(attempts) >= self._attempts for _, attempts in self._refused.values())
-        often = f"all {self._attempts} attempts" if always else f"some of {self._attempts} attempts"
-        if self._attempts == 1:
-            often = "the attempt"
-        if len(named) == 1:
-            return (
-                f"Participant {shown} refused by its policy or budget in {often}: ask its owner, the reason is in its "
-                "own log; let more join, or serve again later."
-            )
+def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
+    round_ = aborted[-1].round
+    attempts = {end.attempt for end in aborted if end.round == round_}
+    refused: dict[tuple[int, str], set[int]] = {}
+    for one in view.dropouts_of(round_):
+        if one.reason == REFUSED_BY_POLICY and one.at >= view.started.at:
+            refused.setdefault((one.participant, one.host), set()).add(one.attempt)
+    if not refused:
+        return _START_WHAT_IS_MISSING
+    named = [f"{number} ({host})" for number, host in sorted(refused)]
+    shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+    always = all(attempts <= of_one for of_one in refused.values())
+    often = f"all {len(attempts)} attempts" if always else f"some of {len(attempts)} attempts"
+    if len(attempts) == 1:
+        often = "the attempt"
+    if len(named) == 1:
         return (
-            f"Participants {shown} refused by their policy or budget in {often}: ask their owners, the reason is in "
-            "their own logs; let more join, or serve again later."
+            f"Participant {shown} refused by its policy or budget in {often}: ask its owner, the reason is in its "
+            "own log; let more join, or serve again later."
         )
+    return (
+        f"Participants {shown} refused by their policy or budget in {often}: ask their owners, the reason is in "
+        "their own logs; let more join, or serve again later."
+    )
 
 
 def median(values: Sequence[float]) -> float:

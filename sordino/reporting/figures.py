@@ -18,8 +18,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from secagg.messages import PHASES
+from server.study_view import StudyView
 from sordino.reporting.statistic_text import HISTOGRAM, values_of, what_counts
-from sordino.reporting.study_view import PHASES, StudyView
 from wire.guarantee import TRUSTED_COORDINATOR
 
 # Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
@@ -74,7 +75,7 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
     rounds, reached = [number for number, _ in judged], [accuracy for _, accuracy in judged]
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        last = max([view.planned_rounds, *rounds, 1])
+        last = max([view.started.rounds, *rounds, 1])
         if without_noise:
             count = min(len(without_noise), max(last, len(without_noise)))
             xs = list(range(1, count + 1))
@@ -205,11 +206,11 @@ def epsilon_figure(view: StudyView) -> str:
     released = [done.epsilon_released for done in view.rounds]
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        last = max([view.planned_rounds, *rounds, 1])
-        budget = view.epsilon_target
+        last = max([view.started.rounds, *rounds, 1])
+        budget = view.started.epsilon_target
         if budget:
             axes.plot([0, last], [budget, budget], color=WARN, linewidth=1.4, dashes=(4, 2.5))
-        both = "spent" if view.plan.get("mechanism") == TRUSTED_COORDINATOR else "both"
+        both = "spent" if view.started.plan.get("mechanism") == TRUSTED_COORDINATOR else "both"
         same = all(abs(a - b) < 5e-3 for a, b in zip(coordinator, released, strict=True))
         ends: list[tuple[float, str, str]] = []
         if budget:
@@ -288,14 +289,14 @@ def _share_range(values: Sequence[float]) -> tuple[float, float]:
 def dropout_figure(view: StudyView) -> str:
     """Which host lost participants in which round and phase, and who was away: one row a host."""
     hosts = view.hosts_in_order()
-    last = max([view.planned_rounds, view.round, 1])
+    last = max([view.started.rounds, *view.absent, 1])
     by_host = 0 < len(hosts) <= _HOST_ROWS
     rows = hosts if by_host else ["all"]
     with matplotlib.rc_context(_RC | {"axes.grid": False, "axes.spines.bottom": False, "xtick.major.size": 0}):
         figure, axes = _figure(_WIDE, max(1.7, 0.235 * len(rows) + 0.95))
         for index, row in enumerate(rows):
             members = set(view.members(row)) if by_host else set(view.hosts)
-            for number in range(1, view.round + 1):
+            for number in sorted(view.absent):
                 _dropout_cell(axes, view, members, number, index)
         axes.set_xlim(0.45, last + 0.55)
         axes.set_ylim(len(rows) - 0.45, -0.55)
@@ -312,7 +313,7 @@ def dropout_figure(view: StudyView) -> str:
 def phase_figure(view: StudyView) -> str:
     """Seconds of each phase, stacked, round by round."""
     rounds = [done.round for done in view.rounds]
-    last = max([view.planned_rounds, *rounds, 1])
+    last = max([view.started.rounds, *rounds, 1])
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(_WIDE, 3.1)
         floor = [0.0] * len(rounds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Final, Self, TextIO
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -16,8 +16,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secagg.messages import PHASES
+from server.events import Event, ParticipantDropped
+from server.study_view import StudyView
 from sordino.reporting.statistic_text import HISTOGRAM, headline, values_of
-from sordino.reporting.study_view import PHASES, Dropout, StudyView, log_lines, people
+from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, waiting
 from wire.guarantee import guarantee
 
 _ENROLLED: Final = "participant-"
@@ -62,7 +65,7 @@ class StudyPanel:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def apply(self, event: Mapping[str, Any]) -> None:
+    def apply(self, event: Event) -> None:
         """Fold one event in."""
         with self._lock:
             self.view.apply(event)
@@ -72,7 +75,7 @@ class StudyPanel:
             yield self._draw(self._clock(), console.width, console.height)
 
     def _draw(self, now: float, width: int, height: int) -> RenderableType:
-        view = self.view
+        started = self.view.started
         narrow, low = width < _ROOMY[0], height < _ROOMY[1]
         blank = [] if low else [Text()]
         body = Group(
@@ -85,10 +88,10 @@ class StudyPanel:
             *blank,
             *self._dropouts(narrow, low),
         )
-        title = Text.assemble((f" {view.study or 'sordino'} ", "bold"), (f"· {view.task} " if view.task else "", ""))
-        holds = guarantee(view.plan)
-        said = [f"{view.plan['mechanism']}, {holds}" if holds else "", view.address]
-        said += [f"metrics on {view.http_address}"] if view.http_address else []
+        title = Text.assemble((f" {started.study or 'sordino'} ", "bold"), f"· {started.task} " if started.task else "")
+        holds = guarantee(started.plan)
+        said = [f"{started.plan['mechanism']}, {holds}" if holds else "", started.address]
+        said += [f"metrics on {started.http_address}"] if started.http_address else []
         if holds and sum(map(len, said)) > width - 9:  # under which condition epsilon holds is never cut short
             said = said[:1] if len(said[0]) <= width - 6 else [holds]
         foot = Text(f" {' · '.join(part for part in said if part)} " if any(said) else "", style=_DIM)
@@ -105,15 +108,15 @@ class StudyPanel:
 
     def _rounds(self, now: float, width: int) -> RenderableType:
         view = self.view
-        done, planned = view.completed, max(view.planned_rounds, 1)
+        done, planned = view.completed, max(view.started.rounds, 1)
         line = Table.grid(expand=True)
         line.add_column(width=22)
         line.add_column(ratio=1)
         line.add_column(width=8, justify="right")
-        elapsed = _clock_text(now - view.served_at) if view.served_at is not None else ""
-        shown = f"Round {view.round} of {view.planned_rounds}" if view.round else "Before round 1"
+        elapsed = _clock_text(now - view.started.at) if view.started_at is not None else ""
+        shown = f"Round {view.round} of {view.started.rounds}" if view.round else "Before round 1"
         line.add_row(
-            Text(shown if view.planned_rounds else "Starting", style="bold"),
+            Text(shown if view.started.rounds else "Starting", style="bold"),
             _bar(done / planned, 62 if width >= 100 else max(8, width - 42), "cyan"),
             Text(elapsed, style=_DIM),
         )
@@ -121,26 +124,26 @@ class StudyPanel:
 
     def _phases(self, narrow: bool) -> RenderableType:
         """The five phases side by side, and under each how long it took."""
-        view = self.view
+        view, times_s = self.view, self.view.current.phase_seconds
         grid = Table.grid(padding=(0, 4 if narrow else 5, 0, 0))
         names: list[Text] = []
         times: list[Text] = []
         for name in PHASES:
             grid.add_column(no_wrap=True)
-            running = view.phase is not None and view.phase.name == name
-            done = name in view.phases_done
+            running = view.phase == name
+            done = name in times_s
             shown = _SHORT[name] if narrow else name
             names.append(Text(shown, style="bold cyan" if running else "" if done else _DIM))
-            times.append(Text(f"{view.phases_done[name]:.1f} s" if done else "now" if running else "", style=_DIM))
+            times.append(Text(f"{times_s[name]:.1f} s" if done else "now" if running else "", style=_DIM))
         grid.add_row(*names)
         grid.add_row(*times)
         return grid
 
     def _waiting(self, now: float, narrow: bool) -> RenderableType:
-        phase, line = self.view.phase, self.view.waiting_at(now)
+        phase, line = self.view.phase, waiting(self.view, now)
         if phase is not None and narrow:
-            line = line.replace(phase.name, _SHORT.get(phase.name, phase.name))
-        zero = self.view.at_zero.partition(":")[0] if narrow else self.view.at_zero
+            line = line.replace(phase, _SHORT[phase])
+        zero = at_zero(self.view).partition(":")[0] if narrow else at_zero(self.view)
         # One line whatever it says, so that the panel never changes its height.
         return Text.assemble(line, (zero, _DIM), no_wrap=True, overflow="ellipsis")
 
@@ -210,7 +213,7 @@ class StudyPanel:
         def row(name: str = "", value: str = "", more: RenderableType = "") -> None:
             grid.add_row(*((name, value) if narrow else (name, value, more)))
 
-        target = view.epsilon_target
+        target = view.started.epsilon_target
         for name, value in (
             ("epsilon_coordinator", view.epsilon_coordinator),
             ("epsilon_released", view.epsilon_released),
@@ -234,11 +237,11 @@ class StudyPanel:
         if not low:
             row()
         if last is not None:
-            row("last round", f"{last.seconds:.1f} s", Text(f"sum of {last.survivors}", style=_DIM))
+            row("last round", f"{last.seconds:.1f} s", Text(f"sum of {last.u3}", style=_DIM))
             row("key to sum", f"{last.key_to_sum_s:.1f} s")
             row("upload", size_text(last.upload_bytes), Text("a participant", style=_DIM))
             row("download", size_text(last.download_bytes), Text("a participant", style=_DIM))
-        heading = Text.assemble(("Privacy and progress", "bold"), (f"   delta {view.delta:g}", _DIM))
+        heading = Text.assemble(("Privacy and progress", "bold"), (f"   delta {view.started.delta:g}", _DIM))
         return [heading, *statistic, grid]
 
     def _statistic(self, narrow: bool) -> list[RenderableType]:
@@ -274,7 +277,7 @@ class StudyPanel:
         view = self.view
         entries: list[tuple[int, str, str, str]] = [
             (number, phase, _who(members, narrow), _said(reason, narrow))
-            for number, phase, reason, members in view.dropout_groups()
+            for number, phase, reason, members in dropout_groups(view)
         ]
         entries += [(end.round, end.phase, f"attempt {end.attempt} aborted", end.reason) for end in view.aborted]
         entries.sort(key=lambda entry: entry[0])
@@ -313,7 +316,7 @@ def _label(host: str, width: int) -> str:
     return name if len(name) <= width else "…" + name[max(1, len(name) - width + 1) :]
 
 
-def _who(members: Sequence[Dropout], narrow: bool) -> str:
+def _who(members: Sequence[ParticipantDropped], narrow: bool) -> str:
     """As `people`; on a narrow screen without hosts that are named after the participant."""
     if narrow and all(member.host.startswith(_ENROLLED) for member in members):
         return f"participant {members[0].participant}" if len(members) == 1 else f"{len(members)} participants"
@@ -383,7 +386,7 @@ class Display:
     def __init__(
         self, panel: StudyPanel, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None
     ) -> None:
-        self.panel = panel
+        self.panel, self._lines = panel, PlainLines(panel.view)
         self._quiet = quiet
         self._stream = stream if stream is not None else sys.stderr
         self._console = Console(file=self._stream)
@@ -402,11 +405,11 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, event: Mapping[str, Any]) -> None:
+    def show(self, event: Event) -> None:
         """Take in one event and tell it."""
         self.panel.apply(event)
         if self._live is None and not self._quiet:
-            for line in log_lines(event, self.panel.view):
+            for line in self._lines.of(event):
                 self.say(line)
 
     @property

@@ -12,6 +12,9 @@ from authority.new_study import ONE_MACHINE
 from runtime import VERSION
 from runtime.failure import ExitCode, Failure
 from runtime.plurals import counted
+from secagg.messages import PHASES
+from server.events import RoundCompleted
+from server.study_view import StudyView
 from sordino.reporting.closing_lines import median
 from sordino.reporting.panel import size_text
 from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
@@ -28,7 +31,7 @@ from sordino.reporting.statistic_text import (
     title,
     values_of,
 )
-from sordino.reporting.study_view import PHASES, CompletedRound, StudyView, people
+from sordino.reporting.study_text import dropout_groups, people
 from wire.guarantee import TRUSTED_COORDINATOR, guarantee
 
 if TYPE_CHECKING:
@@ -146,7 +149,7 @@ def render(view: StudyView, extras: Extras) -> str:
             "title": "Privacy spent",
             "caption": _epsilon_caption(view),
             "svg": figures.epsilon_figure(view),
-            "below": _JUMP if view.planned_rounds > 1 else "",
+            "below": _JUMP if view.started.rounds > 1 else "",
         },
         statistic=_statistic(view),
         clips=_clips(view, plan),
@@ -170,24 +173,24 @@ def _plan_of(view: StudyView) -> Plan | None:
     from mechanisms.plan import Plan
 
     try:
-        return Plan.from_json(json.dumps(dict(view.plan)))
+        return Plan.from_json(json.dumps(dict(view.started.plan)))
     except (TypeError, ValueError):
         return None
 
 
 def _facts(view: StudyView) -> list[str]:
     when = time.strftime("%d %B %Y, %H:%M", time.localtime(view.started_at)) if view.started_at else ""
-    partition = view.partition.get("name", "")
+    partition = view.started.partition.get("name", "")
     if partition == "dirichlet":
-        partition = f"Dirichlet {view.partition.get('alpha', 0):g}"
+        partition = f"Dirichlet {view.started.partition.get('alpha', 0):g}"
     partition = f"{partition} partition" if partition else ""
-    return [fact for fact in (view.task, counted(view.participants, "participant"), partition, when) if fact]
+    return [fact for fact in (view.started.task, counted(view.participants, "participant"), partition, when) if fact]
 
 
 def _tiles(view: StudyView, extras: Extras) -> list[tuple[str, str, str]]:
     """(name, value, note) of the figures at the top."""
     beside = f"{extras.without_noise[-1]:.3f} without noise" if extras.without_noise else "on held-out data"
-    holds = guarantee(view.plan)
+    holds = guarantee(view.started.plan)
     aborted = counted(len(view.aborted), "attempt") + " aborted" if view.aborted else "no round lost"
     key_to_sum, upload = [done.key_to_sum_s for done in view.rounds], [done.upload_bytes for done in view.rounds]
     return [
@@ -195,9 +198,9 @@ def _tiles(view: StudyView, extras: Extras) -> list[tuple[str, str, str]]:
         (
             "Epsilon",
             f"{view.epsilon_coordinator:.2f}",
-            f"of {view.epsilon_target:g}, at delta {view.delta:g}" + (f"; {holds}" if holds else ""),
+            f"of {view.started.epsilon_target:g}, at delta {view.started.delta:g}" + (f"; {holds}" if holds else ""),
         ),
-        ("Rounds", f"{view.completed}", f"of {view.planned_rounds}"),
+        ("Rounds", f"{view.completed}", f"of {view.started.rounds}"),
         ("Dropouts", f"{len(view.left_by_round())}", f"participants, {aborted}"),
         ("Key to sum", f"{median(key_to_sum):.1f} s" if key_to_sum else "–", "median of the rounds"),
         ("Upload", size_text(median(upload)) if upload else "–", "a participant a round"),
@@ -225,12 +228,12 @@ def _found_tile(view: StudyView) -> tuple[str, str, str] | None:
 
 def _summary(view: StudyView, extras: Extras) -> list[str]:
     """How the study ended, what was learnt, and the guarantee's condition on one machine."""
-    ended, of = len(view.rounds), counted(view.planned_rounds, "round")
-    reason = None if view.finished is None else view.finished.get("reason", "")
+    ended, of = len(view.rounds), counted(view.started.rounds, "round")
+    reason = None if view.finished is None else view.finished.reason
     if reason is None:
         text = ["The study has not finished; this is its state so far."]
     elif reason == "rounds done":
-        rounds = {1: "The one round", 2: "Both rounds"}.get(view.planned_rounds, f"All {view.planned_rounds} rounds")
+        rounds = {1: "The one round", 2: "Both rounds"}.get(view.started.rounds, f"All {view.started.rounds} rounds")
         text = [f"{rounds} ended in a sum."]
     elif reason == "budget reached":
         text = [f"The privacy budget was reached after {ended} of {of}."]
@@ -322,17 +325,18 @@ def _clips(view: StudyView, plan: Plan | None) -> list[dict[str, str]]:
 
 
 def _epsilon_caption(view: StudyView) -> str:
-    if view.plan.get("mechanism") == TRUSTED_COORDINATOR:
+    if view.started.plan.get("mechanism") == TRUSTED_COORDINATOR:
         return "Against everybody except the coordinator, which is trusted."
+    found = "statistic" if view.seeks_statistic else "models"
     the_same = abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3
-    if the_same and view.plan.get("sampling", "none") == "none":
+    if the_same and view.started.plan.get("sampling", "none") == "none":
         return "No sampling, so coordinator and released are equal."
     if the_same and view.rounds:  # the bound that counts the draws is larger: many are drawn, or few rounds were run
         return (
-            f"Participants are drawn for each round. Against readers of the {view.finding} only, this gives no smaller "
+            f"Participants are drawn for each round. Against readers of the {found} only, this gives no smaller "
             "bound here: coordinator and released are equal."
         )
-    return f"Coordinator: a party that sees every sum. Released: a reader of the {view.finding} only."
+    return f"Coordinator: a party that sees every sum. Released: a reader of the {found} only."
 
 
 _JUMP: Final = (
@@ -349,7 +353,7 @@ def _dropout_caption(view: StudyView) -> str:
 
 def _dropout_list(view: StudyView) -> list[tuple[int, str, str, str]]:
     """(round, phase, who, reason) of dropouts and aborted attempts."""
-    rows = [(number, phase, people(members), reason) for number, phase, reason, members in view.dropout_groups()]
+    rows = [(number, phase, people(members), reason) for number, phase, reason, members in dropout_groups(view)]
     for end in view.aborted:
         missed = f"{end.received} answered, {end.needed} needed; nothing was revealed"
         rows.append((end.round, end.phase, f"attempt {end.attempt} aborted: {missed}", end.reason))
@@ -375,7 +379,7 @@ def _round_heads(view: StudyView) -> list[tuple[str, str]]:
     ]
 
 
-def _round_cells(view: StudyView, done: CompletedRound) -> list[str]:
+def _round_cells(view: StudyView, done: RoundCompleted) -> list[str]:
     """The cells of `_round_heads` for one round."""
     found = []
     if not view.seeks_statistic:
@@ -383,7 +387,7 @@ def _round_cells(view: StudyView, done: CompletedRound) -> list[str]:
     if len(values_of(view.released)) == 1:
         found.append(in_words(values_of(done.released)[0]) if values_of(done.released) else "–")
     return [
-        *(f"{done.round}", f"{done.sizes[0]}", f"{done.survivors}", f"{done.dropouts or '–'}", *found),
+        *(f"{done.round}", f"{done.u1}", f"{done.u3}", f"{done.dropouts or '–'}", *found),
         *(f"{done.epsilon_coordinator:.2f}", f"{done.epsilon_released:.2f}"),
         *(f"{done.seconds:.1f}", f"{done.key_to_sum_s:.1f}"),
         *(f"{done.upload_bytes / 1e3:.1f}", f"{done.download_bytes / 1e3:.1f}", f"{done.coordinator_rss_mb:.0f}"),

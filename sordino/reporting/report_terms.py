@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from secagg.sharing import CURIOUS
-from sordino.reporting.study_view import StudyView
+from server.study_view import StudyView
 from wire.guarantee import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, adjacency_word, description_of, guarantee, trust_of
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ _TRUSTED_NOT_TO_LIE = (
 
 def outcome(view: StudyView) -> str:
     """What was learned in the rounds so far, by whom, and what bounds it: a few sentences."""
-    fewest, most = min(done.survivors for done in view.rounds), max(done.survivors for done in view.rounds)
+    fewest, most = min(done.u3 for done in view.rounds), max(done.u3 for done in view.rounds)
     count = f"between {fewest} and {most}" if fewest != most else f"{most}"
-    spent = f"epsilon {view.epsilon_coordinator:.2f} at delta {view.delta:g}"
-    holds = guarantee(view.plan)
-    mechanism = view.plan.get("mechanism")
+    spent = f"epsilon {view.epsilon_coordinator:.2f} at delta {view.started.delta:g}"
+    holds = guarantee(view.started.plan)
+    mechanism = view.started.plan.get("mechanism")
     one = "contribution" if view.seeks_statistic else "update"
     if mechanism == TRUSTED_COORDINATOR:
         return (
@@ -103,7 +103,7 @@ def layer_names(rule: ClipRule) -> list[str]:
 
 def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
     """What is promised: (term, its meaning), in the order of the page."""
-    facts = view.plan
+    facts = view.started.plan
     mechanism = str(facts.get("mechanism", ""))
     colluders, clients = facts.get("colluders", "?"), facts.get("clients", view.participants)
     survivors = facts.get("min_survivors", "min_survivors")
@@ -168,7 +168,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
             "The study stops before a round that would exceed the budget.",
         ),
         (
-            f"What delta {view.delta:g} means",
+            f"What delta {view.started.delta:g} means",
             "The chance with which the bound epsilon may fail altogether. It should be far below one over the "
             "number of participants.",
         ),

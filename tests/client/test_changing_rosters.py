@@ -19,6 +19,7 @@ from runtime.failure import ExitCode, Failure
 from secagg.context import winners
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
+from server.events import Event, RoundCompleted
 from tests.support.host_in_process import Story, host, ledger_of, play, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
@@ -59,8 +60,8 @@ def play_two(folder: Path, work: Path, between: Any, **settings: dict[str, Any])
         async with coordinator(folder, work / "state.sqlite") as where:
             note = where.study._on_event
 
-            def on_event(event: dict[str, Any]) -> None:
-                if event["kind"] == "round_completed" and event["round"] == 1:
+            def on_event(event: Event) -> None:
+                if isinstance(event, RoundCompleted) and event.round == 1:
                     between(where)
                 note(event)
 

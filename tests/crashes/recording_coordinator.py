@@ -18,6 +18,7 @@ from typing import Any
 import server.coordinator
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent
+from server.events import Event, to_json
 from server.study import Study
 from server.study_file import load
 from tests.crashes.recorded_study import watch
@@ -38,8 +39,9 @@ class RecordedStudy(Study):
         watch(self, tell)
 
 
-def event(fact: dict[str, Any]) -> None:
+def event(happened: Event) -> None:
     """How rounds end."""
+    fact = to_json(happened)
     if fact["kind"] in ("attempt_started", "round_completed", "attempt_aborted", "study_finished"):
         kept = {name: fact[name] for name in ("round", "attempt", "u3", "reason", "phase", "seconds") if name in fact}
         tell({"what": "event", "event": fact["kind"], "at": time.monotonic(), **kept})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,21 @@ from rich.console import Console
 from authority.study_options import plan_for
 from runtime.failure import ExitCode, Failure
 from secagg.masking import word_dtype
+from secagg.messages import PHASES
 from secagg.parameters import choose_graph, complete_graph_threshold
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantLost,
+    PhaseEnded,
+    PhaseStarted,
+    RoundCompleted,
+    WaitingForParticipants,
+)
 from sordino.lab.loadtest import sweep
 from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.display import LoadDisplay, final_lines, round_line, round_table
@@ -35,7 +49,6 @@ from sordino.lab.loadtest.schedule import (
 )
 from sordino.lab.loadtest.summary import BETWEEN, Outcomes, percentile, spread
 from sordino.lab.loadtest.sweep import markdown
-from sordino.reporting.study_view import PHASES
 from wire.study import plan_figures
 
 Run = Callable[..., tuple[int, str, str]]
@@ -218,51 +231,61 @@ def all_right(round_: int, attempt: int, survivors: Sequence[int], digest: str) 
 
 def attempt_events(
     round_: int, attempt: int = 1, *, abort: str = "", seconds: float = 2.0, tamper: bool = False
-) -> list[dict[str, Any]]:
+) -> list[Event]:
     """Of one attempt in which everybody leaves as planned, in the coordinator's order."""
-    about = {"round": round_, "attempt": attempt}
+    about: dict[str, Any] = {"round": round_, "attempt": attempt}
     at = 1000.0 + 10 * round_ + 3 * attempt
     leaving = sorted(OPTIONS.drops(round_, attempt))
-    events: list[dict[str, Any]] = [{"kind": "attempt_started", "at": at, "cohort": 20, **about}]
+    lag_ms = {"p50": 1.0, "p99": 9.0, "max": 99.0}
+    events: list[Event] = [AttemptStarted(at=at, cohort=20, **about)]
     for index, phase in enumerate(PHASES):
-        events.append({"kind": "phase_started", "phase": phase, "at": at, **about})
+        events.append(PhaseStarted(phase=phase, at=at, expected=20, needed=12, deadline_s=9.0, **about))
         if phase == "ShareKeys":
-            for who in leaving:
-                reason = "connection closed"
-                events.append({"kind": "participant_dropped", "phase": phase, "participant": who, "reason": reason})
-        events.append({"kind": "phase_ended", "phase": phase, "seconds": 0.1 * (index + 1), "at": at, **about})
+            events += [dropped(who, phase, round_=round_, attempt=attempt) for who in leaving]
+        events.append(PhaseEnded(phase=phase, seconds=0.1 * (index + 1), at=at, received=20, **about))
         if abort and phase == "ShareKeys":
-            ended = {"kind": "attempt_aborted", "phase": phase, "reason": abort, "at": at + 1.25}
-            return [*events, ended | about | {"loop_lag_ms": {"p50": 1.0, "p99": 9.0, "max": 99.0}}]
+            return [*events, AttemptAborted(phase=phase, reason=abort, at=at + 1.25, loop_lag_ms=lag_ms, **about)]
     survivors = [who for who in range(20) if who not in leaving]
     total = plain_sum(OPTIONS.seed, round_, attempt, [IDENTITIES[who] for who in survivors], dim=128, bits=20)
     digest = sum_digest(total if not tamper else total ^ total.dtype.type(1))
-    completed = {
-        "kind": "round_completed",
-        "at": at + seconds,
-        "seconds": seconds,
-        "phase_seconds": {phase: 0.1 * (index + 1) for index, phase in enumerate(PHASES)},
-        "survivors": survivors,
-        "sum_sha256": digest,
-        "upload_bytes": 1000,
-        "download_bytes": 3000,
-        "vector_bytes": 320,
-        "loop_lag_ms": {"p50": 0.5, "p99": 12.0, "max": 20.0},
-    }
-    return [*events, completed | about]
+    completed = RoundCompleted(
+        at=at + seconds,
+        seconds=seconds,
+        phase_seconds={phase: 0.1 * (index + 1) for index, phase in enumerate(PHASES)},
+        survivors=tuple(survivors),
+        sum_sha256=digest,
+        upload_bytes=1000,
+        download_bytes=3000,
+        vector_bytes=320,
+        loop_lag_ms={"p50": 0.5, "p99": 12.0, "max": 20.0},
+        **about,
+    )
+    return [*events, completed]
 
 
-def outcomes_of(*streams: list[dict[str, Any]], options: LoadOptions = OPTIONS) -> Outcomes:
+def dropped(
+    who: int, phase: str, reason: str = "connection closed", *, at: float = 0.0, round_: int = 1, attempt: int = 1
+) -> ParticipantDropped:
+    return ParticipantDropped(round=round_, attempt=attempt, phase=phase, participant=who, reason=reason, at=at)
+
+
+def with_sum(events: list[Event], survivors: Iterable[int], **more: Any) -> list[Event]:
+    """The same attempt, whose coordinator says that these are in its sum."""
+    assert isinstance(events[-1], RoundCompleted)
+    return [*events[:-1], replace(events[-1], survivors=tuple(survivors), **more)]
+
+
+def outcomes_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> Outcomes:
     outcomes = Outcomes(options, all_right)
     for who in range(20):
-        outcomes.apply({"kind": "participant_connected", "participant": who})
+        outcomes.apply(ParticipantConnected(participant=who))
     for events in streams:
         for event in events:
             outcomes.apply(event)
     return outcomes
 
 
-def result_of(*streams: list[dict[str, Any]], options: LoadOptions = OPTIONS) -> dict[str, Any]:
+def result_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> dict[str, Any]:
     """As `LoadTest` would write it."""
     result = outcomes_of(*streams).figures() | {
         "server_cpu_s": 3.21,
@@ -311,24 +334,21 @@ def test_a_tampered_sum_is_found() -> None:
 
 def test_the_digest_of_other_survivors_is_wrong() -> None:
     events = attempt_events(1)
-    present = set(events[-1]["survivors"])
+    assert isinstance(events[-1], RoundCompleted)
+    present = set(events[-1].survivors)
     for changed in (sorted(present)[1:], [], sorted(present | {min(set(range(20)) - present)})):
-        ended = outcomes_of([*events[:-1], events[-1] | {"survivors": changed}]).rounds[0]
+        ended = outcomes_of(with_sum(events, changed)).rounds[0]
         assert ended.sum_ok is False
 
 
 def test_a_sum_that_holds_a_participant_who_left_before_it_is_wrong() -> None:
-    events = attempt_events(1)
-    everybody = list(range(20))
     total = plain_sum(OPTIONS.seed, 1, 1, IDENTITIES, dim=128, bits=20)
-    ended = outcomes_of([*events[:-1], events[-1] | {"survivors": everybody, "sum_sha256": sum_digest(total)}]).rounds
+    ended = outcomes_of(with_sum(attempt_events(1), range(20), sum_sha256=sum_digest(total))).rounds
     assert ended[0].sum_ok is False
 
 
 def test_an_old_coordinator_that_names_no_digest_has_no_right_sums() -> None:
-    events = attempt_events(1)
-    told = {name: value for name, value in events[-1].items() if name not in ("survivors", "sum_sha256")}
-    figures = outcomes_of([*events[:-1], told]).figures()
+    figures = outcomes_of(with_sum(attempt_events(1), (), sum_sha256=None)).figures()
     assert (figures["rounds_completed"], figures["sums_ok"], figures["sums_wrong"]) == (1, 0, [1])
 
 
@@ -337,34 +357,29 @@ def test_dropouts_that_are_late_absent_or_unplanned_are_told_apart() -> None:
     stranger = next(who for who in range(20) if who not in OPTIONS.drops(1, 1) and who not in OPTIONS.drops(2, 1))
     back = next(who for who in before if who not in OPTIONS.drops(2, 1))
     second = attempt_events(2)
-    second[2:2] = [
-        {"kind": "participant_dropped", "phase": "AdvertiseKeys", "participant": who, "reason": "connection closed"}
-        for who in (back, stranger)
-    ]
+    second[2:2] = [dropped(who, "AdvertiseKeys", round_=2) for who in (back, stranger)]
     away = min(OPTIONS.drops(2, 1))
-    second = [event for event in second if event.get("participant") != away]
-    lost = [{"kind": "participant_lost", "participant": away}]
+    second = without(second, away)
+    lost = [ParticipantLost(participant=away)]
     drops = outcomes_of(attempt_events(1), lost, second).figures()["drops"]
     assert (drops["late"], drops["unplanned"], drops["absent"]) == (1, 1, 1)
     assert drops["expected"] == 7  # the absent one could not leave
 
 
+def without(events: Sequence[Event], *participants: int) -> list[Event]:
+    """The same attempt, where the coordinator doesn't note that these have left."""
+    return [one for one in events if not isinstance(one, ParticipantDropped) or one.participant not in participants]
+
+
 def test_every_planned_dropout_is_seen_or_explained() -> None:
-    def unnoted(events: list[dict[str, Any]], who: int) -> list[dict[str, Any]]:
-        return [event for event in events if event.get("participant") != who]
-
-    def noted(who: int) -> dict[str, Any]:
-        return {"kind": "participant_dropped", "phase": "AdvertiseKeys", "participant": who, "reason": "closed"}
-
     first, second, third = (sorted(OPTIONS.drops(round_, 1)) for round_ in (1, 2, 3))
     next_only = next(who for who in first if who not in second)
     in_abort = next(who for who in second if who not in third)
     again = attempt_events(2, abort="too few")
-    again.insert(2, noted(next_only))
-    last = attempt_events(3)
-    last = [*unnoted(unnoted(last, third[0]), third[1])]
-    last.insert(2, noted(third[1]))
-    result = result_of(unnoted(attempt_events(1), next_only), unnoted(again, in_abort), last)
+    again.insert(2, dropped(next_only, "AdvertiseKeys", round_=2))
+    last = without(attempt_events(3), third[0], third[1])
+    last.insert(2, dropped(third[1], "AdvertiseKeys", round_=3))
+    result = result_of(without(attempt_events(1), next_only), without(again, in_abort), last)
     drops = result["drops"]
     assert drops["unseen"] == {"aborted": 1, "next_round": 1, "other_phase": 1, "unnoted": 1}
     assert drops["observed"] + sum(drops["unseen"].values()) == drops["expected"] == 12
@@ -376,11 +391,10 @@ def test_who_leaves_instead_of_signing_may_be_noted_later_or_not_at_all() -> Non
     """Shares are asked for once enough have signed."""
     options = replace(OPTIONS, at="consistency-check")
     leaving = sorted(options.drops(1, 1))
-    events = [event for event in attempt_events(1) if event["kind"] != "participant_dropped"]
+    events = without(attempt_events(1), *range(20))
     noted = dict(zip(leaving, ("ConsistencyCheck", "Unmasking", "MaskedInputCollection"), strict=False))
     for who, phase in noted.items():
-        told = {"kind": "participant_dropped", "phase": phase, "participant": who, "reason": "connection closed"}
-        events.insert(-1, told)
+        events.insert(-1, dropped(who, phase))
     drops = outcomes_of(events, options=options).figures()["drops"]
     assert (len(leaving), drops["expected"], drops["observed"]) == (4, 4, 2)
     assert drops["observed_by_phase"] == {"ConsistencyCheck": 2}
@@ -390,8 +404,10 @@ def test_who_leaves_instead_of_signing_may_be_noted_later_or_not_at_all() -> Non
 
 def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
     reason = "3 participants are connected, 12 needed"
-    event = {"kind": "attempt_aborted", "round": 1, "attempt": 1, "phase": "Connecting", "reason": reason, "at": 5.0}
-    waiting = [{"kind": "waiting_for_participants", "at": at} for at in (2.0, 3.0)]
+    event = AttemptAborted(round=1, attempt=1, phase=CONNECTING, reason=reason, at=5.0)
+    waiting = [
+        WaitingForParticipants(round=1, attempt=1, received=3, needed=12, expected=20, at=at) for at in (2.0, 3.0)
+    ]
     figures = outcomes_of([*waiting, event]).figures()
     assert figures["reasons"] == {f"Connecting: {reason}": 1}
     assert figures["rounds"][0]["seconds"] == 3.0

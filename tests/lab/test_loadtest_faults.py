@@ -18,6 +18,16 @@ import pytest
 from authority.study_options import plan_for
 from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
+from secagg.messages import PHASES
+from server.events import (
+    AttemptAborted,
+    ParticipantConnected,
+    ParticipantExcluded,
+    ParticipantLost,
+    ParticipantResumed,
+    PhaseStarted,
+)
+from server.study_view import StudyView
 from sordino.lab.loadtest.availability import Availability, Presence, read_trace
 from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.cheats import messages_of, upload_of
@@ -28,8 +38,7 @@ from sordino.lab.loadtest.noise import noise_in
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.scenario import NAMES, fields_of, read_scenario
 from sordino.lab.loadtest.summary import Outcomes
-from sordino.reporting.study_view import PHASES
-from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events, result_of
+from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events, dropped, result_of, without
 from wire import coordinator_pb2 as pb
 
 Run = Callable[..., tuple[int, str, str]]
@@ -72,11 +81,12 @@ def test_storms_come_in_the_order_in_which_both_sides_count_them() -> None:
     options = LoadOptions(clients=20, storms=storms).in_order()
     assert [(one.round, one.at) for one in options.storms] == [(1, "between"), (2, "unmasking"), (2, "between")]
     assert len(options.struck(options.storms[0])) == 10
-    begun = {"kind": "phase_started", "phase": "Unmasking"}
+    begun = PhaseStarted(round=2, attempt=1, phase="Unmasking", expected=20, needed=12, deadline_s=9.0)
     assert due(options.storms[1], begun, 1)
-    assert not due(options.storms[1], begun | {"phase": "ShareKeys"}, 1)
+    assert not due(options.storms[1], replace(begun, phase="ShareKeys"), 1)
     assert not due(options.storms[1], begun, 0)
-    assert due(options.storms[1], {"kind": "attempt_aborted"}, 2)  # its phase was never reached
+    aborted = AttemptAborted(round=2, attempt=1, phase="ShareKeys", reason="")
+    assert due(options.storms[1], aborted, 2)  # its phase was never reached
     assert not due(options.storms[2], begun, 1)
 
 
@@ -273,10 +283,6 @@ def test_a_broken_connection_keeps_its_place_only_where_connections_break_by_the
 # ---------------------------------------------------------------------------------- from events to figures
 
 
-def dropped(who: int, phase: str, at: float) -> dict[str, Any]:
-    return {"kind": "participant_dropped", "phase": phase, "participant": who, "reason": "closed", "at": at}
-
-
 def test_every_dropout_has_one_cause() -> None:
     options = replace(
         OPTIONS,
@@ -291,17 +297,19 @@ def test_every_dropout_has_one_cause() -> None:
     [cheat], linked, late = options.cheaters(), list(options.linked()), list(options.delays(1, 1))
     others = [who for who in range(20) if who not in {cheat, *linked, *late}]
     for who in range(20):
-        outcomes.apply({"kind": "participant_connected", "participant": who, "at": 999.0})
+        outcomes.apply(ParticipantConnected(participant=who, at=999.0))
     first, *rest = attempt_events(1)
     outcomes.apply(first)
-    outcomes.apply({"kind": "phase_started", "phase": "ShareKeys"})
+    outcomes.apply(
+        PhaseStarted(round=1, attempt=1, phase="ShareKeys", expected=20, needed=12, deadline_s=9.0, at=1011.0)
+    )
     outcomes.storms.append(frozenset(others[:1]))
     for who in {cheat, linked[0], late[0], *others[:3]}:
-        outcomes.apply(dropped(who, "ShareKeys", 1012.0))
-    outcomes.apply(dropped(others[3], "ShareKeys", 1012.0) | {"reason": "too late"})
-    outcomes.apply({"kind": "participant_resumed", "participant": linked[1], "at": 1012.5})
-    outcomes.apply({"kind": "participant_excluded", "participant": cheat, "reason": "unsigned", "at": 1013.0})
-    for event in (one for one in rest if one["kind"] != "participant_dropped"):
+        outcomes.apply(dropped(who, "ShareKeys", "closed", at=1012.0))
+    outcomes.apply(dropped(others[3], "ShareKeys", "too late", at=1012.0))
+    outcomes.apply(ParticipantResumed(round=1, attempt=1, phase="ShareKeys", participant=linked[1], at=1012.5))
+    outcomes.apply(ParticipantExcluded(participant=cheat, reason="unsigned", at=1013.0))
+    for event in without(rest, *range(20)):
         outcomes.apply(event)
     figures = outcomes.figures()
     wanted = {"straggler": 1, "cheat": 1, "storm": 1, "link": 1}
@@ -337,7 +345,7 @@ def test_why_the_coordinator_dropped_whoever_was_not_to_leave_is_told() -> None:
 
 
 def test_an_honest_participant_that_is_excluded_breaks_a_bound() -> None:
-    excluded = {"kind": "participant_excluded", "participant": 3, "reason": "unsigned", "at": 1.0}
+    excluded = ParticipantExcluded(participant=3, reason="unsigned", at=1.0)
     result = result_of(attempt_events(1), [excluded])
     assert result["broken"] == ["1 participant that didn't cheat was excluded: number 3"]
 
@@ -345,7 +353,7 @@ def test_an_honest_participant_that_is_excluded_breaks_a_bound() -> None:
 def test_rounds_are_counted_over_a_crash() -> None:
     outcomes = Outcomes(replace(OPTIONS, crashes=(1,)), all_right)
     for who in range(20):
-        outcomes.apply({"kind": "participant_connected", "participant": who, "at": 1.0})
+        outcomes.apply(ParticipantConnected(participant=who, at=1.0))
     for event in attempt_events(1):
         outcomes.apply(event)
     for event in attempt_events(2)[:4]:  # killed in the middle of it
@@ -353,7 +361,7 @@ def test_rounds_are_counted_over_a_crash() -> None:
     outcomes.restarted()
     assert outcomes.connected == frozenset()
     for who in range(20):
-        outcomes.apply({"kind": "participant_connected", "participant": who, "at": 1025.0})
+        outcomes.apply(ParticipantConnected(participant=who, at=1025.0))
     for event in attempt_events(2, 2):
         outcomes.apply(event)
     ends = [(one.round, one.attempt, one.completed) for one in outcomes.rounds]
@@ -362,17 +370,19 @@ def test_rounds_are_counted_over_a_crash() -> None:
 
 
 def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
-    recovery = Recovery("storm", 1, 100.0, frozenset({1, 2}), 5.0)
-
-    def event(kind: str, who: int, at: float) -> dict[str, Any]:
-        return {"kind": kind, "participant": who, "at": at}
-
-    assert not recovery.apply(event("participant_connected", 1, 99.0))  # before it
-    assert not recovery.apply(event("participant_lost", 1, 100.1))
-    assert not recovery.apply(event("participant_connected", 1, 101.0))
-    assert not recovery.apply(event("participant_lost", 1, 101.5))
-    assert not recovery.apply(event("participant_resumed", 2, 102.0))
-    assert recovery.apply(event("participant_connected", 1, 104.5))
+    recovery, view = Recovery("storm", 1, 100.0, frozenset({1, 2}), 5.0), StudyView()
+    done = []
+    for event in (
+        ParticipantConnected(participant=1, at=99.0),  # before it
+        ParticipantLost(participant=1, at=100.1),
+        ParticipantConnected(participant=1, at=101.0),
+        ParticipantLost(participant=1, at=101.5),
+        ParticipantResumed(round=1, attempt=1, phase="ShareKeys", participant=2, at=102.0),
+        ParticipantConnected(participant=1, at=104.5),
+    ):
+        view.apply(event)
+        done.append(recovery.look(view))
+    assert done == [False] * 5 + [True]
     assert recovery.to_json() | {"server_cpu_s": None} == {
         "what": "storm",
         "round": 1,

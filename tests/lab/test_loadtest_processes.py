@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import server.journal
 from runtime.failure import ExitCode
+from server.events import Event, RoundCompleted
 from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test
@@ -85,12 +87,13 @@ def test_too_many_dropouts_abort_for_a_stated_reason() -> None:
 def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     read = server.journal.read_events
 
-    def tampered(path: Path, after: int = 0) -> list[dict[str, Any]]:
-        events = read(path, after)
-        for event in events:
-            if event["kind"] == "round_completed" and event["round"] == 2:
-                event["sum_sha256"] = event["sum_sha256"][::-1]
-        return events
+    def other_sum(event: Event) -> Event:
+        if isinstance(event, RoundCompleted) and event.round == 2:
+            return replace(event, sum_sha256=str(event.sum_sha256)[::-1])
+        return event
+
+    def tampered(path: Path, after: int = 0) -> list[Event]:
+        return [other_sum(event) for event in read(path, after)]
 
     monkeypatch.setattr(server.journal, "read_events", tampered)
     code, told, err = run("loadtest", *SMALL, "--max-p95", "0.001")
@@ -207,7 +210,7 @@ def start_long(out: Path) -> subprocess.Popen[str]:
     )
     signal.signal(signal.SIGINT, inherited)
     state = out / "study" / "coordinator" / "state.sqlite"
-    assert wait_for(lambda: any(one["kind"] == "round_completed" for one in server.journal.read_events(state)), 60)
+    assert wait_for(lambda: any(isinstance(one, RoundCompleted) for one in server.journal.read_events(state)), 60)
     assert len(processes_of(out)) == 4
     return process
 

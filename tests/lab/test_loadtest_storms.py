@@ -14,6 +14,7 @@ import pytest
 
 import server.journal
 from runtime.failure import ExitCode, Failure
+from server.events import Event
 from sordino.lab.loadtest import run
 from sordino.lab.loadtest.client_process import Company
 from sordino.lab.loadtest.display import LoadDisplay
@@ -40,12 +41,12 @@ def test_storms_that_fall_due_together_come_one_after_the_other(
 ) -> None:
     """A round may begin and end between two looks at the journal; the coordinator isn't killed before all have come."""
     options = replace(OPTIONS, rounds=2, storms=(Storm(round=1, at="unmasking"), Storm(round=1)), crashes=(1,))
-    batches: list[list[dict[str, Any]]] = [attempt_events(1), [], [], attempt_events(2)]
+    batches: list[list[Event]] = [attempt_events(1), [], [], attempt_events(2)]
     came: list[str] = []
 
-    def read(path: Path, after: int = 0) -> list[dict[str, Any]]:
+    def read(path: Path, after: int = 0) -> list[Event]:
         came.append("look")
-        return [event | {"seq": 1} for event in batches.pop(0)]
+        return batches.pop(0)
 
     monkeypatch.setattr(server.journal, "read_events", read)
     monkeypatch.setattr(run, "strike", lambda *_: came.append("storm"))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from runtime.child_process import Child, child_environment, stop
 from runtime.processes import free_port
 from server.journal import read_events
-from sordino.reporting.study_view import StudyView
+from server.study_view import StudyView
 
 _POLL_S: Final = 0.25
 

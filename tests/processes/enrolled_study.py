@@ -22,6 +22,7 @@ from authority.study_files import study_toml
 from authority.study_options import StudyOptions
 from runtime.child_process import child_environment
 from runtime.processes import free_port
+from server.events import to_json
 from server.journal import read_events
 
 PATIENCE_S = 60.0  # generous: the machine may be busy with something else
@@ -104,7 +105,7 @@ class EnrolledStudy:
             return []
         return [
             event
-            for event in read_events(self.state)
+            for event in map(to_json, read_events(self.state))
             if event["kind"] == kind and all(event.get(key) == value for key, value in wanted.items())
         ]
 

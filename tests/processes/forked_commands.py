@@ -29,7 +29,7 @@ _MODULES: Final = (
     "sordino.cli.serve",
     "sordino.reporting.closing_lines",
     "sordino.reporting.panel",
-    "sordino.reporting.study_view",
+    "sordino.reporting.study_text",
     "wire.enrolment",
     "wire.records.ledger",
 )

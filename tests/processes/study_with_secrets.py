@@ -59,6 +59,7 @@ from runtime.logs import configure_logs  # noqa: E402
 from secagg.encoding import digest  # noqa: E402
 from secagg.keys import IdentityKey  # noqa: E402
 from secagg.packing import unpack  # noqa: E402
+from server.events import to_json  # noqa: E402
 from server.journal import read_events  # noqa: E402
 from tests.processes.secret_search import Secrets, planted  # noqa: E402
 from tests.support.host_in_process import host, ledger_of, settings_of  # noqa: E402
@@ -289,7 +290,7 @@ async def study(
                     if isinstance(error, BaseException):
                         boundary(name, error)
     tell(f"{name}-events", "\n".join(map(str, where.events)))
-    tell(f"{name}-journaled-events", "\n".join(map(repr, read_events(state))))
+    tell(f"{name}-journaled-events", "\n".join(map(repr, map(to_json, read_events(state)))))
     with sqlite3.connect(state) as connection:
         tell(f"{name}-event-table", repr(connection.execute("SELECT * FROM events").fetchall()))
     for file in (journal, ledger_of(journal), state.with_name("ledger.sqlite")):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from server.events import AttemptStarted, Event, ParticipantConnected, ParticipantDropped, ParticipantLost, StudyStarted
+from server.study_view import StudyView
+from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel, size_text
-from sordino.reporting.study_view import StudyView
 
-Events = list[dict[str, Any]]
+Events = list[Event]
 
 
 def drawn(view: StudyView, without_noise: list[float], width: int = 100, height: int = 30) -> list[str]:
@@ -57,11 +60,9 @@ def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]
 
 @pytest.mark.parametrize("hosts", [1, 40, 500])
 def test_few_and_many_hosts(hosts: int) -> None:
-    view = StudyView()
-    view.apply({"kind": "study_started", "at": 0.0, "participants": 1000, "rounds": 3, "epsilon_target": 1.0})
+    view = StudyView().apply_all([StudyStarted(participants=1000, rounds=3, epsilon_target=1.0)])
     for number in range(1000):
-        event = {"kind": "participant_connected", "participant": number, "host": f"host-{number % hosts:03d}"}
-        view.apply({"at": 1.0, **event})
+        view.apply(ParticipantConnected(at=1.0, participant=number, host=f"host-{number % hosts:03d}"))
     lines = drawn(view, [])
     assert len(lines) <= 30
     assert "1000 connected" in "\n".join(lines)
@@ -84,25 +85,26 @@ def test_the_dropouts_are_seen_on_80_by_24(events: Events, without_noise: list[f
 
 def enrolled(participants: int = 13) -> StudyView:
     """A study of people who enrolled: each host is named after its identity, and one of them refuses."""
-    view = StudyView()
-    about = {"study": "clinic", "task": "softmax-regression", "participants": participants, "rounds": 8}
-    view.apply({"at": 0.0, "kind": "study_started", **about, "epsilon_target": 8.0, "delta": 1e-5})
     hosts = {number: f"participant-{number * 2654435761 % 2**32:08x}" for number in range(participants)}
-    for number in range(participants - 1):
-        view.apply({"at": 1.0, "kind": "participant_connected", "participant": number, "host": hosts[number]})
-    view.apply({"at": 2.0, "kind": "participant_lost", "participant": 2, "host": hosts[2], "reason": "closed"})
-    attempt = {"at": 3.0, "round": 1, "attempt": 1, "phase": "AdvertiseKeys"}
-    view.apply({**attempt, "kind": "attempt_started"})
-    refused = {"participant": 4, "host": hosts[4], "reason": "refused: the round breaks its policy or budget"}
-    view.apply({**attempt, "kind": "participant_dropped", **refused})
-    return view
+    about: dict[str, Any] = {"study": "clinic", "task": "softmax-regression", "participants": participants, "rounds": 8}
+    attempt: dict[str, Any] = {"at": 3.0, "round": 1, "attempt": 1}
+    refused: dict[str, Any] = {"participant": 4, "host": hosts[4], "reason": REFUSED_BY_POLICY}
+    return StudyView().apply_all(
+        [
+            StudyStarted(**about, epsilon_target=8.0, delta=1e-5),
+            *(ParticipantConnected(at=1.0, participant=one, host=hosts[one]) for one in range(participants - 1)),
+            ParticipantLost(at=2.0, participant=2, host=hosts[2], reason="closed"),
+            AttemptStarted(**attempt, cohort=participants - 2),
+            ParticipantDropped(**attempt, phase="AdvertiseKeys", **refused),
+        ]
+    )
 
 
 def test_people_who_enrolled_are_told_apart_on_80_columns() -> None:
     text = "\n".join(drawn(enrolled(9), [], width=80, height=30))
     for number in range(8):
         assert f"{number * 2654435761 % 2**32:08x}  " in text
-    long = StudyView().apply_all([{"kind": "participant_connected", "participant": 1, "host": "a-hospital-north"}])
+    long = StudyView().apply_all([ParticipantConnected(participant=1, host="a-hospital-north")])
     assert "…pital-north  ■" in "\n".join(drawn(long, [], width=80, height=30))
 
 
@@ -146,8 +148,9 @@ def test_plain_lines_without_a_terminal(events: Events) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 130])
 def test_whom_epsilon_trusts_is_never_cut_off(events: Events, without_noise: list[float], width: int) -> None:
-    events[0]["plan"] = events[0]["plan"] | {"adversary": "curious"}
-    lines = drawn(StudyView().apply_all(events), without_noise, width, 24)
+    assert isinstance(events[0], StudyStarted)
+    started = replace(events[0], plan={**events[0].plan, "adversary": "curious"})
+    lines = drawn(StudyView().apply_all([started, *events[1:]]), without_noise, width, 24)
     assert max(map(len, lines)) <= width
     assert "zero-out, if at most 5 of 100 collude and the coordinator doesn't lie " in lines[-1]
     assert ("127.0.0.1" in lines[-1]) == (width > 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,21 @@ from typing import Any
 import pytest
 
 from mechanisms.clip_rule import ClipRule
+from server.events import (
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    RoundCompleted,
+    StudyFinished,
+    StudyStarted,
+)
+from server.study_view import StudyView
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
-from sordino.reporting.study_view import StudyView
 from wire.study import plan_study
 
-Events = list[dict[str, Any]]
+Events = list[Event]
 
 
 class Page(HTMLParser):
@@ -124,47 +134,50 @@ def test_unfinished_studies(events: Events, count: int) -> None:
 
 
 def test_other_endings(stream: Callable[..., Events]) -> None:
-    events = stream(rounds=3)
-    events[-1] |= {"reason": "budget reached"}
-    assert "The privacy budget was reached after 3 of 3" in render(StudyView().apply_all(events), Extras())
-    events[-1] |= {"reason": "stopped"}
-    assert "ended after 3 of 3 rounds: stopped" in render(StudyView().apply_all(events), Extras())
+    *events, _ = stream(rounds=3)
+    for reason, told in (
+        ("budget reached", "The privacy budget was reached after 3 of 3"),
+        ("stopped", "ended after 3 of 3 rounds: stopped"),
+    ):
+        assert told in render(StudyView().apply_all([*events, StudyFinished(reason=reason)]), Extras())
 
 
 def test_names_are_escaped(events: Events) -> None:
-    events[0] |= {"study": "<script>x</script>", "task": "a&b"}
-    source = render(StudyView().apply_all(events), Extras())
+    assert isinstance(events[0], StudyStarted)
+    started = replace(events[0], study="<script>x</script>", task="a&b")
+    source = render(StudyView().apply_all([started, *events[1:]]), Extras())
     assert "<script" not in source
     assert "a&amp;b" in source
 
 
 def test_many_hosts_and_rounds(stream: Callable[..., Events]) -> None:
-    events = stream(rounds=40)
-    for event in events:
-        if "host" in event:
-            event["host"] = f"host-{event['participant'] % 50:02d}"
-    assert Page(render(StudyView().apply_all(events), Extras())).open == []
+    view = StudyView()
+    for event in stream(rounds=40):
+        if isinstance(event, ParticipantConnected | ParticipantDropped):
+            event = replace(event, host=f"host-{event.participant % 50:02d}")
+        view.apply(event)
+    assert Page(render(view, Extras())).open == []
 
 
 def test_a_plan_of_another_version_is_left_out(events: Events) -> None:
-    events[0] |= {"plan": {"new": 1}}
-    text = Page(render(StudyView().apply_all(events), Extras())).text
+    assert isinstance(events[0], StudyStarted)
+    started = replace(events[0], plan={"new": 1})
+    text = Page(render(StudyView().apply_all([started, *events[1:]]), Extras())).text
     assert "The plan" not in text
     assert "What is promised" in text
 
 
-ROUND = {"kind": "round_completed", "round": 1, "u3": 7, "epsilon_coordinator": 3.0, "epsilon_released": 3.0}
+ROUND = RoundCompleted(round=1, attempt=1, u3=7, epsilon_coordinator=3.0, epsilon_released=3.0)
 
 
-def page_of(mechanism: str, *further: dict[str, Any], **planned: Any) -> str:
+def page_of(mechanism: str, *further: Event, **planned: Any) -> str:
     """A study with one round, or with others, as text."""
     plan = plan_study(
         **{"mechanism": mechanism, "clients": 10, "dim": 20, "bits": 20, "clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
         | {"rounds": 3, "max_dropout": 0.2, "adversarial": 0.2}
         | planned
     )
-    start = {"kind": "study_started", "study": "s", "participants": 10, "rounds": 3, "epsilon_target": 8.0}
-    start |= {"delta": 1e-5, "plan": plan.to_json()}
+    start = StudyStarted(study="s", participants=10, rounds=3, epsilon_target=8.0, delta=1e-5, plan=plan.to_json())
     source = render(StudyView().apply_all([start, *(further or (ROUND,))]), Extras())
     page = Page(source)
     assert page.open == []
@@ -195,12 +208,12 @@ def test_whether_anybody_is_drawn_is_said_where_two_epsilons_are_the_same() -> N
     nobody = "No sampling, so coordinator and released are equal."
     no_smaller = "Against readers of the models only, this gives no smaller bound here: coordinator and released are"
     assert nobody in page_of("ddgauss")
-    same, smaller = page_of("ddgauss", **drawn), page_of("ddgauss", ROUND | {"epsilon_released": 1.0}, **drawn)
+    same, smaller = page_of("ddgauss", **drawn), page_of("ddgauss", replace(ROUND, epsilon_released=1.0), **drawn)
     assert nobody not in same + smaller
     assert f"Participants are drawn for each round. {no_smaller} equal." in same
     assert no_smaller not in smaller
     assert "Released: a reader of the models only." in smaller
-    assert no_smaller not in page_of("ddgauss", {"kind": "attempt_started", "round": 1, "attempt": 1}, **drawn)
+    assert no_smaller not in page_of("ddgauss", AttemptStarted(round=1, attempt=1, cohort=10), **drawn)
 
 
 def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
@@ -238,7 +251,7 @@ def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
 def test_clips_by_layer_and_wrapping() -> None:
     rule = ClipRule(layers=(15, 5), clips=(0.7, 0.7), update="geometric", quantile=0.5, rate=0.3, bit_weight=0.3)
     rounds = [
-        ROUND | {"round": number, "clips": [0.7, 0.7 + number / 10], "below_clip": [0.4, 0.6], "wrapped_share": share}
+        replace(ROUND, round=number, clips=(0.7, 0.7 + number / 10), below_clip=(0.4, 0.6), wrapped_share=share)
         for number, share in ((1, 0.0), (2, 0.013), (3, 0.001))
     ]
     text = page_of("skellam", *rounds, clip=None, clipping=rule)
@@ -251,11 +264,11 @@ def test_clips_by_layer_and_wrapping() -> None:
         "0.5 wanted",
     ):
         assert told in text, told
-    assert "as good as no value" in page_of("skellam", ROUND | {"wrapped_share": 0.0})
-    assert "Within the clip" not in page_of("skellam", ROUND | {"clips": [1.0], "below_clip": []})
+    assert "as good as no value" in page_of("skellam", replace(ROUND, wrapped_share=0.0))
+    assert "Within the clip" not in page_of("skellam", replace(ROUND, clips=(1.0,)))
     many = ClipRule(layers=(1,) * 8, clips=(0.3,) * 8, update="linear", quantile=0.5, rate=0.3, bit_weight=0.3)
-    said = {"clips": [0.1 * layer for layer in range(1, 9)], "below_clip": [0.5] * 8}
-    text = page_of("skellam", ROUND | said, clip=None, clipping=many, dim=8)
+    said = replace(ROUND, clips=tuple(0.1 * layer for layer in range(1, 9)), below_clip=(0.5,) * 8)
+    text = page_of("skellam", said, clip=None, clipping=many, dim=8)
     assert "0.8 layer 8" in text
     assert "layer 4" not in text
 
@@ -270,8 +283,8 @@ def test_the_axis_of_accuracy_ends_near_the_data(values: tuple[float, ...], wide
 
 def test_accuracy_and_epsilon_have_one_axis_of_rounds(events: Events) -> None:
     """Of a study that was interrupted, too: two figures side by side are read as one."""
-    view = StudyView().apply_all([event for event in events if event.get("round", 0) <= 4 and event != events[-1]])
-    assert (len(view.rounds), view.planned_rounds) == (4, 15)
+    view = StudyView().apply_all([event for event in events[:-1] if getattr(event, "round", 0) <= 4])
+    assert (len(view.rounds), view.started.rounds) == (4, 15)
     for figure in (accuracy_figure(view, ()), epsilon_figure(view)):
         assert ">14<" in figure
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from rich.console import Console
 from learning.task import make_task
 from learning.tasks.statistic import Estimate
 from runtime.failure import Failure
+from server.events import Event, RoundCompleted, StudyStarted
+from server.study_view import StudyView
 from sordino.reporting.closing_lines import closing_lines, finding_lines
 from sordino.reporting.panel import StudyPanel
 from sordino.reporting.report import Extras, render
 from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
-from sordino.reporting.study_view import StudyView, log_lines
+from sordino.reporting.study_text import PlainLines
 
-Events = list[dict[str, Any]]
+Events = list[Event]
 NOTE = {"participants": 80, "rounds": 3, "note": "Each counts once."}
 MEAN = {
     "statistic": "mean",
@@ -65,15 +67,14 @@ STATISTICS = [MEAN, MEANS, HISTOGRAM, CLASSES, QUANTILES, OWN]
 
 def with_released(events: Events, released: dict[str, Any], task: str = "mean") -> StudyView:
     """The study of the fixture as one that seeks a statistic."""
-    changed = copy.deepcopy(events)
-    for event in changed:
-        if event["kind"] == "study_started":
-            event["task"] = task
-        if event["kind"] == "round_completed":
-            event |= {"accuracy": None, "loss": None, "released": released}
-        if event["kind"] == "study_finished":
-            event["accuracy"] = None
-    return StudyView().apply_all(changed)
+    view = StudyView()
+    for event in events:
+        if isinstance(event, StudyStarted):
+            event = replace(event, task=task)
+        if isinstance(event, RoundCompleted):
+            event = replace(event, accuracy=None, loss=None, released=released)
+        view.apply(event)
+    return view
 
 
 def drawn(view: StudyView, width: int = 100, height: int = 30) -> list[str]:
@@ -184,10 +185,7 @@ def test_a_quantile_that_fails_says_why(events: Events) -> None:
 
 
 def test_report_of_votes_keeps_its_accuracy(events: Events) -> None:
-    changed = copy.deepcopy(events)
-    for event in changed:
-        if event["kind"] == "round_completed":
-            event["released"] = VOTES
+    changed = [replace(event, released=VOTES) if isinstance(event, RoundCompleted) else event for event in events]
     source = render(StudyView().apply_all(changed), Extras())
     assert "Accuracy" in source
     assert "55 of 60 queries labelled by votes." in source
@@ -225,13 +223,13 @@ def test_panel_shows_the_figure(events: Events) -> None:
 
 def test_an_epsilon_of_two_digits_stays_on_its_line(events: Events) -> None:
     view = with_released(events, MEAN)
-    view.epsilon_coordinator, view.epsilon_target = 14.81, 20.0
+    view.epsilon_coordinator, view.started = 14.81, replace(view.started, epsilon_target=20.0)
     assert any("epsilon_coordinator  14.81 of 20.00" in line for line in drawn(view))
 
 
 def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
     view = with_released(events, MEAN)
-    [line] = log_lines({"kind": "round_completed"}, view)
+    [line] = PlainLines(view).of(view.rounds[-1])
     assert "mean 48.12 ± 0.66, epsilon_coordinator" in line
     assert "accuracy" not in line
     assert finding_lines(view) == [f"{'column 0':<20}       48.12 ± 0.66"]

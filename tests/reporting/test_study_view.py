@@ -4,76 +4,93 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.attempt.steps import REFUSALS
-from sordino.reporting.closing_lines import REFUSED_BY_POLICY, WhyStopped, closing_lines
-from sordino.reporting.study_view import StudyView, log_lines
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    AttemptEvent,
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantLost,
+    Pausing,
+    PhaseEnded,
+    PhaseStarted,
+    RosterAdopted,
+    RoundCompleted,
+    StudyFinished,
+    StudyStarted,
+    WaitingForEnrolment,
+    WaitingForParticipants,
+)
+from server.study_view import StudyView
+from sordino.reporting.closing_lines import REFUSED_BY_POLICY, closing_lines, why_stopped
+from sordino.reporting.study_text import PlainLines, dropout_groups, waiting
 from wire import coordinator_pb2 as pb
 from wire.guarantee import guarantee
 
-Events = list[dict[str, Any]]
+Events = list[Event]
 
 
 def test_a_whole_study(events: Events) -> None:
     view = StudyView().apply_all(events)
     assert [done.round for done in view.rounds] == list(range(1, 16))
-    assert (view.planned_rounds, view.participants, view.delta) == (15, 100, 1e-5)
+    assert (view.started.rounds, view.participants, view.started.delta) == (15, 100, 1e-5)
     assert view.accuracy == view.rounds[-1].accuracy
     assert view.epsilon_coordinator == view.rounds[-1].epsilon_coordinator
     assert len(view.dropouts) == 21
     assert [(end.round, end.phase) for end in view.aborted] == [(11, "ShareKeys")]
     assert view.rounds[10].attempt == 2
-    assert view.waiting == "Finished: 15 of 15 rounds"
+    assert waiting(view) == "Finished: 15 of 15 rounds"
 
 
 def test_it_says_what_it_waits_for(events: Events, stream: Callable[..., Events]) -> None:
-    assert StudyView().waiting == "Waiting for the coordinator to start"
-    assert StudyView().apply_all(events[:41]).waiting == "Waiting for 60 of 100 participants to connect"
+    assert waiting(StudyView()) == "Waiting for the coordinator to start"
+    assert waiting(StudyView().apply_all(events[:41])) == "Waiting for 60 of 100 participants to connect"
     view = StudyView().apply_all(stream(until=5))
-    assert view.waiting == "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left"
-    assert view.waiting_at(view.last_at + 10).endswith("50 s left")
-    assert view.waiting_at(view.last_at + 1000).endswith("0 s left")
+    assert waiting(view) == "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left"
+    assert waiting(view, view.last_at + 10).endswith("50 s left")
+    assert waiting(view, view.last_at + 1000).endswith("0 s left")
 
 
 def test_a_pause_between_rounds(events: Events) -> None:
-    end = next(n for n, event in enumerate(events, 1) if event["kind"] == "round_completed" and event["round"] == 3)
+    end = next(n for n, event in enumerate(events, 1) if isinstance(event, RoundCompleted) and event.round == 3)
     view = StudyView().apply_all(events[:end])
-    event = {"kind": "pausing", "at": view.last_at, "round": 3, "left_s": 90.0}
+    event = Pausing(at=view.last_at, round=3, left_s=90.0)
     view.apply(event)
-    assert view.waiting == "Round 3 done, the next one in 90 s"
-    assert view.waiting_at(view.last_at + 60) == "Round 3 done, the next one in 30 s"
-    assert view.waiting_at(view.last_at + 91) == "Round 3 done, preparing the next"
-    assert log_lines(event, view) == ["the next round in 90 s"]
+    assert waiting(view) == "Round 3 done, the next one in 90 s"
+    assert waiting(view, view.last_at + 60) == "Round 3 done, the next one in 30 s"
+    assert waiting(view, view.last_at + 91) == "Round 3 done, preparing the next"
+    assert PlainLines(view).of(event) == ["the next round in 90 s"]
+
+
+def connecting(received: int, needed: int = 7, expected: int = 9, **more: Any) -> WaitingForParticipants:
+    return WaitingForParticipants(round=1, attempt=1, received=received, needed=needed, expected=expected, **more)
 
 
 def test_gathering_before_a_round(events: Events) -> None:
     view = StudyView().apply_all(events[:80])
-    said = {"kind": "waiting_for_participants", "received": 79, "needed": 75, "expected": 100, "left_s": 12.0}
-    view.apply({"seq": 81, "at": view.last_at, **said})
-    assert view.waiting == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
+    view.apply(connecting(79, needed=75, expected=100, left_s=12.0, at=view.last_at))
+    assert waiting(view) == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
 
 
 def test_plain_lines_say_whom_it_waits_for_at_once_and_every_ten_seconds() -> None:
-    view, told = StudyView(), []
+    lines, told = PlainLines(StudyView()), []
     for tenth in range(0, 250, 5):
-        event = {"kind": "waiting_for_participants", "at": 100 + tenth / 10, "received": 5, "needed": 7, "expected": 9}
-        view.apply(event)
-        told += [(tenth / 10, line) for line in log_lines(event, view)]
+        told += [(tenth / 10, line) for line in lines.of(connecting(5, at=100 + tenth / 10))]
     line = "waiting for participants: 5 connected, 7 needed"
     assert told == [(0.0, line), (10.0, line), (20.0, line)]
-    waits = event | {"at": 130.0, "left_s": 59.9}
-    assert log_lines(waits, StudyView().apply_all([waits])) == [f"{line}; this attempt waits for 60 s"]
-    view.apply({"kind": "attempt_aborted", "at": 125.0, "round": 1, "attempt": 1, "phase": "Connecting"})
-    event |= {"at": 125.5}
-    view.apply(event)
-    assert log_lines(event, view) == [line]  # the next attempt begins with a line of its own
-    enough = event | {"at": 140.0, "received": 7}
-    view.apply(enough)
-    assert log_lines(enough, view) == []
+    assert PlainLines(StudyView()).of(connecting(5, left_s=59.9)) == [f"{line}; this attempt waits for 60 s"]
+    lines.of(AttemptAborted(round=1, attempt=1, phase=CONNECTING, reason="", at=125.0))
+    assert lines.of(connecting(5, at=125.5)) == [line]  # the next attempt begins with a line of its own
+    assert lines.of(connecting(7, at=140.0)) == []
 
 
 def test_states_of_participants(stream: Callable[..., Events]) -> None:
@@ -83,7 +100,7 @@ def test_states_of_participants(stream: Callable[..., Events]) -> None:
     lost = view.members("host-03") + view.members("host-07")
     assert {view.state_of(number) for number in lost} == {"lost"}
     assert view.state_of(view.members("host-01")[0]) == "connected"
-    groups = view.dropout_groups()
+    groups = dropout_groups(view)
     assert [(number, phase, len(members)) for number, phase, _, members in groups] == [(5, "MaskedInputCollection", 20)]
 
 
@@ -96,56 +113,54 @@ def test_who_was_away(events: Events) -> None:
 
 
 def test_a_coordinator_that_starts_again_finds_nobody(events: Events) -> None:
-    view = StudyView().apply_all([*events, {**events[0], "seq": 9999}])
+    view = StudyView().apply_all([*events, replace(events[0], seq=9999)])
     assert view.connected == set()
     assert len(view.rounds) == 15
     assert view.finished is None
 
 
 def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: Events) -> None:
-    begin = next(index for index, event in enumerate(events) if event.get("round") == 9)
-    view = StudyView().apply_all([{**events[0], "seq": 1}, *events[begin:-1]])
+    begin = next(index for index, event in enumerate(events) if isinstance(event, AttemptEvent) and event.round == 9)
+    view = StudyView().apply_all([events[0], *events[begin:-1]])
     assert len(view.rounds) == 7
     assert view.completed == 15
-    stopped = {**events[-1], "reason": "stopped", "rounds_completed": 15}
-    view.apply(stopped)
-    assert view.waiting == "Stopped after 15 of 15 rounds; the same command goes on there"
+    view.apply(StudyFinished(reason="stopped", rounds_completed=15))
+    assert waiting(view) == "Stopped after 15 of 15 rounds; the same command goes on there"
 
 
 def test_a_finished_study_served_again_says_so(events: Events) -> None:
     view = StudyView().apply_all([*events, events[0], events[-1]])
     assert view.lost == StudyView().apply_all(events).lost  # whoever was there at its end wasn't lost
-    assert view.waiting == "Already finished: 15 of 15 rounds"
-    assert StudyView().apply_all([events[0], events[-1]]).waiting == "Already finished: 15 of 15 rounds"
+    assert waiting(view) == "Already finished: 15 of 15 rounds"
+    assert waiting(StudyView().apply_all([events[0], events[-1]])) == "Already finished: 15 of 15 rounds"
 
 
 def test_nobody_is_lost_after_the_end(events: Events) -> None:
     view = StudyView().apply_all(events)
-    view.apply({"kind": "participant_lost", "participant": 3, "host": "host-01", "reason": "closed"})
+    view.apply(ParticipantLost(participant=3, host="host-01", reason="closed"))
     assert view.lost == set()
 
 
 def test_after_an_abort_who_is_connected_is_not_dropped(events: Events) -> None:
     view = StudyView().apply_all(events[:101])
-    view.apply({"kind": "attempt_started", "round": 1, "attempt": 1})
-    view.apply({"kind": "participant_dropped", "round": 1, "attempt": 1, "phase": "ShareKeys", "participant": 3})
+    view.apply(AttemptStarted(round=1, attempt=1, cohort=100))
+    view.apply(ParticipantDropped(round=1, attempt=1, phase="ShareKeys", participant=3))
     assert view.state_of(3) == "dropped"
-    view.apply({"kind": "attempt_aborted", "round": 1, "attempt": 1, "phase": "ShareKeys", "reason": "too few"})
+    view.apply(AttemptAborted(round=1, attempt=1, phase="ShareKeys", reason="too few"))
     assert view.state_of(3) == "connected"
 
 
-def test_unknown_and_sparse_events_do_no_harm() -> None:
-    view = StudyView().apply_all([{"seq": 1, "at": 1.0, "kind": "something_new"}, {"seq": 2}])
-    view.apply({"seq": 3, "at": 2.0, "kind": "study_started"})
-    view.apply({"seq": 4, "at": 2.0, "kind": "round_completed", "round": 1})
-    assert view.rounds[0].accuracy is None
+def told_of(events: Events) -> tuple[StudyView, list[str]]:
+    view = StudyView()
+    plain, lines = PlainLines(view), list[str]()
+    for event in events:
+        view.apply(event)
+        lines += plain.of(event)
+    return view, lines
 
 
 def test_lines_for_a_log(events: Events) -> None:
-    view, lines = StudyView(), []
-    for event in events:
-        view.apply(event)
-        lines += log_lines(event, view)
+    _, lines = told_of(events)
     assert len(lines) < 60
     lost = [line for line in lines if "dropped" in line]
     assert lost[0] == ("round 5, MaskedInputCollection: dropped 20 participants (host-03, host-07): connection closed")
@@ -157,9 +172,7 @@ def test_what_an_epsilon_holds_for_is_said_beside_it(
     events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A and adjacency follow from the plan's mechanism, in the first lines and in the last ones."""
-    view = StudyView()
-    view.apply(events[0])
-    first, second = log_lines(events[0], view)
+    view, (first, second) = told_of(events[:1])
     assert "epsilon at most 8 at delta 1e-05" in first
     assert second == "ddgauss: zero-out, if at most 5 of 100 collude"
     monkeypatch.chdir(tmp_path)  # a path's own length is not what is measured
@@ -188,55 +201,53 @@ REFUSED = REFUSALS[pb.REFUSAL_CODE_POLICY]
 def refused_attempts(attempts: int = 3) -> Events:
     """One participant refuses every attempt of a round, as the coordinator records it."""
     said: Events = [
-        {"kind": "study_started", "study": "s", "task": "t", "participants": 2, "rounds": 4, "epsilon_target": 8.0},
-        *({"kind": "participant_connected", "participant": one, "host": f"host-0{one}"} for one in (4, 5)),
+        StudyStarted(study="s", task="t", participants=2, rounds=4, epsilon_target=8.0),
+        *(ParticipantConnected(participant=one, host=f"host-0{one}") for one in (4, 5)),
     ]
     for attempt in range(1, attempts + 1):
-        about = {"round": 3, "attempt": attempt, "phase": "AdvertiseKeys"}
+        number: dict[str, Any] = {"round": 3, "attempt": attempt}
+        about = number | {"phase": "AdvertiseKeys"}
         said += [
-            {"kind": "attempt_started", **about, "cohort": 2},
-            {"kind": "phase_started", **about, "expected": 2, "needed": 2, "deadline_s": 9.0},
-            {"kind": "participant_dropped", **about, "participant": 4, "host": "host-04", "reason": REFUSED},
-            {"kind": "phase_ended", **about, "received": 0, "seconds": 0.1},
-            {"kind": "attempt_aborted", **about, "reason": "1 participants, 2 needed", "received": 1, "needed": 2},
+            AttemptStarted(**number, cohort=2),
+            PhaseStarted(**about, expected=2, needed=2, deadline_s=9.0),
+            ParticipantDropped(**about, participant=4, host="host-04", reason=REFUSED),
+            PhaseEnded(**about, received=0, seconds=0.1),
+            AttemptAborted(**about, reason="1 participants, 2 needed", received=1, needed=2),
         ]
-    return [{"seq": number, "at": float(number), **event} for number, event in enumerate(said, 1)]
+    return [replace(event, seq=number, at=float(number)) for number, event in enumerate(said, 1)]
 
 
 def test_a_refusal_is_told_once_in_each_attempt_and_counts_once_in_a_round() -> None:
-    view, lines = StudyView(), []
-    for event in refused_attempts():
-        view.apply(event)
-        lines += log_lines(event, view)
+    view, lines = told_of(refused_attempts())
     assert lines.count(f"round 3, AdvertiseKeys: dropped participant 4 (host-04): {REFUSED}") == 3
     assert lines[-1] == "round 3, AdvertiseKeys: attempt 3 aborted: 1 participants, 2 needed"  # counts said once
     assert len(view.dropouts) == 3
     assert view.left_by_round() == [(3, 4)]
-    completed = {"seq": 99, "at": 99.0, "kind": "round_completed", "round": 3, "attempt": 4}
-    view.apply(completed)
+    view.apply(RoundCompleted(round=3, attempt=4, at=99.0))
     [line] = [one for one in closing_lines(view, Path("s"), Path("s.sqlite")) if one.startswith("dropouts ")]
     assert line == "dropouts            1 participant in 1 round, 3 attempts aborted"
 
 
 def test_who_refused_by_policy_is_named_when_the_study_stops() -> None:
     assert REFUSED_BY_POLICY == REFUSED
-    why = WhyStopped()
-    assert why.sentence().startswith("the study stopped: a round failed as often as it may. Start what is missing")
-    for event in refused_attempts():
-        why.note(event)
-    assert why.sentence() == (
+    view = StudyView(history=False)
+    assert why_stopped(view).startswith("the study stopped: a round failed as often as it may. Start what is missing")
+    view.apply_all(refused_attempts())
+    assert why_stopped(view) == (
         "the study stopped: round 3, AdvertiseKeys: 1 participants, 2 needed. Participant 4 (host-04) refused by its "
         "policy or budget in all 3 attempts: ask its owner, the reason is in its own log; let more join, or serve "
         "again later."
     )
-    about = {"round": 3, "attempt": 3, "phase": "AdvertiseKeys"}
-    why.note({"kind": "participant_dropped", **about, "participant": 9, "host": "host-09", "reason": REFUSED})
-    assert "Participants 4 (host-04), 9 (host-09) refused by their policy or budget in some of 3 attempts" in (
-        why.sentence()
-    )
+    about: dict[str, Any] = {"round": 3, "attempt": 3, "phase": "AdvertiseKeys"}
+    view.apply(ParticipantDropped(**about, participant=9, host="host-09", reason=REFUSED, at=40.0))
+    some = "Participants 4 (host-04), 9 (host-09) refused by their policy or budget in some of 3 attempts"
+    assert some in why_stopped(view)
     # What was refused in an earlier round isn't why a later one failed.
-    why.note({"kind": "attempt_aborted", "round": 4, "attempt": 1, "phase": "ShareKeys", "reason": "too few"})
-    assert why.sentence().startswith("the study stopped: round 4, ShareKeys: too few. Start what is missing")
+    view.apply(AttemptAborted(round=4, attempt=1, phase="ShareKeys", reason="too few", at=50.0))
+    assert why_stopped(view).startswith("the study stopped: round 4, ShareKeys: too few. Start what is missing")
+    # Nor is what happened before the coordinator was started again.
+    view.apply(StudyStarted(at=60.0))
+    assert "a round failed as often as it may" in why_stopped(view)
 
 
 def test_no_colluders_are_named_where_they_make_no_difference() -> None:
@@ -251,21 +262,20 @@ def test_no_colluders_are_named_where_they_make_no_difference() -> None:
 
 def test_a_roster_that_grows_and_shrinks() -> None:
     """Who was revoked is neither connected nor away; who joined later has a number that nobody had before."""
-    view = StudyView()
-    view.apply({"kind": "study_started", "at": 1.0, "participants": 3, "members": [0, 1, 4], "rounds": 9})
-    waiting = {"kind": "waiting_for_enrolment", "at": 2.0, "received": 3, "needed": 4, "first": True}
-    view.apply(waiting)
-    assert view.waiting == "Round 1: 3 on the roster, 4 needed; waiting for enrolment"
-    assert log_lines(waiting, view) == [view.waiting]
+    view = StudyView().apply_all([StudyStarted(at=1.0, participants=3, members=(0, 1, 4), rounds=9)])
+    too_few = WaitingForEnrolment(at=2.0, round=1, attempt=1, received=3, needed=4, first=True)
+    view.apply(too_few)
+    assert waiting(view) == "Round 1: 3 on the roster, 4 needed; waiting for enrolment"
+    assert PlainLines(view).of(too_few) == [waiting(view)]
     for number in (0, 1, 4):
-        view.apply({"kind": "participant_connected", "at": 3.0, "participant": number, "host": f"h-{number}"})
-    adopted = {"kind": "roster_adopted", "at": 4.0, "version": 2, "participants": 4, "joined": [5, 6], "left": [1]}
-    view.apply({"kind": "participant_lost", "at": 4.0, "participant": 1, "host": "h-1", "reason": "revoked"})
+        view.apply(ParticipantConnected(at=3.0, participant=number, host=f"h-{number}"))
+    adopted = RosterAdopted(at=4.0, version=2, participants=4, joined=(5, 6), left=(1,))
+    view.apply(ParticipantLost(at=4.0, participant=1, host="h-1", reason="revoked"))
     view.apply(adopted)
-    assert log_lines(adopted, view) == ["version 2 of the roster: 4 participants, 2 joined, 1 left"]
+    assert PlainLines(view).of(adopted) == ["version 2 of the roster: 4 participants, 2 joined, 1 left"]
     assert view.roster == {0, 4, 5, 6}
-    assert view.known == {0, 4}
-    view.apply({"kind": "attempt_started", "at": 5.0, "round": 1, "attempt": 1})
+    assert view.connected | view.lost == {0, 4}
+    view.apply(AttemptStarted(at=5.0, round=1, attempt=1, cohort=2))
     assert view.absent[1] == {5, 6}
-    view.apply({"kind": "attempt_started", "at": 6.0, "round": 2, "attempt": 1, "absent": [6]})  # 5 wasn't drawn
+    view.apply(AttemptStarted(at=6.0, round=2, attempt=1, cohort=2, absent=(6,)))  # 5 wasn't drawn
     assert view.absent[2] == {6}

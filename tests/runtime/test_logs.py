@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ import structlog
 
 from runtime.json_lines import json_line
 from runtime.logs import _OthersLines, configure_logs
+from server.events import AttemptStarted, WaitingForParticipants
 
 
 @pytest.fixture(autouse=True)
@@ -82,11 +84,11 @@ def test_a_wait_is_told_when_something_changed_and_now_and_then() -> None:
     from sordino.cli.serve import Waits
 
     waits = Waits(every_s=10)
-    wait = {"kind": "waiting_for_participants", "received": 3, "needed": 7, "expected": 10, "left_s": 60.0}
+    wait = WaitingForParticipants(round=1, attempt=1, received=3, needed=7, expected=10, left_s=60.0)
     told = [
-        waits.says_more(wait | {"at": at} | more)
-        for at, more in ((0, {}), (0.5, {}), (1.0, {"received": 4}), (1.5, {"received": 4}), (11.5, {"received": 4}))
+        waits.says_more(replace(wait, at=at, received=received, left_s=60.0 - at))
+        for at, received in ((0, 3), (0.5, 3), (1.0, 4), (1.5, 4), (11.5, 4))
     ]
     assert told == [True, False, True, False, True]
-    assert waits.says_more({"kind": "attempt_started", "at": 12})
-    assert waits.says_more(wait | {"at": 12.5, "received": 4})  # another wait
+    assert waits.says_more(AttemptStarted(round=1, attempt=1, cohort=7, at=12))
+    assert waits.says_more(replace(wait, at=12.5, received=4))  # another wait

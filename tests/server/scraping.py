@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from server.events import Event
 from server.http_port import HttpPort
 from server.study_file import load
 from tests.support.study_in_process import Coordinator
@@ -27,7 +28,7 @@ def quietly(folder: Path) -> Any:
 async def http_port(where: Coordinator) -> AsyncIterator[HttpPort]:
     """Beside a coordinator under test whose study doesn't run yet; restored and serving."""
     port = HttpPort(quietly(where.folder), fresh_s=0.0)
-    where.study._on_event = port.listener(where.study._on_event)
+    listen(where, port)
     await port.open()
     try:
         port.restored(where.study, where.journal)
@@ -36,6 +37,18 @@ async def http_port(where: Coordinator) -> AsyncIterator[HttpPort]:
     finally:
         port.stopping()
         await port.close()
+
+
+def listen(where: Coordinator, port: HttpPort) -> None:
+    """The port hears of the study's events, as `server.coordinator.serve` has it."""
+    tell = where.study._on_event
+    assert tell is not None
+
+    def both(event: Event) -> None:
+        port.metrics.note(event)
+        tell(event)
+
+    where.study._on_event = both
 
 
 async def ask(port: HttpPort, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:

@@ -22,6 +22,7 @@ from mechanisms.accounting import Account, RoundCharge
 from runtime.durable import StorageError
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.coordinator import StartError
+from server.events import Event, RoundCompleted
 from server.journal import Journal, check_ledger
 from server.study import BUDGET_REACHED
 from tests.support.study_in_process import Peer, coordinator, identities, make_folder, playing
@@ -332,8 +333,8 @@ def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_
     """After the first round somebody keeps ledger and head file, and puts both back after the second."""
     state, kept = tmp_path / "state.sqlite", tmp_path / "kept"
 
-    def keep(event: dict[str, Any]) -> None:
-        if event["kind"] == "round_completed" and event["round"] == 1:
+    def keep(event: Event) -> None:
+        if isinstance(event, RoundCompleted) and event.round == 1:
             kept.mkdir()
             source = sqlite3.connect(ledger_of(state))
             copy = sqlite3.connect(kept / "ledger.sqlite")

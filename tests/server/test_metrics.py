@@ -13,6 +13,19 @@ import pytest
 
 from secagg.messages import PHASES
 from server import reason_classes
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    AttemptStarted,
+    ParticipantDropped,
+    ParticipantLost,
+    Pausing,
+    PhaseEnded,
+    PhaseProgress,
+    PhaseStarted,
+    StudyFinished,
+    WaitingForParticipants,
+)
 from server.metrics import StudyMetrics
 from tests.server.scraping import Samples, http_port, quietly, scrape
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, Peer, coordinator, identities, playing
@@ -117,13 +130,14 @@ def test_reasons_make_no_new_series(metrics: StudyMetrics) -> None:
     metrics.read()
     before = set(Samples.of(metrics.render().decode()))
     for number, odd in enumerate(ODD * 5):
-        event = {"round": 1, "attempt": 1, "participant": number, "host": f"host-{number}", "reason": f"{odd}{number}"}
-        for phase in (*PHASES, odd, None):
-            metrics.note({"kind": "participant_dropped", "phase": phase, **event})
-            metrics.note({"kind": "attempt_aborted", "phase": phase, "received": 1, "needed": 2, **event})
-            metrics.note({"kind": "phase_ended", "phase": phase, "seconds": 1.0})
-        metrics.note({"kind": "participant_lost", **event})
-        metrics.note({"kind": f"unheard of {odd}", **event})
+        who: dict[str, Any] = {"participant": number, "host": f"host-{number}"}
+        reason = f"{odd}{number}"
+        for phase in (*PHASES, odd):
+            about: dict[str, Any] = {"round": 1, "attempt": 1, "phase": phase}
+            metrics.note(ParticipantDropped(**about, **who, reason=reason))
+            metrics.note(AttemptAborted(**about, reason=reason, received=1, needed=2))
+            metrics.note(PhaseEnded(**about, received=1, seconds=1.0))
+        metrics.note(ParticipantLost(**who, reason=reason))
     metrics.read()
     text = metrics.render().decode()
     lags = {key for key in Samples.of(text) if key[0] == "sordino_attempt_event_loop_lag_seconds"}
@@ -191,24 +205,26 @@ def test_whom_a_study_waits_for(metrics: StudyMetrics) -> None:
         return [dict(labels)["phase"] for (name, labels), value in shown.items() if name == "sordino_phase" and value]
 
     note = metrics.note
-    note({"kind": "waiting_for_participants", "received": 4, "needed": 5, "expected": 7, "left_s": 9.0})
+    first, second = {"round": 3, "attempt": 2}, {"round": 3, "attempt": 3}
+    about: dict[str, Any] = first | {"phase": PHASES[0]}
+    note(WaitingForParticipants(**first, received=4, needed=5, expected=7, left_s=9.0))
     assert people() == (0, 3, 5, 0)
     assert phase() == ["Connecting"]
-    note({"kind": "attempt_started", "round": 3, "attempt": 2, "cohort": 6, "absent": [1]})
-    note({"kind": "phase_started", "phase": PHASES[0], "expected": 6, "needed": 5, "deadline_s": 9})
+    note(AttemptStarted(**first, cohort=6, absent=(1,)))
+    note(PhaseStarted(**about, expected=6, needed=5, deadline_s=9))
     assert people() == (6, 6, 5, 6)
-    note({"kind": "phase_progress", "phase": PHASES[0], "received": 2, "expected": 6, "needed": 5, "left_s": 8})
-    note({"kind": "participant_dropped", "phase": PHASES[0], "participant": 3, "reason": "connection closed"})
+    note(PhaseProgress(**about, received=2, expected=6, needed=5, left_s=8))
+    note(ParticipantDropped(**about, participant=3, reason="connection closed"))
     assert people() == (5, 3, 5, 5)
     assert phase() == [PHASES[0]]
-    note({"kind": "phase_ended", "phase": PHASES[0], "received": 4, "seconds": 0.5})
-    note({"kind": "attempt_aborted", "round": 3, "attempt": 2, "phase": PHASES[0], "received": 4, "needed": 5})
+    note(PhaseEnded(**about, received=4, seconds=0.5))
+    note(AttemptAborted(**about, reason="4 participants, 5 needed", received=4, needed=5))
     assert people() == (0, 0, 0, 5)
-    note({"kind": "attempt_aborted", "round": 3, "attempt": 3, "phase": "Connecting", "received": 2, "needed": 5})
+    note(AttemptAborted(**second, phase=CONNECTING, reason="", received=2, needed=5))
     assert people() == (0, 0, 0, 2)
-    note({"kind": "pausing", "seconds": 60.0})
+    note(Pausing(round=3, left_s=60.0))
     people()
     assert phase() == ["Pausing"]
-    note({"kind": "study_finished", "reason": "rounds done"})
+    note(StudyFinished(reason="rounds done"))
     people()
     assert phase() == ["Finished"]

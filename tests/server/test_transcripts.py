@@ -207,7 +207,7 @@ def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Pa
     """Told by every event, the report and the panel: the smaller figure would be for readers that there aren't."""
     sampled = plan(7, sampling="lottery", population=20, adversarial=0.0, epsilon=1.0)
 
-    async def figures() -> dict[str, float]:
+    async def figures() -> tuple[float, float]:
         tables = {"coordinator": {"publish_transcripts": True}} if public else {}
         async with coordinator(study, tmp_path / "state.sqlite", **tables) as where:
             charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]

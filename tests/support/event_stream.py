@@ -7,12 +7,28 @@ from __future__ import annotations
 import functools
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 from authority.study_options import plan_for
+from secagg.messages import PHASES
+from server.events import (
+    AttemptAborted,
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantLost,
+    PhaseEnded,
+    PhaseProgress,
+    PhaseStarted,
+    RoundCompleted,
+    StudyFinished,
+    StudyStarted,
+    SurvivorsFrozen,
+)
 from sordino.lab.demo import DemoOptions
 
-PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 SECONDS = {
     "AdvertiseKeys": 0.12,
     "ShareKeys": 0.62,
@@ -40,16 +56,14 @@ def demo_plan() -> dict[str, Any]:
 
 def make_events(
     *, rounds: int = ROUNDS, abort_round: int | None = 11, finished: bool = True, until: int | None = None
-) -> list[dict[str, Any]]:
-    """Events in the coordinator's order; ``until`` cuts the stream in the middle of that round's collection.
-    Events in the coordinator's order; ``until`` cuts the stream in the middle of that round's collection.
-    """
+) -> list[Event]:
+    """Events in the coordinator's order; ``until`` cuts the stream in the middle of that round's collection."""
     rng = random.Random(7)
     clock = 1_760_000_000.0
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
 
-    def say(kind: str, **body: Any) -> None:
-        events.append({"seq": len(events) + 1, "at": clock, "kind": kind, **body})
+    def say(event: Event) -> None:
+        events.append(replace(event, seq=len(events) + 1, at=clock))
 
     # Positions follow identities, not hosts, as in a real roster.
     numbers = list(range(HOSTS * EACH))
@@ -57,66 +71,51 @@ def make_events(
     host_of = {number: f"host-{index // EACH + 1:02d}" for index, number in enumerate(numbers)}
     everyone = set(host_of)
     say(
-        "study_started",
-        study="demo",
-        task="softmax-regression",
-        participants=len(everyone),
-        rounds=rounds,
-        delta=1e-5,
-        epsilon_target=8.0,
-        plan=demo_plan(),
-        threshold=53,
-        address="127.0.0.1:8443",
-        partition={"name": "dirichlet", "alpha": 1.0, "seed": 1},
-        note="one machine",
+        StudyStarted(
+            study="demo",
+            task="softmax-regression",
+            participants=len(everyone),
+            rounds=rounds,
+            delta=1e-5,
+            epsilon_target=8.0,
+            plan=demo_plan(),
+            threshold=53,
+            address="127.0.0.1:8443",
+            partition={"name": "dirichlet", "alpha": 1.0, "seed": 1},
+            one_machine=True,
+        )
     )
     for number in sorted(everyone):
         clock += 0.012
-        say("participant_connected", participant=number, host=host_of[number])
+        say(ParticipantConnected(participant=number, host=host_of[number]))
     here = set(everyone)
     epsilon = 0.0
     for number in range(1, rounds + 1):
         if number == 8:
             for participant in sorted(everyone - here):
-                say("participant_connected", participant=participant, host=host_of[participant])
+                say(ParticipantConnected(participant=participant, host=host_of[participant]))
             here = set(everyone)
         for attempt in (1, 2) if number == abort_round else (1,):
             failing = number == abort_round and attempt == 1
             clock += 0.05
-            say("attempt_started", round=number, attempt=attempt, cohort=len(here))
+            say(AttemptStarted(round=number, attempt=attempt, cohort=len(here)))
             spent: dict[str, float] = {}
             alive = set(here)
             lost = 0
             for phase in PHASES:
                 deadline = DEADLINES[phase]
-                about = {"round": number, "attempt": attempt, "phase": phase}
-                say("phase_started", **about, expected=len(alive), needed=75, deadline_s=deadline)
+                about: dict[str, Any] = {"round": number, "attempt": attempt, "phase": phase}
+                say(PhaseStarted(**about, expected=len(alive), needed=75, deadline_s=deadline))
+                progress = PhaseProgress(**about, received=41, expected=len(alive), needed=70, left_s=deadline - 0.3)
                 seconds = SECONDS[phase] * rng.uniform(0.9, 1.2)
                 if phase == "MaskedInputCollection" and number == 5:
                     clock += 0.3
-                    say(
-                        "phase_progress",
-                        **about,
-                        received=41,
-                        expected=len(alive),
-                        needed=70,
-                        left_s=deadline - 0.3,
-                    )
+                    say(progress)
                     gone = sorted(p for p in alive if host_of[p] in KILLED)
-                    for participant in gone:
-                        say(
-                            "participant_lost",
-                            participant=participant,
-                            host=host_of[participant],
-                            reason="closed",
-                        )
-                        say(
-                            "participant_dropped",
-                            **about,
-                            participant=participant,
-                            host=host_of[participant],
-                            reason="connection closed",
-                        )
+                    for one in gone:
+                        say(ParticipantLost(participant=one, host=host_of[one], reason="closed"))
+                        why = "connection closed"
+                        say(ParticipantDropped(**about, participant=one, host=host_of[one], reason=why))
                     alive -= set(gone)
                     here -= set(gone)
                     lost += len(gone)
@@ -124,75 +123,64 @@ def make_events(
                         return events
                 if phase == "ShareKeys" and number == 13:
                     late = min(alive)
-                    say("participant_dropped", **about, participant=late, host=host_of[late], reason="late")
+                    say(ParticipantDropped(**about, participant=late, host=host_of[late], reason="late"))
                     alive.discard(late)
                     lost += 1
                 if phase == "ShareKeys" and failing:
                     clock += deadline
-                    say(
-                        "attempt_aborted",
-                        **about,
-                        reason="too few participants answered",
-                        received=61,
-                        needed=75,
-                    )
+                    say(AttemptAborted(**about, reason="too few participants answered", received=61, needed=75))
                     break
                 clock += seconds
-                say(
-                    "phase_progress",
-                    **about,
-                    received=len(alive) - 3,
-                    expected=len(alive),
-                    needed=75,
-                    left_s=deadline - seconds,
-                )
-                say("phase_ended", **about, received=len(alive), seconds=seconds)
+                say(replace(progress, received=len(alive) - 3, needed=75, left_s=deadline - seconds))
+                say(PhaseEnded(**about, received=len(alive), seconds=seconds))
                 spent[phase] = seconds
                 if phase == "ConsistencyCheck":
                     epsilon = 6.41 * math.sqrt(number / rounds) * (1.06 if number >= 5 else 1.0)
                     say(
-                        "survivors_frozen",
-                        round=number,
-                        attempt=attempt,
-                        u1=len(here),
-                        u2=len(here),
-                        u3=len(alive),
-                        h=len(alive) - 5,
-                        epsilon_coordinator=epsilon,
-                        epsilon_released=epsilon,
+                        SurvivorsFrozen(
+                            round=number,
+                            attempt=attempt,
+                            u1=len(here),
+                            u2=len(here),
+                            u3=len(alive),
+                            h=len(alive) - 5,
+                            epsilon_coordinator=epsilon,
+                            epsilon_released=epsilon,
+                        )
                     )
             else:
                 say(
-                    "round_completed",
-                    round=number,
-                    attempt=attempt,
-                    u1=len(here) + lost,
-                    u2=len(here) + lost,
-                    u3=len(alive),
-                    u4=len(alive),
-                    u5=len(alive),
-                    dropouts=lost,
-                    seconds=sum(spent.values()) + 0.2,
-                    key_to_sum_s=sum(spent.values()),
-                    phase_seconds=spent,
-                    upload_bytes=31_240.0,
-                    vector_bytes=1024.0,
-                    download_bytes=48_310.0,
-                    accuracy=WITHOUT_NOISE[min(number, ROUNDS) - 1] - 0.012 - rng.uniform(0, 0.02),
-                    loss=0.9,
-                    epsilon_coordinator=epsilon,
-                    epsilon_released=epsilon,
-                    coordinator_rss_mb=142.0 + number * 0.3,
+                    RoundCompleted(
+                        round=number,
+                        attempt=attempt,
+                        u1=len(here) + lost,
+                        u2=len(here) + lost,
+                        u3=len(alive),
+                        u4=len(alive),
+                        u5=len(alive),
+                        dropouts=lost,
+                        seconds=sum(spent.values()) + 0.2,
+                        key_to_sum_s=sum(spent.values()),
+                        phase_seconds=spent,
+                        upload_bytes=31_240,
+                        vector_bytes=1024,
+                        download_bytes=48_310,
+                        accuracy=WITHOUT_NOISE[min(number, ROUNDS) - 1] - 0.012 - rng.uniform(0, 0.02),
+                        loss=0.9,
+                        epsilon_coordinator=epsilon,
+                        epsilon_released=epsilon,
+                        coordinator_rss_mb=142.0 + number * 0.3,
+                    )
                 )
     if finished:
         say(
-            "study_finished",
-            reason="rounds done",
-            rounds_completed=rounds,
-            accuracy=events[-1]["accuracy"],
-            epsilon_coordinator=epsilon,
-            epsilon_released=epsilon,
-            delta=1e-5,
-            wall_s=clock - events[0]["at"],
+            StudyFinished(
+                reason="rounds done",
+                rounds_completed=rounds,
+                epsilon_coordinator=epsilon,
+                epsilon_released=epsilon,
+                delta=1e-5,
+                wall_s=clock - events[0].at,
+            )
         )
     return events

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from server.events import Event
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +32,7 @@ def small_study(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def events() -> list[dict[str, Any]]:
+def events() -> list[Event]:
     """The events of a whole study: `tests.support.event_stream`."""
     from tests.support.event_stream import make_events
 
@@ -37,7 +40,7 @@ def events() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def stream() -> Callable[..., list[dict[str, Any]]]:
+def stream() -> Callable[..., list[Event]]:
     """The maker of ``events``, for streams that end earlier."""
     from tests.support.event_stream import make_events
 

@@ -29,6 +29,7 @@ from learning.task import make_task
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from server.events import to_json
 from server.journal import read_events
 from wire.records.ledger import head_file, read_ledger
 from wire.records.ledger_rows import LedgerEntry
@@ -100,7 +101,7 @@ class RunningStudy:
         """Events so far, in order."""
         return [
             event
-            for event in read_events(self.state)
+            for event in map(to_json, read_events(self.state))
             if kind in (None, event["kind"]) and all(event.get(name) == value for name, value in wanted.items())
         ]
 

@@ -31,6 +31,7 @@ from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.roster import verify_roster
 from server.coordinator import make_session_server, open_study, server_credentials
+from server.events import Event, to_json
 from server.journal import Journal
 from server.study import Study
 from wire import codec
@@ -131,8 +132,8 @@ async def coordinator(
     events: list[dict[str, Any]] = []
     changed = asyncio.Event()
 
-    def note(event: dict[str, Any]) -> None:
-        events.append(event)
+    def note(event: Event) -> None:
+        events.append(to_json(event))
         changed.set()
 
     study, journal = open_study(configuration, note)

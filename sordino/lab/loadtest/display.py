@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from runtime.plurals import counted
+from secagg.messages import PHASES
+from server.events import Event, StudyStarted
 from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, Outcomes, percentile
 from sordino.reporting.panel import Display, StudyPanel, size_text
-from sordino.reporting.study_view import PHASES
 
 _DIM: Final = "bright_black"
 _MOST_ROWS: Final = 30
@@ -93,13 +94,13 @@ class LoadDisplay(Display):
         else:
             self.say("stopping")
 
-    def show_round(self, event: Mapping[str, Any], ended: EndedRound | None) -> None:
+    def show_round(self, event: Event, ended: EndedRound | None) -> None:
         """Take in one event, and the round that it ended, if it ended one."""
         self.panel.apply(event)
         if self.live or self._silent:
             return
-        if event.get("kind") == "study_started":
-            self.say(f"{self.panel.view.participants} participants connect to {self.panel.view.address}")
+        if isinstance(event, StudyStarted):
+            self.say(f"{event.participants} participants connect to {event.address}")
         if ended is not None:
             self.say(round_line(ended))
 

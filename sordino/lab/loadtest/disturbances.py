@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from runtime.child_process import Child
+from server.events import Event, PhaseStarted
+from server.study_view import StudyView
 from sordino.lab.loadtest.faults import BETWEEN_ROUNDS, Storm
 from sordino.lab.loadtest.schedule import PHASE_NAMES
 
-BACK: Final = ("participant_connected", "participant_resumed")
 _STORMS_FILE: Final = "storms"  # in the study's folder, a byte for each that has come
 
 
@@ -41,20 +42,16 @@ class Recovery:
     seconds: float | None = None
     cpu_s: float | None = None
 
-    def apply(self, event: Mapping[str, Any]) -> bool:
-        """Take one event in; whether everybody is back with it."""
-        kind, who = event.get("kind"), event.get("participant")
-        if self.seconds is not None or who not in self.struck or float(event["at"]) <= self.at:
+    def look(self, view: StudyView) -> bool:
+        """Look at the study after each event; whether everybody is back with the last one."""
+        if self.seconds is not None or view.last_at <= self.at:
             return False
-        if kind == "participant_lost":
-            self.lost.add(int(who))
-            self.back.discard(int(who))
-        elif kind in BACK:
-            self.lost.add(int(who))
-            self.back.add(int(who))
-        if self.back < self.struck:
+        came = {who for who in self.struck if view.came_at.get(who, 0.0) > self.at}
+        self.lost = came | {who for who in self.struck if view.left_at.get(who, 0.0) > self.at}
+        self.back = came & view.connected
+        if not self.lost or self.back < self.struck:
             return False
-        self.seconds = float(event["at"]) - self.at
+        self.seconds = view.last_at - self.at
         return True
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +67,7 @@ class Recovery:
         }
 
 
-def due(storm: Storm, event: Mapping[str, Any], ended: int) -> bool:
+def due(storm: Storm, event: Event, ended: int) -> bool:
     """Whether a storm comes now.
 
     Args:
@@ -79,8 +76,9 @@ def due(storm: Storm, event: Mapping[str, Any], ended: int) -> bool:
     """
     if ended >= storm.round:
         return True
-    is_phase = storm.at != BETWEEN_ROUNDS and event.get("phase") == PHASE_NAMES[storm.at]
-    return ended == storm.round - 1 and event.get("kind") == "phase_started" and is_phase
+    if not isinstance(event, PhaseStarted) or storm.at == BETWEEN_ROUNDS:
+        return False
+    return ended == storm.round - 1 and event.phase == PHASE_NAMES[storm.at]
 
 
 def strike(study: Path, clients: Sequence[Child]) -> None:

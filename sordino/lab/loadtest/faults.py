@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
 from runtime.failure import ExitCode, Failure
+from secagg.messages import PHASES
 from sordino.lab.loadtest.proxy import Weather
 from sordino.lab.loadtest.schedule import ANY, PHASE_NAMES, digest, dropped_count
-from sordino.reporting.study_view import PHASES
 
 BETWEEN_ROUNDS: Final = "between"
 WAYS: Final[Mapping[str, str]] = {

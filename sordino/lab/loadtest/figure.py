@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from secagg.messages import PHASES
 from sordino.lab.loadtest.summary import BETWEEN
-from sordino.reporting.study_view import PHASES
 
 FIGURE: Final = "round-time-by-phase"
 # Told apart in print and by most colour-blind readers: light to dark in the order of the phases.

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,8 @@ from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
 from runtime.failure import ExitCode, Failure
 from runtime.plurals import counted
 from runtime.processes import free_port
+from server.events import AttemptStarted
+from server.study_view import StudyView
 from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.disturbances import Recovery, due, strike
@@ -229,13 +231,13 @@ class LoadTest:
 
         assert self.coordinator is not None  # noqa: S101  # started before
         for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
-            self._seen = int(event["seq"])
-            if event["kind"] == "attempt_started" and self.before_rounds_cpu_s is None:
+            self._seen = event.seq
+            if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
                 self.coordinator.measure()
                 self.before_rounds_cpu_s = self.coordinator.cpu_s
             if len(outcomes.rounds) < self.options.rounds:
                 ended = outcomes.apply(event)
-                self._note_recoveries(event)
+                self._note_recoveries(outcomes.view)
                 self.display.show_round(event, ended)
                 while self._storms and due(self._storms[0], event, len(outcomes.rounds)):
                     self._due.append(self._storms.pop(0))
@@ -273,10 +275,10 @@ class LoadTest:
     def _disturb(self, what: str, round_: int, struck: frozenset[int]) -> None:
         self.recoveries.append(Recovery(what, round_, time.time(), struck, self._cpu_s))
 
-    def _note_recoveries(self, event: Mapping[str, Any]) -> None:
+    def _note_recoveries(self, view: StudyView) -> None:
         assert self.coordinator is not None  # noqa: S101  # started before
         for one in self.recoveries:
-            if one.apply(event):
+            if one.look(view):
                 self.coordinator.measure()
                 one.cpu_s = self._cpu_s - one.cpu_before_s
 

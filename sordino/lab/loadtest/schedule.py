@@ -17,7 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from sordino.reporting.study_view import PHASES
+from secagg.messages import PHASES
 
 Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
@@ -41,7 +41,7 @@ class Drop:
     """How one participant leaves one attempt."""
 
     phase: str
-    """One of `sordino.reporting.study_view.PHASES`: it has done everything before, and doesn't answer in this one."""
+    """One of `secagg.messages.PHASES`: it has done everything before, and doesn't answer in this one."""
     within_upload: bool = False
     """With `disconnect` in MaskedInputCollection: the vector is offered, and the connection cut while it travels."""
 

@@ -6,12 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
+from secagg.messages import PHASES
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    AttemptStarted,
+    Event,
+    ParticipantDropped,
+    RoundCompleted,
+)
+from server.study_view import AttemptView, StudyView
 from sordino.lab.loadtest.faults import Delay
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.schedule import Drop
-from sordino.reporting.study_view import PHASES
 
 UNSEEN: Final = {
     "signing": "at the consistency check, which goes on once enough have signed",
@@ -121,41 +131,24 @@ SumCheck = Callable[[int, int, Sequence[int], str], bool]
 
 @dataclass
 class Outcomes:
-    """All rounds so far; `apply` takes the coordinator's events in order."""
+    """All rounds so far, held against the planned faults; `apply` takes the coordinator's events in order."""
 
     options: LoadOptions
     check: SumCheck
+    view: StudyView = field(default_factory=StudyView)
     rounds: list[EndedRound] = field(default_factory=list)
-    drop_reasons: Counter[str] = field(default_factory=Counter)
     lags_ms: list[Mapping[str, float]] = field(default_factory=list)
     unseen: Counter[str] = field(default_factory=Counter)
     """Name in ``UNSEEN`` -> planned dropouts; together with those observed they are all that were expected."""
-    vector_bytes: int = 0
-    ended: str = ""
-    """Why the study ended, once it has."""
     storms: list[frozenset[int]] = field(default_factory=list)
     """Whom the storms since the last round have struck; filled by whoever brings them."""
-    excluded: dict[int, str] = field(default_factory=dict)
-    """Participant -> why the coordinator doesn't invite it any more."""
-    set_aside: Counter[int] = field(default_factory=Counter)
     online: list[tuple[float, int]] = field(default_factory=list)
     """Seconds since the first event, and how many were connected from then on."""
-    _connected: set[int] = field(default_factory=set)
     _first_at: float | None = None
-    _last_at: float = 0.0
-    _open: tuple[int, int] | None = None
+    _open: AttemptView | None = None
     _delays: dict[int, Delay] = field(default_factory=dict)
-    _dropped_at: dict[int, float] = field(default_factory=dict)
-    _dropped_why: dict[int, str] = field(default_factory=dict)
-    _resumed: int = 0
-    _present: frozenset[int] = frozenset()
-    _began_at: float = 0.0
-    _waiting_since: float = 0.0
     _planned: dict[int, Drop] = field(default_factory=dict)
     _planned_before: dict[int, Drop] = field(default_factory=dict)
-    _phases: dict[str, float] = field(default_factory=dict)
-    _reached: set[str] = field(default_factory=set)
-    _dropped: dict[int, str] = field(default_factory=dict)
     _unseen_before: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,170 +161,167 @@ class Outcomes:
     @property
     def connected(self) -> frozenset[int]:
         """Participants with an open session."""
-        return frozenset(self._connected)
+        return frozenset(self.view.connected)
 
-    def apply(self, event: Mapping[str, Any]) -> EndedRound | None:
+    @property
+    def ended(self) -> str:
+        """Why the study ended, once it has."""
+        return "" if self.view.finished is None else self.view.finished.reason
+
+    def apply(self, event: Event) -> EndedRound | None:
         """Take one event in; returns the round that it ended, if it ended one."""
-        ended = None
-        self._last_at, before = float(event.get("at", self._last_at)), len(self._connected)
-        self._first_at = self._last_at if self._first_at is None else self._first_at
-        match event.get("kind"):
-            case "participant_connected":
-                self._connected.add(int(event["participant"]))
-            case "participant_lost":
-                self._connected.discard(int(event["participant"]))
-            case "participant_resumed":
-                self._connected.add(int(event["participant"]))
-                self._resumed += 1
-            case "participant_excluded":
-                self.excluded[int(event["participant"])] = str(event["reason"])
-            case "participant_set_aside":
-                self.set_aside[int(event["participant"])] += 1
-            case "waiting_for_participants":
-                self._waiting_since = self._waiting_since or float(event["at"])
-            case "attempt_started":
-                ended = self._cut_off()
-                self._begin(event)
-            case "phase_started":
-                self._reached.add(str(event["phase"]))
-            case "phase_ended":
-                self._phases[str(event["phase"])] = float(event["seconds"])
-            case "participant_dropped":
-                who = int(event["participant"])
-                self._dropped[who], self._dropped_at[who] = str(event["phase"]), self._last_at
-                self._dropped_why[who] = f"{event['phase']}: {event['reason']}"
-                self.drop_reasons[self._dropped_why[who]] += 1
-            case "round_completed":
+        before, ended = len(self.view.connected), None
+        self.view.apply(event)
+        self._first_at = self.view.last_at if self._first_at is None else self._first_at
+        match event:
+            case AttemptStarted():
+                ended = None if self._open is None else self._cut_off(self._open)
+                self._open = self.view.current
+                self._planned_before, self._planned = self._planned, self.options.drops(event.round, event.attempt)
+                self._delays = self.options.delays(event.round, event.attempt)
+            case RoundCompleted():
                 ended = self._completed(event)
-            case "attempt_aborted":
+            case AttemptAborted():
                 ended = self._aborted(event)
-            case "study_finished":
-                self.ended = str(event.get("reason", ""))
-        if len(self._connected) != before:
+        if len(self.view.connected) != before:
             self._note_online()
         return ended
 
     def restarted(self) -> None:
         """The coordinator was killed and is started again: nobody is connected to it."""
-        self._connected.clear()
+        self.view.nobody_is_connected()
         self._note_online()
 
     def _note_online(self) -> None:
-        self.online.append((self._last_at - (self._first_at or 0.0), len(self._connected)))
+        self.online.append((self.view.last_at - (self._first_at or 0.0), len(self.view.connected)))
 
-    def _begin(self, event: Mapping[str, Any]) -> None:
-        self._waiting_since = 0.0
-        self._open = number = (int(event["round"]), int(event["attempt"]))
-        self._present = frozenset(self._connected)
-        self._began_at = float(event["at"])
-        self._planned_before = self._planned
-        self._planned, self._delays = self.options.drops(*number), self.options.delays(*number)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._phases, self._reached, self._resumed = {}, set(), 0
-        self._dropped, self._dropped_at, self._dropped_why = {}, {}, {}
-
-    def _cut_off(self) -> EndedRound | None:
+    def _cut_off(self, attempt: AttemptView) -> EndedRound:
         """An attempt that a crash ended without a word."""
-        if self._open is None:
-            return None
-        phase = next((name for name in reversed(PHASES) if name in self._reached), PHASES[0])
-        reason = {"phase": phase, "reason": "the coordinator was started again", "at": self._began_at}
-        return self._aborted({"round": self._open[0], "attempt": self._open[1], **reason})
+        phase = attempt.reached[-1] if attempt.reached else PHASES[0]
+        return self._end(
+            attempt,
+            reason=f"{phase}: the coordinator was started again",
+            seconds=0.0,
+            phase_seconds=dict(attempt.phase_seconds),
+        )
 
-    def _completed(self, event: Mapping[str, Any]) -> EndedRound:
-        survivors = [int(who) for who in event.get("survivors") or ()]
+    def _completed(self, event: RoundCompleted) -> EndedRound:
         # Whoever was to leave before its vector was whole can't be in the sum.
         gone = {who for who, drop in self._planned.items() if drop.phase in PHASES[:3]}
-        right = gone.isdisjoint(survivors) and self.check(
-            int(event["round"]), int(event["attempt"]), survivors, str(event.get("sum_sha256", ""))
+        right = gone.isdisjoint(event.survivors) and self.check(
+            event.round, event.attempt, event.survivors, event.sum_sha256 or ""
         )
-        self.vector_bytes = int(event.get("vector_bytes", 0))
         return self._end(
-            event,
+            self.view.current,
             completed=True,
-            seconds=float(event["seconds"]),
-            phase_seconds={str(name): float(s) for name, s in dict(event["phase_seconds"]).items()},
-            survivors=len(survivors),
+            seconds=event.seconds,
+            phase_seconds=event.phase_seconds,
+            survivors=len(event.survivors),
             sum_ok=right,
-            upload_bytes=float(event.get("upload_bytes", 0.0)),
-            download_bytes=float(event.get("download_bytes", 0.0)),
+            rss_mb=event.coordinator_rss_mb,
+            lag_ms=event.loop_lag_ms,
+            upload_bytes=event.upload_bytes,
+            download_bytes=event.download_bytes,
         )
 
-    def _aborted(self, event: Mapping[str, Any]) -> EndedRound:
-        if event.get("phase") == "Connecting":  # no attempt was started
-            self._present, self._planned, self._delays = frozenset(self._connected), {}, {}
-            self._began_at, self._waiting_since = self._waiting_since or float(event["at"]), 0.0
-            self._forget()
+    def _aborted(self, event: AttemptAborted) -> EndedRound:
+        if event.phase == CONNECTING:  # no attempt was started
+            self._planned, self._delays = {}, {}
+        attempt = self.view.current
         return self._end(
-            event,
-            completed=False,
-            reason=f"{event.get('phase')}: {event.get('reason')}",
-            seconds=float(event["at"]) - self._began_at,
-            phase_seconds=dict(self._phases),
-            survivors=0,
-            sum_ok=None,
+            attempt,
+            reason=f"{event.phase}: {event.reason}",
+            seconds=event.at - attempt.began_at,
+            phase_seconds=dict(attempt.phase_seconds),
+            lag_ms=event.loop_lag_ms,
         )
 
-    def _end(self, event: Mapping[str, Any], *, reason: str = "", **values: Any) -> EndedRound:
-        planned = {who: drop.phase for who, drop in self._planned.items() if who in self._present}
-        expected = Counter(phase for phase in planned.values() if phase in self._reached)
-        noted = {who for who, phase in self._dropped.items() if _in_its_phase(planned.get(who), phase)}
+    def _end(
+        self,
+        attempt: AttemptView,
+        *,
+        seconds: float,
+        phase_seconds: Mapping[str, float],
+        completed: bool = False,
+        reason: str = "",
+        survivors: int = 0,
+        sum_ok: bool | None = None,
+        rss_mb: float | None = None,
+        lag_ms: Mapping[str, float] = MappingProxyType({}),
+        upload_bytes: float = 0.0,
+        download_bytes: float = 0.0,
+    ) -> EndedRound:
+        planned = {who: drop.phase for who, drop in self._planned.items() if who in attempt.connected}
+        dropped = {one.participant: one for one in attempt.dropped}
+        expected = Counter(phase for phase in planned.values() if phase in attempt.reached)
+        noted = {who for who, one in dropped.items() if _in_its_phase(planned.get(who), one.phase)}
         observed = Counter(planned[who] for who in noted)
-        others = [(who, phase) for who, phase in self._dropped.items() if who not in noted]
-        self._explain_unseen(planned, completed=bool(values["completed"]))
-        late = [who for who, phase in others if phase == PHASES[0] and who in self._planned_before]
-        besides = Counter((self._cause(who, phase), self._dropped_why[who]) for who, phase in others if who not in late)
-        lag = event.get("loop_lag_ms") or {}
+        others = [one for who, one in dropped.items() if who not in noted]
+        self._explain_unseen(attempt, planned, dropped, completed=completed)
+        late = [one for one in others if one.phase == PHASES[0] and one.participant in self._planned_before]
         ended = EndedRound(
-            round=int(event["round"]),
-            attempt=int(event["attempt"]),
+            round=attempt.round,
+            attempt=attempt.attempt,
+            completed=completed,
             reason=reason,
-            cohort=len(self._present),
+            seconds=seconds,
+            phase_seconds=phase_seconds,
+            cohort=len(attempt.connected),
+            survivors=survivors,
+            sum_ok=sum_ok,
             expected={phase: expected[phase] for phase in PHASES if expected[phase]},
             observed={phase: observed[phase] for phase in PHASES if observed[phase]},
             late=len(late),
-            besides=besides,
+            besides=Counter((self._cause(one), _why(one)) for one in others if one not in late),
             late_answers=sum(
-                delay.phase in self._reached and who in self._present for who, delay in self._delays.items()
+                delay.phase in attempt.reached and who in attempt.connected for who, delay in self._delays.items()
             ),
-            resumed=self._resumed,
-            rss_mb=event.get("coordinator_rss_mb"),
-            lag_ms=lag,
-            **values,
+            resumed=attempt.resumed,
+            rss_mb=rss_mb,
+            lag_ms=lag_ms,
+            upload_bytes=upload_bytes,
+            download_bytes=download_bytes,
         )
         self._open = None
         self.storms.clear()
-        if lag:
-            self.lags_ms.append(lag)
+        if lag_ms:
+            self.lags_ms.append(lag_ms)
         self.rounds.append(ended)
         return ended
 
-    def _cause(self, who: int, phase: str) -> str:
+    def _cause(self, dropout: ParticipantDropped) -> str:
         """The planned fault that explains a dropout nobody had planned as such; ``UNPLANNED`` where none does."""
+        who = dropout.participant
         if who in self._cheaters:
             return "cheat"
-        if who in self._delays and _in_its_phase(self._delays[who].phase, phase):
+        if who in self._delays and _in_its_phase(self._delays[who].phase, dropout.phase):
             return "straggler"
-        at_s = self._dropped_at.get(who, self._last_at) - self.options.began_at
+        at_s = dropout.at - self.options.began_at
         if not self._presence.online(who, at_s, _NOTICED_S + self.options.kept_s):
             return "away"
         if any(who in struck for struck in self.storms):
             return "storm"
         return "link" if who in self._linked else UNPLANNED
 
-    def _explain_unseen(self, planned: Mapping[int, str], *, completed: bool) -> None:
+    def _explain_unseen(
+        self,
+        attempt: AttemptView,
+        planned: Mapping[int, str],
+        dropped: Mapping[int, ParticipantDropped],
+        *,
+        completed: bool,
+    ) -> None:
         """Count this round's planned dropouts that weren't noted in their phase, each under one name."""
+        phases = {who: one.phase for who, one in dropped.items()}
         for who, name in self._unseen_before.items():
-            if self._dropped.get(who) == PHASES[0] != planned.get(who):
+            if phases.get(who) == PHASES[0] != planned.get(who):
                 self.unseen[name] -= 1
                 self.unseen["next_round"] += 1
         self._unseen_before = {}
         for who, phase in planned.items():
-            if phase not in self._reached or _in_its_phase(phase, self._dropped.get(who)):
+            if phase not in attempt.reached or _in_its_phase(phase, phases.get(who)):
                 continue
-            if who in self._dropped:
+            if who in phases:
                 self.unseen["other_phase"] += 1
                 continue
             name = {_SIGNING: "signing", PHASES[-1]: "unmasking"}.get(phase, "unnoted") if completed else "aborted"
@@ -341,18 +331,19 @@ class Outcomes:
     def _cheats(self) -> dict[str, Any]:
         """Who cheated, by way, and what became of them."""
         ways: dict[str, Counter[str]] = {}
+        excluded, set_aside = self.view.excluded, self.view.set_aside
         for who, way in self._cheaters.items():
             found = ways.setdefault(way, Counter(participants=0, excluded=0, set_aside=0))
             found["participants"] += 1
-            found["excluded"] += who in self.excluded
-            found["set_aside"] += who in self.set_aside
+            found["excluded"] += who in excluded
+            found["set_aside"] += who in set_aside
         return {
             "participants": len(self._cheaters),
-            "excluded": len(self._cheaters.keys() & self.excluded.keys()),
-            "honest_excluded": sorted(self.excluded.keys() - self._cheaters.keys()),
-            "honest_set_aside": sorted(self.set_aside.keys() - self._cheaters.keys()),
+            "excluded": len(self._cheaters.keys() & excluded.keys()),
+            "honest_excluded": sorted(excluded.keys() - self._cheaters.keys()),
+            "honest_set_aside": sorted(set_aside.keys() - self._cheaters.keys()),
             "by_way": {way: dict(found) for way, found in sorted(ways.items())},
-            "reasons": dict(Counter(self.excluded.values()).most_common()),
+            "reasons": dict(Counter(excluded.values()).most_common()),
         }
 
     # ---- figures -------------------------------------------------------------------------------
@@ -396,7 +387,7 @@ class Outcomes:
             "loop_lag_ms": self.lag_ms(),
             "upload_bytes": _mean([one.upload_bytes for one in done]),
             "download_bytes": _mean([one.download_bytes for one in done]),
-            "vector_bytes": self.vector_bytes,
+            "vector_bytes": self.view.rounds[-1].vector_bytes if done else 0,
             "reasons": self.reasons,
             "drops": {
                 "expected": sum(sum(one.expected.values()) for one in self.rounds),
@@ -415,9 +406,13 @@ class Outcomes:
             "resumed": sum(one.resumed for one in self.rounds),
             "cheats": self._cheats(),
             "online": [{"at_s": round(at_s, 2), "participants": many} for at_s, many in thinned(self.online)],
-            "drop_reasons": dict(self.drop_reasons.most_common()),
+            "drop_reasons": dict(Counter(map(_why, self.view.dropouts)).most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
+
+
+def _why(dropout: ParticipantDropped) -> str:
+    return f"{dropout.phase}: {dropout.reason}"
 
 
 def _in_its_phase(planned: str | None, noted: str | None) -> bool:

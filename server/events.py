@@ -1,0 +1,381 @@
+"""The events of a study: a frozen dataclass for each kind, and the one codec between them and JSON.
+
+The coordinator writes them to its journal and hands them to listeners. The JSON names (``kind`` and the fields) are
+stable: they are on disk, in `sordino serve --json` and in what other programs read. A field that was added later has a
+default, which holds for journals written before. An event of a kind that this version doesn't know is skipped.
+
+Events name a participant by the number that the journal gave it (`server.membership`), and hold counts, never a
+secret.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+CONNECTING: Final = "Connecting"
+"""In the place of a phase where an attempt was aborted before it began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What all kinds have.
+
+    Attributes:
+        kind: name of the kind in JSON.
+        seq: number in the journal, from 1; 0 before it is read from there.
+        at: when it happened, in seconds since 1970; 0 before the journal took it.
+    """
+
+    kind: ClassVar[str] = ""
+    seq: int = 0
+    at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEvent(Event):
+    """An event of one attempt of a round, both counted from 1."""
+
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyStarted(Event):
+    """A coordinator began to serve the study; a study may be served many times.
+
+    Attributes:
+        address: HOST:PORT of the session port.
+        http_address: of metrics and health; empty without that port.
+        participants: on the roster in use.
+        members: their numbers.
+        hosts: that the roster lists them under.
+        rounds: of the whole study.
+        epsilon_target: the privacy budget, at ``delta``.
+        plan: `mechanisms.plan.Plan.to_json`.
+        threshold: shares that open a sum of the full cohort.
+        partition: how prepared data is divided; empty where participants bring their own.
+        planned_upload_bytes: of one participant in a round.
+        one_machine: all parts may run on one machine.
+    """
+
+    kind: ClassVar[str] = "study_started"
+    address: str = ""
+    http_address: str = ""
+    task: str = ""
+    study: str = ""
+    participants: int = 0
+    roster_version: int = 0
+    members: tuple[int, ...] = ()
+    hosts: int = 0
+    rounds: int = 0
+    delta: float = 0.0
+    epsilon_target: float = 0.0
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    threshold: int = 0
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    dataset: str = ""
+    planned_upload_bytes: int = 0
+    one_machine: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFinished(Event):
+    """The coordinator ends its study, or is stopped.
+
+    Attributes:
+        reason: one of those of `server.study`.
+        wall_s: since this start of the coordinator.
+    """
+
+    kind: ClassVar[str] = "study_finished"
+    reason: str
+    rounds_completed: int = 0
+    accuracy: float | None = None
+    epsilon_coordinator: float = 0.0
+    epsilon_released: float = 0.0
+    delta: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterAdopted(Event):
+    """A later version of the roster is in use; ``joined`` and ``left`` are the numbers of those it changed."""
+
+    kind: ClassVar[str] = "roster_adopted"
+    version: int
+    participants: int
+    hosts: int = 0
+    joined: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pausing(Event):
+    """The round is over and the next one begins after ``left_s`` seconds."""
+
+    kind: ClassVar[str] = "pausing"
+    round: int = 0
+    left_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingForEnrolment(AttemptEvent):
+    """The roster is too small for a round; ``first`` of this wait."""
+
+    kind: ClassVar[str] = "waiting_for_enrolment"
+    received: int
+    needed: int
+    roster_version: int = 0
+    first: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingForParticipants(AttemptEvent):
+    """The attempt waits for ``expected`` participants to connect, for at most ``left_s`` seconds more."""
+
+    kind: ClassVar[str] = "waiting_for_participants"
+    received: int
+    needed: int
+    expected: int
+    left_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(AttemptEvent):
+    """``cohort`` participants begin.
+
+    Attributes:
+        absent: numbers of those who were invited and aren't connected; None where an older journal doesn't tell.
+    """
+
+    kind: ClassVar[str] = "attempt_started"
+    cohort: int
+    absent: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptAborted(AttemptEvent):
+    """The attempt ended without a sum, in a phase or in `CONNECTING`; ``loop_lag_ms``: see `RoundCompleted`."""
+
+    kind: ClassVar[str] = "attempt_aborted"
+    phase: str
+    reason: str
+    received: int = 0
+    needed: int = 0
+    loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseStarted(AttemptEvent):
+    """``expected`` participants are to answer within ``deadline_s`` seconds; the attempt needs ``needed`` of them."""
+
+    kind: ClassVar[str] = "phase_started"
+    phase: str
+    expected: int
+    needed: int
+    deadline_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseProgress(AttemptEvent):
+    """The phase has ``received`` answers by now, and ``left_s`` seconds until its deadline."""
+
+    kind: ClassVar[str] = "phase_progress"
+    phase: str
+    received: int
+    expected: int
+    needed: int
+    left_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseEnded(AttemptEvent):
+    """The phase is over, after ``seconds``, with ``received`` answers."""
+
+    kind: ClassVar[str] = "phase_ended"
+    phase: str
+    received: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipantConnected(Event):
+    """A session was opened."""
+
+    kind: ClassVar[str] = "participant_connected"
+    participant: int
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipantLost(Event):
+    """A session ended."""
+
+    kind: ClassVar[str] = "participant_lost"
+    participant: int
+    host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipantDropped(AttemptEvent):
+    """A participant left an attempt; its session may go on."""
+
+    kind: ClassVar[str] = "participant_dropped"
+    phase: str
+    participant: int
+    host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipantResumed(AttemptEvent):
+    """A participant whose connection broke continues in its attempt."""
+
+    kind: ClassVar[str] = "participant_resumed"
+    phase: str
+    participant: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipantExcluded(Event):
+    """A participant sent what no honest one sends; it isn't invited again."""
+
+    kind: ClassVar[str] = "participant_excluded"
+    participant: int
+    host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipantSetAside(Event):
+    """Either this participant or another one cheated; it isn't invited for now."""
+
+    kind: ClassVar[str] = "participant_set_aside"
+    participant: int
+    host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurvivorsFrozen(AttemptEvent):
+    """The sets of the attempt are fixed and its charge is written; the sum can be opened.
+
+    Attributes:
+        u1, u2, u3: sizes of the sets of the protocol.
+        h: u3 less the colluders that the plan assumes.
+        epsilon_coordinator, epsilon_released: spent, this charge included.
+        ledger_rows, ledger_head: number and hash of the ledger's last row.
+    """
+
+    kind: ClassVar[str] = "survivors_frozen"
+    u1: int
+    u2: int
+    u3: int
+    h: int
+    epsilon_coordinator: float
+    epsilon_released: float
+    ledger_rows: int = 0
+    ledger_head: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundCompleted(AttemptEvent):
+    """A round ended in a sum, and the next model is on disk. Its JSON is also the journal's record of the round.
+
+    Attributes:
+        u1, u2, u3, u4, u5: sizes of the sets of the protocol; u3 are in the sum.
+        dropouts: participants that left the attempt.
+        key_to_sum_s: from the first public key to the open sum.
+        phase_seconds: by phase.
+        upload_bytes, download_bytes: mean of a participant, protobuf framing included, TLS not.
+        vector_bytes: of the masked vector alone.
+        accuracy, loss: on the coordinator's own data; None where there is no model to judge.
+        released: the statistic so far; empty where a model is learnt.
+        survivors: numbers of those in the sum.
+        clips: L2 clip of each layer in this round.
+        below_clip: estimated share of norms within the clip, by layer; empty unless clips adapt.
+        sum_sha256: of the sum, hexadecimal; None where it holds no noise.
+        seconds: of the attempt, from the model's serialisation to the next model on disk.
+        epsilon_coordinator, epsilon_released: spent so far.
+        coordinator_rss_mb: resident memory, in 10^6 bytes.
+        next_clips: of the next round; empty where an older coordinator didn't record them.
+        wrapped_share: estimated share of the sum's values that wrapped around; None for short sums.
+        loop_lag_ms: lateness of the event loop in the attempt: p50, p99, max.
+        ledger_rows, ledger_head: number and hash of the ledger's last row.
+    """
+
+    kind: ClassVar[str] = "round_completed"
+    u1: int = 0
+    u2: int = 0
+    u3: int = 0
+    u4: int = 0
+    u5: int = 0
+    dropouts: int = 0
+    key_to_sum_s: float = 0.0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    upload_bytes: int = 0
+    download_bytes: int = 0
+    vector_bytes: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    released: Mapping[str, Any] = field(default_factory=dict)
+    survivors: tuple[int, ...] = ()
+    clips: tuple[float, ...] = ()
+    below_clip: tuple[float, ...] = ()
+    sum_sha256: str | None = None
+    seconds: float = 0.0
+    epsilon_coordinator: float = 0.0
+    epsilon_released: float = 0.0
+    coordinator_rss_mb: float = 0.0
+    next_clips: tuple[float, ...] = ()
+    wrapped_share: float | None = None
+    loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
+    ledger_rows: int = 0
+    ledger_head: str = ""
+
+
+KINDS: Final[Mapping[str, type[Event]]] = {
+    one.kind: one
+    for one in (
+        *(StudyStarted, StudyFinished, RosterAdopted, Pausing, WaitingForEnrolment, WaitingForParticipants),
+        *(AttemptStarted, AttemptAborted, PhaseStarted, PhaseProgress, PhaseEnded),
+        *(ParticipantConnected, ParticipantLost, ParticipantDropped, ParticipantResumed),
+        *(ParticipantExcluded, ParticipantSetAside, SurvivorsFrozen, RoundCompleted),
+    )
+}
+
+
+def body_of(event: Event) -> dict[str, Any]:
+    """The fields of an event's own kind as JSON values; not ``seq``, ``at`` and ``kind``."""
+    body = {one.name: getattr(event, one.name) for one in fields(event) if one.name not in ("seq", "at")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in body.items()}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """``{seq, at, kind, ...}``, as JSON gives it back; without ``seq`` before it was in the journal."""
+    head = {"seq": event.seq} if event.seq else {}
+    return {**head, "at": event.at, "kind": event.kind, **body_of(event)}
+
+
+def from_json(content: Mapping[str, Any]) -> Event | None:
+    """The event of `to_json`, also as an older or newer coordinator wrote it: unknown fields are ignored.
+
+    Returns:
+        None for an unknown kind, and for an event that lacks what its kind always had.
+    """
+    reader = _reader(str(content.get("kind")))
+    try:
+        return None if reader is None else reader.validate_python(content)
+    except ValidationError:
+        return None
+
+
+@functools.cache
+def _reader(kind: str) -> TypeAdapter[Event] | None:
+    return TypeAdapter(KINDS[kind]) if kind in KINDS else None

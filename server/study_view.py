@@ -1,0 +1,361 @@
+"""The state of a study: its events folded into one view, for the panel, the report, metrics and load tests.
+
+`StudyView.apply` takes one event after the other, as the coordinator wrote them. The view holds facts only; sentences
+about it are `sordino.reporting`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from learning.task_names import STATISTICS
+from secagg.messages import PHASES, UNMASKING
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    AttemptEvent,
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantExcluded,
+    ParticipantLost,
+    ParticipantResumed,
+    ParticipantSetAside,
+    Pausing,
+    PhaseEnded,
+    PhaseProgress,
+    PhaseStarted,
+    RosterAdopted,
+    RoundCompleted,
+    StudyFinished,
+    StudyStarted,
+    SurvivorsFrozen,
+    WaitingForEnrolment,
+    WaitingForParticipants,
+)
+
+STARTING, ENROLMENT, LEARNING = "Starting", "Enrolment", "Learning"
+BETWEEN, PAUSING, FINISHED = "Between", "Pausing", "Finished"
+STATES: Final = (STARTING, ENROLMENT, CONNECTING, *PHASES, LEARNING, BETWEEN, PAUSING, FINISHED)
+"""What a study does: the phases of the protocol, and what lies between them."""
+_OVER: Final = ("rounds done", "budget reached")  # after these nobody is expected any more
+
+
+@dataclass
+class Wait:
+    """Participants that are waited for: to enrol, to connect, or to answer in a phase.
+
+    Attributes:
+        received: of them, at the last event; up to half a second old.
+        needed: without which it can't go on.
+        expected: all that could come.
+        ends_at: the deadline, in seconds since 1970.
+    """
+
+    received: int = 0
+    needed: int = 0
+    expected: int = 0
+    ends_at: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        """How many are still waited for."""
+        return max(0, self.expected - self.received)
+
+    def seconds_left(self, now: float) -> float:
+        """Until the deadline; never negative."""
+        return max(0.0, self.ends_at - now)
+
+
+@dataclass
+class AttemptView:
+    """The attempt under way, or the last one.
+
+    Attributes:
+        began_at: in seconds since 1970; for one that too few connected to, when it began to wait.
+        cohort: participants that began it. Where too few connected: how many did.
+        connected: numbers of those who were connected when it began.
+        reached: phases that were started.
+        phase_seconds: of the phases that have ended.
+        dropped: who left it, oldest first.
+        resumed: connections that broke and were taken up again.
+    """
+
+    round: int = 0
+    attempt: int = 0
+    began_at: float = 0.0
+    cohort: int = 0
+    connected: frozenset[int] = frozenset()
+    reached: list[str] = field(default_factory=list)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    dropped: list[ParticipantDropped] = field(default_factory=list)
+    resumed: int = 0
+    under_way: bool = False
+
+    @property
+    def remaining(self) -> int:
+        """Of the cohort, those who haven't left."""
+        return max(0, self.cohort - len(self.dropped))
+
+
+@dataclass
+class StudyView:
+    """A study after the events applied so far.
+
+    Attributes:
+        history: keep all rounds; without it only those of the round under way, for a process that runs for months.
+        started: the last start of the coordinator.
+        started_at: the first one, in seconds since 1970; None before it.
+        last_at: of the last event.
+        participants: on the roster in use.
+        roster: their numbers.
+        state: one of `STATES`.
+        wait: of the state; zeros where nobody is waited for.
+        round, attempt: under way, waited for, or the last ones.
+        hosts: number -> the host that the roster lists it under, of all who were seen.
+        connected, lost: numbers of those who have a session, and of those who had one.
+        came_at, left_at: number -> when its last session began or was resumed, and when its last one ended.
+        dropped_now: who left the attempt under way.
+        rounds, dropouts, aborted: what happened, oldest first.
+        absent: round -> participants not connected when its last attempt began.
+        excluded: number -> reason.
+        set_aside: number -> how often.
+        finished: the end of the study, after the last start.
+        begun: whether anything was waited for or attempted since the last start.
+    """
+
+    history: bool = True
+    started: StudyStarted = field(default_factory=StudyStarted)
+    started_at: float | None = None
+    last_at: float = 0.0
+    participants: int = 0
+    roster: set[int] = field(default_factory=set)
+    state: str = STARTING
+    wait: Wait = field(default_factory=Wait)
+    round: int = 0
+    attempt: int = 0
+    current: AttemptView = field(default_factory=AttemptView)
+    hosts: dict[int, str] = field(default_factory=dict)
+    connected: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    came_at: dict[int, float] = field(default_factory=dict)
+    left_at: dict[int, float] = field(default_factory=dict)
+    dropped_now: set[int] = field(default_factory=set)
+    epsilon_coordinator: float = 0.0
+    epsilon_released: float = 0.0
+    rounds: list[RoundCompleted] = field(default_factory=list)
+    dropouts: list[ParticipantDropped] = field(default_factory=list)
+    aborted: list[AttemptAborted] = field(default_factory=list)
+    absent: dict[int, frozenset[int]] = field(default_factory=dict)
+    excluded: dict[int, str] = field(default_factory=dict)
+    set_aside: Counter[int] = field(default_factory=Counter)
+    finished: StudyFinished | None = None
+    begun: bool = False
+    _waiting_since: float | None = None
+
+    def apply_all(self, events: Iterable[Event]) -> StudyView:
+        """Fold events in, oldest first; returns self."""
+        for event in events:
+            self.apply(event)
+        return self
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in."""
+        self.last_at = event.at or self.last_at
+        if isinstance(event, AttemptEvent):
+            self.round, self.attempt = event.round, event.attempt
+        match event:
+            case StudyStarted():
+                self._study_started(event)
+            case WaitingForEnrolment():
+                self.begun = True
+                self._wait_for(ENROLMENT, Wait(event.received, event.needed, event.needed))
+            case WaitingForParticipants():
+                self.begun = True
+                if self._waiting_since is None:
+                    self._waiting_since = self.last_at
+                ends_at = self.last_at + event.left_s
+                self._wait_for(CONNECTING, Wait(event.received, event.needed, event.expected, ends_at))
+            case Pausing():
+                self._wait_for(PAUSING, Wait(ends_at=self.last_at + event.left_s))
+            case RosterAdopted():
+                self._roster_adopted(event)
+            case ParticipantConnected():
+                self.hosts[event.participant] = event.host
+                self._is_here(event.participant)
+            case ParticipantLost():
+                self._participant_lost(event)
+            case AttemptStarted():
+                self._attempt_started(event)
+            case PhaseStarted():
+                self.current.reached.append(event.phase)
+                expected = min(event.expected, self.current.remaining)
+                self._wait_for(event.phase, Wait(0, event.needed, expected, self.last_at + event.deadline_s))
+            case PhaseProgress():
+                expected = min(event.expected, self.current.remaining)
+                self.wait = Wait(event.received, event.needed, expected, self.last_at + event.left_s)
+            case PhaseEnded():
+                self.current.phase_seconds[event.phase] = event.seconds
+                self._wait_for(LEARNING if event.phase == UNMASKING else BETWEEN)
+            case ParticipantDropped():
+                self._participant_dropped(event)
+            case ParticipantResumed():
+                self.current.resumed += 1
+                self._is_here(event.participant)
+            case ParticipantExcluded():
+                self.excluded[event.participant] = event.reason
+            case ParticipantSetAside():
+                self.set_aside[event.participant] += 1
+            case SurvivorsFrozen():
+                self._spent(event)
+            case RoundCompleted():
+                self._attempt_ended()
+                self._spent(event)
+                self.rounds.append(event)
+            case AttemptAborted():
+                self._attempt_aborted(event)
+            case StudyFinished():
+                self._attempt_ended(FINISHED)
+                self._spent(event)
+                self.finished = event
+
+    def nobody_is_connected(self) -> None:
+        """The coordinator has ended, with all its sessions."""
+        self.lost |= self.connected
+        self.left_at.update(dict.fromkeys(self.connected, self.last_at))
+        self.connected.clear()
+
+    # ------------------------------------------------------------ what is asked of it
+
+    @property
+    def completed(self) -> int:
+        """Rounds that ended in a sum, those before the first event seen included: rounds have no gaps."""
+        earlier = self.finished.rounds_completed if self.finished is not None else 0
+        return max((done.round for done in self.rounds), default=earlier)
+
+    @property
+    def accuracy(self) -> float | None:
+        """After the last round; None before the first, and where there is no model."""
+        return self.rounds[-1].accuracy if self.rounds else None
+
+    @property
+    def released(self) -> Mapping[str, Any]:
+        """The statistic after the last round; empty before the first, and where a model is learnt."""
+        return self.rounds[-1].released if self.rounds else {}
+
+    @property
+    def seeks_statistic(self) -> bool:
+        """Whether the task finds a statistic in place of a model, as far as that is known by now."""
+        values = self.released.get("values")
+        found = isinstance(values, list | tuple) and bool(values)
+        return found or (not self.rounds and self.started.task in STATISTICS)
+
+    @property
+    def phase(self) -> str | None:
+        """The phase of the protocol that is under way."""
+        return self.state if self.state in PHASES else None
+
+    def state_of(self, participant: int) -> str:
+        """``connected``, ``dropped`` (from this attempt, still connected), or ``lost``."""
+        if participant in self.lost:
+            return "lost"
+        return "dropped" if participant in self.dropped_now else "connected"
+
+    def hosts_in_order(self) -> list[str]:
+        """Names of all hosts that were seen."""
+        return sorted(set(self.hosts.values()))
+
+    def members(self, host: str) -> list[int]:
+        """Numbers of a host's participants."""
+        return sorted(number for number, name in self.hosts.items() if name == host)
+
+    def dropouts_of(self, round_: int) -> list[ParticipantDropped]:
+        """Of all attempts of a round."""
+        return [dropout for dropout in self.dropouts if dropout.round == round_]
+
+    def left_by_round(self) -> list[tuple[int, int]]:
+        """(round, participant), each once: who leaves three attempts of a round is one participant that left it."""
+        return sorted({(dropout.round, dropout.participant) for dropout in self.dropouts})
+
+    # ------------------------------------------------------------ events
+
+    def _wait_for(self, state: str, wait: Wait | None = None) -> None:
+        self.state, self.wait = state, wait or Wait()
+
+    def _study_started(self, event: StudyStarted) -> None:
+        self.started, self.participants = event, event.participants
+        self.roster = set(event.members or range(event.participants))
+        if self.started_at is None:
+            self.started_at = self.last_at
+        # A coordinator that starts again finds nobody connected. After the end nobody is expected, so nobody is lost.
+        if self.finished is not None and self.finished.reason in _OVER:
+            self.connected.clear()
+        self.nobody_is_connected()
+        self._attempt_ended()
+        self.dropped_now, self.finished, self.begun = set(), None, False
+
+    def _roster_adopted(self, event: RosterAdopted) -> None:
+        left = set(event.left)
+        self.roster = (self.roster | set(event.joined)) - left
+        self.participants = event.participants
+        for number in left:  # neither connected nor away: not expected any more
+            self.hosts.pop(number, None)
+        self.connected -= left
+        self.lost -= left
+        if self.state == ENROLMENT:
+            self._wait_for(BETWEEN)
+
+    def _is_here(self, participant: int) -> None:
+        self.connected.add(participant)
+        self.lost.discard(participant)
+        self.came_at[participant] = self.last_at
+
+    def _participant_lost(self, event: ParticipantLost) -> None:
+        self.connected.discard(event.participant)
+        self.left_at[event.participant] = self.last_at
+        if self.finished is None:  # after the end everybody is sent home, and nobody lost
+            self.hosts.setdefault(event.participant, event.host)
+            self.lost.add(event.participant)
+
+    def _attempt_started(self, event: AttemptStarted) -> None:
+        if not self.history and event.round != self.current.round:
+            self.dropouts.clear()
+            self.aborted.clear()
+            self.absent.clear()
+            del self.rounds[:-1]
+        self.current = AttemptView(
+            event.round, event.attempt, self.last_at, event.cohort, frozenset(self.connected), under_way=True
+        )
+        absent = self.roster - self.connected if event.absent is None else event.absent
+        self.absent[event.round] = frozenset(absent)
+        self.dropped_now, self.begun, self._waiting_since = set(), True, None
+        self._wait_for(BETWEEN)
+
+    def _participant_dropped(self, event: ParticipantDropped) -> None:
+        self.hosts.setdefault(event.participant, event.host)
+        self.dropped_now.add(event.participant)
+        self.current.dropped.append(event)
+        self.dropouts.append(event)
+        if self.phase is not None:
+            self.wait.expected = max(self.wait.received, min(self.wait.expected, self.current.remaining))
+
+    def _attempt_aborted(self, event: AttemptAborted) -> None:
+        if not self.current.under_way:  # too few connected, and it never began
+            since = self.last_at if self._waiting_since is None else self._waiting_since
+            self.current = AttemptView(event.round, event.attempt, since, event.received, frozenset(self.connected))
+        self.dropped_now = set()  # who is still connected takes part in the next attempt
+        self._attempt_ended()
+        self.aborted.append(event)
+
+    def _attempt_ended(self, state: str = BETWEEN) -> None:
+        self._wait_for(state)
+        self.current.under_way = False
+        self._waiting_since = None
+
+    def _spent(self, event: SurvivorsFrozen | RoundCompleted | StudyFinished) -> None:
+        self.epsilon_coordinator = event.epsilon_coordinator or self.epsilon_coordinator
+        self.epsilon_released = event.epsilon_released or self.epsilon_released

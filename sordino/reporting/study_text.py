@@ -1,0 +1,190 @@
+"""A study in words: what it waits for, how it ended, and a plain line for each event that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from runtime.plurals import counted
+from server.events import (
+    CONNECTING,
+    AttemptAborted,
+    AttemptStarted,
+    Event,
+    ParticipantDropped,
+    Pausing,
+    PhaseEnded,
+    RosterAdopted,
+    RoundCompleted,
+    StudyFinished,
+    StudyStarted,
+    WaitingForEnrolment,
+    WaitingForParticipants,
+)
+from server.study_view import ENROLMENT, PAUSING, StudyView
+from sordino.reporting.statistic_text import headline
+from wire.guarantee import guarantee
+
+TELL_WAITING_S: Final = 10.0
+"""Between two plain lines that say how many are connected while a round waits for participants."""
+DropoutGroup = tuple[int, str, str, list[ParticipantDropped]]
+"""Round, phase, reason, and the dropouts of one attempt that have these in common."""
+
+
+def ending(view: StudyView) -> str:
+    """How the study ended, in one line; empty while it runs."""
+    if view.finished is None:
+        return ""
+    reason = view.finished.reason
+    count = f"{view.completed} of {counted(view.started.rounds, 'round')}"
+    if reason == "rounds done":
+        return f"Finished: {count}" if view.begun else f"Already finished: {count}"
+    if reason == "stopped":
+        return f"Stopped after {count}; the same command goes on there"
+    return f"Ended after {count}: {reason}"
+
+
+def waiting(view: StudyView, now: float | None = None) -> str:
+    """What the study waits for, in one line: never an unnamed silence.
+
+    Args:
+        now: in seconds since 1970; None is the moment of the last event.
+    """
+    now = view.last_at if now is None else now
+    wait, left_s = view.wait, view.wait.seconds_left(view.last_at if now is None else now)
+    if view.finished is not None:
+        return ending(view)
+    if view.started_at is None:
+        return "Waiting for the coordinator to start"
+    if view.phase is not None:
+        return f"Round {view.round}, {view.phase}: waiting for {wait.missing} of {wait.expected}, {left_s:.0f} s left"
+    if view.state == ENROLMENT:
+        return f"Round {view.round}: {wait.received} on the roster, {wait.needed} needed; waiting for enrolment"
+    if view.state == CONNECTING:
+        then = "it begins without the others" if wait.received >= wait.needed else "the attempt is aborted"
+        return (
+            f"Round {view.round}: {wait.received} of {wait.expected} connected, {wait.needed} needed, "
+            f"{left_s:.0f} s left, then {then}"
+        )
+    if view.state == PAUSING and left_s > 0:
+        return f"Round {view.round} done, the next one in {left_s:.0f} s"
+    if not view.round:
+        missing = max(0, view.participants - len(view.connected))
+        return f"Waiting for {missing} of {view.participants} participants to connect"
+    return f"Round {view.round} done, preparing the next" if view.completed >= view.round else (
+        f"Round {view.round}: preparing"
+    )
+
+
+def at_zero(view: StudyView) -> str:
+    """What happens to the running phase when its time is over; empty where that isn't known."""
+    wait = view.wait
+    if view.phase is None or not wait.needed:
+        return ""
+    then = "goes on" if wait.received >= wait.needed else "aborts"
+    return f", then {then}: {wait.received} of {wait.needed} needed"
+
+
+def dropout_groups(view: StudyView) -> list[DropoutGroup]:
+    """Dropouts of one attempt, phase and reason together, oldest first: ten of one host are one line."""
+    groups: dict[tuple[int, int, str, str], list[ParticipantDropped]] = {}
+    for dropout in view.dropouts:
+        key = (dropout.round, dropout.attempt, dropout.phase, dropout.reason)
+        groups.setdefault(key, []).append(dropout)
+    return [(key[0], key[2], key[3], members) for key, members in groups.items()]
+
+
+def people(members: Sequence[ParticipantDropped]) -> str:
+    """``participant 17 (host-02)`` for one, ``20 participants (host-03, host-07)`` for more."""
+    if len(members) == 1:
+        return f"participant {members[0].participant} ({members[0].host})"
+    hosts = sorted({member.host for member in members})
+    shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    return f"{len(members)} participants ({shown})"
+
+
+class PlainLines:
+    """Plain lines for events, where there is no terminal for a panel."""
+
+    def __init__(self, view: StudyView) -> None:
+        """Args: the view that each event is applied to before its lines are asked for."""
+        self._view = view
+        self._told_at: float | None = None  # when a line said last how many are connected
+
+    def of(self, event: Event) -> list[str]:
+        """Lines for an event; none for those that say little.
+
+        Dropouts are told together when their phase ends: a lost host is one line, not one for each participant.
+        """
+        view = self._view
+        if isinstance(event, WaitingForParticipants):
+            return self._connecting(event)
+        match event:
+            case StudyStarted():
+                return self._start(event)
+            case RosterAdopted():
+                changes = {"joined": event.joined, "left": event.left}
+                members = counted(event.participants, "participant")
+                changed = ", ".join(f"{len(numbers)} {what}" for what, numbers in changes.items() if numbers)
+                return [f"version {event.version} of the roster: {members}, {changed}"]
+            case WaitingForEnrolment():
+                return [waiting(view)] if event.first else []
+            case Pausing():
+                return [f"the next round in {event.left_s:.0f} s"]
+            case AttemptStarted():
+                self._told_at = None
+                again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+                connected = counted(len(view.connected), "participant")
+                return [f"round {event.round} of {view.started.rounds}{again}: {connected} connected"]
+            case PhaseEnded():
+                return self._dropouts(event.phase)
+            case AttemptAborted():
+                self._told_at = None
+                told = event.needed and f"{event.needed} needed" in event.reason  # by the reason itself
+                counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not told else ""
+                return [
+                    # A phase that ended with too few has told them when it ended.
+                    *([] if event.phase in view.current.phase_seconds else self._dropouts(event.phase)),
+                    f"round {event.round}, {event.phase}: attempt {event.attempt} aborted: {event.reason}{counts}",
+                ]
+            case RoundCompleted():
+                accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.3f}"
+                found = [f"sum of {event.u3}", accuracy, headline(event.released)]
+                return [
+                    f"round {event.round}: {', '.join(part for part in found if part)}, epsilon_coordinator "
+                    f"{event.epsilon_coordinator:.2f}, epsilon_released {event.epsilon_released:.2f}, "
+                    f"{event.seconds:.1f} s"
+                ]
+            case StudyFinished():
+                text = ending(view)
+                return [text[:1].lower() + text[1:]]
+        return []
+
+    def _start(self, event: StudyStarted) -> list[str]:
+        view, holds = self._view, guarantee(event.plan)
+        return [
+            f"study {event.study}: {event.task}, {counted(event.participants, 'participant')}, "
+            f"{counted(event.rounds, 'round')}, epsilon at most {event.epsilon_target:g} at delta {event.delta:g}; "
+            f"listening on {event.address}"
+            + (f", metrics on http://{event.http_address}/metrics" if event.http_address else ""),
+            *([f"{event.plan['mechanism']}: {holds}"] if holds else []),
+            *([f"going on after round {view.completed}"] if view.completed else []),
+        ]
+
+    def _connecting(self, event: WaitingForParticipants) -> list[str]:
+        """At once, then every `TELL_WAITING_S`; with as many as are needed it only waits a moment for the others."""
+        if self._told_at is not None and event.at - self._told_at < TELL_WAITING_S:
+            return []
+        self._told_at = event.at
+        if event.received >= event.needed:
+            return []
+        longest = f"; this attempt waits for {event.left_s:.0f} s" if event.left_s else ""
+        return [f"waiting for participants: {event.received} connected, {event.needed} needed{longest}"]
+
+    def _dropouts(self, phase: str) -> list[str]:
+        number, attempt = self._view.round, self._view.attempt
+        return [
+            f"round {number}, {phase}: dropped {people(members)}: {reason}"
+            for round_, its_phase, reason, members in dropout_groups(self._view)
+            if (round_, its_phase, members[-1].attempt) == (number, phase, attempt)
+        ]
