@@ -19,15 +19,15 @@ ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{numbe
 
 def reason(sessions: Sessions) -> str:
     """The one that an aborted attempt is told with."""
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     stub: Any = SimpleNamespace(
         sessions=sessions,
-        emit=lambda kind, **fields: events.append(fields),
+        emit=events.append,
         loop_lag=SimpleNamespace(figures=lambda: {}),
         membership=SimpleNamespace(readmit=lambda: False),
     )
     Gathering._too_few(stub, 1, 1, len(sessions.ready()), 7)
-    return str(events[0]["reason"])
+    return str(events[0].reason)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
         pause_s=0.0,
         resume_s=resume_s,
         enrolment_open=False,
-        emit=lambda *_, **__: None,
+        emit=lambda _: None,
         configure=configure,
         use_offered=None,  # type: ignore[arg-type]
         _first=False,
@@ -123,7 +123,7 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
         pause_s=0.0,
         resume_s=0.0,
         enrolment_open=True,
-        emit=lambda *_, received, **__: said.append((clock[0], received)),
+        emit=lambda event: said.append((clock[0], event.received)),  # type: ignore[attr-defined]
         configure=None,  # type: ignore[arg-type]
         use_offered=use_offered,
     )

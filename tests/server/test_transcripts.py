@@ -214,9 +214,9 @@ def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Pa
             where.study._account = Account(sampled, charges)
             return where.study.epsilons()
 
-    found = asyncio.run(figures())
-    assert (found["epsilon_released"] < found["epsilon_coordinator"]) is not public
-    assert (found["epsilon_released"] == found["epsilon_coordinator"]) is public
+    epsilon_coordinator, epsilon_released = asyncio.run(figures())
+    assert (epsilon_released < epsilon_coordinator) is not public
+    assert (epsilon_released == epsilon_coordinator) is public
 
 
 # ---------------------------------------------------------------- a study
