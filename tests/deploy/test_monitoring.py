@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from server.study_progress import STATES
 
 from authority.new_study import make_local_study
 from authority.study_options import StudyOptions
 from server import reason_classes
 from server.metrics import StudyMetrics
 from server.study_file import load
+from server.study_view import STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
