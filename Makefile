@@ -1,8 +1,9 @@
 # Everything a checkout needs, with nothing but Python >= 3.11, its venv module and make. `make help` lists the targets.
 #
-# Five environments, each rebuilt only when a file it depends on changes:
+# Six environments, each rebuilt only when a file it depends on changes:
 #   .venv-demo    the command and the coordinator's extras; no torch       make demo
 #   .venv         the same with torch, Ray and development tools            make test, lint, types
+#   .venv-lowest the lowest versions that pyproject.toml allows     make test-lowest
 #   .venv-proto   the pinned protobuf compiler                              make proto, test
 #   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers
 #   .venv-fuzz    atheris, where there is a wheel of it                     make fuzz, fuzz-long
@@ -12,6 +13,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 # A folder of tests/, such as secagg or client/joining: its tests alone.
 ROOM ?=
+LOWEST_TESTS := secagg mechanisms wire runtime authority server cli/test_command.py lab/test_demo.py
 # Three on two cores: what talks over the network waits a third of its time.
 WORKERS ?= 3
 SHELL := /bin/sh
@@ -30,7 +32,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -62,6 +64,9 @@ demo: .venv-demo/.stamp ## one machine plays all parts: a private training run w
 
 test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
 	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
+
+test-lowest: .venv-lowest/.stamp ## tests of the cores, the ports and the demo with the lowest versions of all libraries
+	@.venv-lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(addprefix tests/,$(LOWEST_TESTS))
 
 lint: .venv/.stamp ## ruff
 	@.venv/bin/python -m ruff check .
@@ -130,7 +135,7 @@ clean: ## remove caches and build outputs, keep the environments
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments as well
-	@rm -rf .venv .venv-demo .venv-proto .venv-peers .venv-fuzz
+	@rm -rf .venv .venv-demo .venv-lowest .venv-proto .venv-peers .venv-fuzz
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
@@ -139,6 +144,11 @@ distclean: clean ## remove the environments as well
 .venv/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
 	$(call BUILD_ENVIRONMENT,.venv,-c constraints.txt -e '.[server$(,)torch$(,)ray$(,)dev]', (with torch: this can take minutes))
+
+.venv-lowest/.stamp: pyproject.toml tests/lowest_versions.py
+	$(CHECK_PYTHON)
+	@mkdir -p build && "$(PYTHON)" tests/lowest_versions.py server data dev > build/lowest.txt
+	$(call BUILD_ENVIRONMENT,.venv-lowest,-c build/lowest.txt -e '.[server$(,)data$(,)dev]')
 
 .venv-proto/.stamp: proto/requirements.txt
 	$(CHECK_PYTHON)

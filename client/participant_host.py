@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc
 import structlog
-import uvloop
 
 from client.conditions import Gate, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
@@ -43,7 +42,7 @@ from learning.task import make_task
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.peer_text import peer_text
-from runtime.processes import has_aes
+from runtime.processes import has_aes, run_event_loop
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.certificates import CertificateError
@@ -88,7 +87,7 @@ def join(configuration: HostSettings, service: Notifier | None = None) -> int:
     trainer = ThreadPoolExecutor(threads, thread_name_prefix="training")
     try:
         host = ParticipantHost(configuration, journal, executor, trainer)
-        return uvloop.run(host.run() if service is None else service.around(host.run()))
+        return run_event_loop(host.run() if service is None else service.around(host.run()))
     finally:
         for one in (executor, trainer):
             one.shutdown(wait=False, cancel_futures=True)

@@ -14,8 +14,11 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -51,6 +54,17 @@ def one_thread_each() -> None:
     """Have processes that are started from here on share the cores, one thread for each: what is set already holds."""
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
+
+
+def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on uvloop, or on asyncio's own loop where uvloop isn't installed."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 def leave_no_core() -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 import structlog
-import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
@@ -32,6 +31,7 @@ from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure
 from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import KeyFileError, read_key_file
+from runtime.processes import run_event_loop
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
@@ -106,7 +106,7 @@ def serve(
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
     try:
-        return uvloop.run(_serve(configuration, study, journal, http))
+        return run_event_loop(_serve(configuration, study, journal, http))
     finally:
         study.close()
         journal.close()

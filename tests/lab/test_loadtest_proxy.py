@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 
+from runtime.processes import run_event_loop
 from sordino.lab.loadtest.proxy import CALM, LEAST_TIMEOUT_S, TcpProxy, Weather
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-RUNNERS: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run, uvloop.run]
+RUNNERS: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run, run_event_loop]
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from runtime.processes import run_event_loop
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = "import resource as r; _, hard = r.getrlimit(r.RLIMIT_CORE); r.setrlimit(r.RLIMIT_CORE, (hard, hard))\n"
@@ -79,3 +82,15 @@ def test_each_of_the_two_is_enough(tmp_path: Path) -> None:
     status, _ = ended(MOST + without_limit + f"def run():\n    exec({CRASH!r})\n" + COMMAND, tmp_path)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGABRT
     assert not os.WCOREDUMP(status)
+
+
+@pytest.mark.parametrize("name", ["uvloop", "asyncio"])
+def test_the_event_loop_is_uvloops_where_there_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def loop() -> str:
+        return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+    if name == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    else:
+        pytest.importorskip("uvloop")
+    assert run_event_loop(loop()) == name

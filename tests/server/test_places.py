@@ -34,7 +34,7 @@ from tests.support.study_in_process import (
     playing,
 )
 from wire import coordinator_pb2 as pb
-from wire import keepalive
+from wire import transport
 from wire.transport import frame
 
 KEPT_S = 3600.0  # a place that is given up here is given up for another reason
@@ -588,9 +588,9 @@ def test_a_pause_between_rounds(tmp_path: Path) -> None:
 def test_both_ends_agree_on_pings() -> None:
     """Whoever pings more often than the coordinator takes is sent away; whoever pings less loses its place in a NAT."""
     participant, serving = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
-    assert dict(keepalive.PARTICIPANT_OPTIONS).items() <= participant.items()
-    assert dict(keepalive.COORDINATOR_OPTIONS).items() <= serving.items()
+    assert dict(transport.PARTICIPANT_OPTIONS).items() <= participant.items()
+    assert dict(transport.COORDINATOR_OPTIONS).items() <= serving.items()
     least = serving["grpc.http2.min_recv_ping_interval_without_data_ms"]
     assert 1.5 * least <= participant["grpc.keepalive_time_ms"] < 30_000
     assert participant["grpc.keepalive_permit_without_calls"] == serving["grpc.keepalive_permit_without_calls"] == 1
-    assert keepalive.HEARTBEAT_S < 60
+    assert transport.HEARTBEAT_S < 60

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import uvloop
 
+from runtime.processes import run_event_loop
 from sordino.lab.bench.timing import Spread
 from wire.transport import CHUNK_BYTES
 
@@ -50,7 +50,7 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
         port = server.stdout.readline().strip()
         if not port:
             raise RuntimeError("the server for the gRPC rates didn't start")
-        return uvloop.run(_measure(f"localhost:{port}", certificate, runs))
+        return run_event_loop(_measure(f"localhost:{port}", certificate, runs))
     finally:
         server.stdin.close()
         server.wait(timeout=10)
@@ -171,7 +171,7 @@ def _main() -> None:
         while (byte := os.read(0, 1)) not in (b"\x00", b""):
             part += byte
         parts.append(bytes(part))
-    uvloop.run(_serve(*parts))
+    run_event_loop(_serve(*parts))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
-import uvloop
 from numpy.typing import NDArray
 
 from client.connection import Channels
@@ -50,7 +49,7 @@ from client.unreachable import Trouble
 from learning.datasets import Dataset
 from runtime.failure import Failure, InputFailure
 from runtime.logs import configure_logs
-from runtime.processes import end_with_parent, step_aside, use_few_arenas
+from runtime.processes import end_with_parent, run_event_loop, step_aside, use_few_arenas
 from secagg.client_phases import Masking
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
@@ -378,7 +377,7 @@ def run(home: Path, load_options: LoadOptions) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     try:
-        return uvloop.run(run_until_told(company.stay()))
+        return run_event_loop(run_until_told(company.stay()))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         journal.close()
