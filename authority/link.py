@@ -15,8 +15,8 @@ import grpc
 
 from authority.folder import AuthorityFolder
 from runtime.failure import NetworkFailure
-from runtime.peer_text import peer_text
 from runtime.settings_file import split_address
+from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
 from wire.transport import frames

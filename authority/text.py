@@ -12,7 +12,7 @@ from authority.invitations import duration
 from authority.requests import Judgement, newest_roster
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
-from runtime.plurals import counted
+from runtime.text import counted
 from wire.join_code import show_fingerprint
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}

@@ -30,7 +30,7 @@ from client.connection import open_channel
 from client.credentials import HOST_URI, IDENTITY_URI, shown
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
-from runtime.peer_text import peer_text
+from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
 from wire.certificates import UNREADABLE

@@ -33,7 +33,7 @@ from mechanisms.encoder import Encoder, InvalidUpdate
 from mechanisms.plan import Plan
 from mechanisms.statement import LOTTERY
 from runtime.durable import StorageError
-from runtime.peer_text import peer_text
+from runtime.text import peer_text
 from secagg.client_cohort import Cohort
 from secagg.client_phases import AdvertiseKeys, MaskedInputCollection, Masking, ShareKeys
 from secagg.client_unmasking import Answered, ConsistencyCheck, Unmasking, UnsignedUnmasking, excluding_survivors

@@ -41,8 +41,8 @@ from client.unreachable import (
 from learning.task import make_task
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.peer_text import peer_text
 from runtime.processes import has_aes, run_event_loop
+from runtime.text import peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.certificates import CertificateError

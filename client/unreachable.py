@@ -13,7 +13,7 @@ import grpc
 
 from client.connection import HANDSHAKE_S
 from runtime.address import split_address
-from runtime.peer_text import peer_text
+from runtime.text import peer_text
 
 
 @dataclass(frozen=True, order=True)

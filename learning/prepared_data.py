@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from learning.blocks import Block, Blocks, DatasetError, Part
 from learning.data_names import BUILT_IN, OWN, data_folder
-from runtime.near_names import did_you_mean
+from runtime.text import did_you_mean
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "sordino prepared data 1"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from runtime.near_names import did_you_mean
+from runtime.text import did_you_mean
 
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "softmax-regression": ("learning.tasks.softmax_regression", "SoftmaxRegression"),

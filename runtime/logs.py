@@ -25,7 +25,7 @@ _structlog_without_rich()
 
 import structlog  # noqa: E402  # loaded above
 
-from runtime.peer_text import peer_text  # noqa: E402  # after structlog
+from runtime.text import peer_text  # noqa: E402  # after structlog
 
 
 def _plain_line(logger: object, name: str, message: structlog.types.EventDict) -> str:

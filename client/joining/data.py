@@ -14,7 +14,7 @@ from client.joining.home import BY_PLACE, DataChoice
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, located
 from learning.task_names import STATISTICS, TASKS
 from runtime.failure import ExitCode, Failure
-from runtime.plurals import counted
+from runtime.text import counted
 
 if TYPE_CHECKING:
     from client.enrolment import Look

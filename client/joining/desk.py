@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.failure import ExitCode, Failure
-from runtime.peer_text import peer_text
+from runtime.text import peer_text
 from secagg.signatures import verify_signature
 from wire.authority_statements import STANDING_NONCE_BYTES, standing_statement
 

@@ -32,7 +32,7 @@ from client.joining.options import JoinOptions
 from client.joining.policy import accepted_plan, check_host, read_policy, spent_in
 from learning.task_names import STATISTICS, TASKS
 from runtime.failure import ExitCode, Failure
-from runtime.peer_text import peer_text, printable
+from runtime.text import peer_text, printable
 
 if TYPE_CHECKING:
     from client.enrolment import Look
@@ -151,7 +151,7 @@ def _check_task(options: JoinOptions, task: str, task_options: Mapping[str, obje
 async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Look at the study, let her agree, and write her folder."""
     from client.enrolment import CLOCK_NOTED_S, clock_sentence
-    from runtime.plurals import terminal_width
+    from runtime.text import terminal_width
 
     seen = await _look(options.address, code.fingerprint, say)
     study = seen.card.study

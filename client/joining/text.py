@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from client.joining.home import DataChoice
-from runtime.plurals import counted
+from runtime.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def form_told(held: Dataset) -> str:
 
 def _printable(value: object) -> str:
     """A coordinator's word on a terminal: no control characters, not for ever, and what is missing is said."""
-    from runtime.peer_text import printable
+    from runtime.text import printable
 
     text = printable(str(value)).replace("\n", "?")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"

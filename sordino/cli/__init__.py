@@ -19,9 +19,8 @@ import typer
 from runtime import VERSION
 from runtime.extras import EXTRAS, check_rooms
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.near_names import did_you_mean
-from runtime.peer_text import printable
 from runtime.processes import leave_no_core
+from runtime.text import did_you_mean, printable
 from sordino.cli import (
     authority,
     bench,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.cli.verb_group import verb_group
 
 if TYPE_CHECKING:
@@ -511,7 +511,7 @@ def _say(as_json: bool, text: str, *, error: bool = False) -> None:
 
 def _print_json(event: str, body: dict[str, Any], *, error: bool = False) -> None:
     """As the logs of the other processes: with a time, a level and an event."""
-    from runtime.json_lines import json_line
+    from runtime.text import json_line
 
     line = json_line(event, body, level="warning" if error else "info")
     print(line, file=sys.stderr if error else sys.stdout, flush=True)

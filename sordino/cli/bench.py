@@ -441,7 +441,7 @@ def _about_graph(setting: Any) -> list[str]:
 
 
 def _print_secagg(figures: dict[str, Any]) -> None:
-    from runtime.plurals import terminal_width
+    from runtime.text import terminal_width
 
     _print_table(
         ("phase", "clients, CPU ms", "coordinator, CPU ms"),

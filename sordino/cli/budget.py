@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.cli.verb_group import verb_group
 
 NAME = "budget"

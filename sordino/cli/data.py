@@ -54,7 +54,7 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
     from learning.datasets import resolve_dataset
     from learning.preparation.catalogue import CATALOGUE
     from learning.prepared_data import prepared_sets
-    from runtime.plurals import terminal_width
+    from runtime.text import terminal_width
 
     where = (data_folder() if folder is None else folder).absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}

@@ -275,8 +275,8 @@ def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
 
 
 def graph_lines(figures: dict[str, Any]) -> list[str]:
-    """What is printed, at most as wide as `runtime.plurals.terminal_width`."""
-    from runtime.plurals import terminal_width
+    """What is printed, at most as wide as `runtime.text.terminal_width`."""
+    from runtime.text import terminal_width
     from sordino.planning.notes import percent
     from sordino.planning.text import aligned
 

@@ -13,7 +13,7 @@ from authority.new_study import ONE_MACHINE
 from authority.study_options import StudyOptions
 from learning.data_names import OWN
 from runtime.failure import ExitCode, Failure, listing
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.cli import clip_options as _options
 from sordino.cli import task_options as _task
 from sordino.cli.study_options import study_options
@@ -305,7 +305,7 @@ def run(
     from authority.new_study import make_local_study
     from learning.task import make_task
     from mechanisms.statement import VECTOR_MECHANISMS
-    from runtime.plurals import terminal_width
+    from runtime.text import terminal_width
     from sordino.planning.expected_errors import expected_errors, expected_lines
     from sordino.planning.notes import notes
     from sordino.planning.study_checks import check_study

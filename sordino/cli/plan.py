@@ -376,7 +376,7 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
 
 
 def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
-    from runtime.plurals import terminal_width
+    from runtime.text import terminal_width
     from sordino.planning.notes import notes
     from sordino.planning.text import aligned, heading, plan_lines
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from runtime.failure import ExitCode, listing
-from runtime.plurals import counted
+from runtime.text import counted
 
 NAME = "report"
 HELP = (

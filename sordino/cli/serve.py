@@ -159,7 +159,7 @@ def _explain(code: int, view: StudyView) -> None:
 
 
 def _print_event(event: Event) -> None:
-    from runtime.json_lines import json_line
+    from runtime.text import json_line
     from server.events import to_json
 
     level = "warning" if event.kind in _WARNINGS else "info"

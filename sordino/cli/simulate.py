@@ -184,7 +184,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **shared: Any,
 ) -> int:
-    from runtime.plurals import terminal_width
+    from runtime.text import terminal_width
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.record import finite
     from sordino.lab.simulation.run import simulate_study

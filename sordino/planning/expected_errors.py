@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from learning.task_names import STATISTICS
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.planning.notes import percent
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.planning.alternatives import central_gaussian_multiplier, error_variance
 from sordino.planning.error_figure import Line, Panel, draw_errors
 from sordino.planning.figure_style import BLUE, MUTED, OCHRE, RED

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from runtime.failure import ExitCode, Failure
-from runtime.near_names import did_you_mean
+from runtime.text import did_you_mean
 
 DEFAULT_DIM: Final = 500
 DEFAULT_CLIP: Final = 1.0

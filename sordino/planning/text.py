@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.planning.notes import no_ring, percent, reached
 from wire.guarantee import CURIOUS_TRUST
 

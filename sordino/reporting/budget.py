@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure
-from runtime.peer_text import peer_text
+from runtime.text import peer_text
 from sordino.reporting.budget_limits import limit_lines, limits
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.plurals import counted
+from runtime.text import counted
 from server.events import AttemptAborted
 from server.study_view import StudyView
 from sordino.reporting.statistic_text import headline, table_rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from authority.new_study import ONE_MACHINE
 from runtime import VERSION
 from runtime.failure import ExitCode, Failure
-from runtime.plurals import counted
+from runtime.text import counted
 from secagg.messages import PHASES
 from server.events import RoundCompleted
 from server.study_view import StudyView

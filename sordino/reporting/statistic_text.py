@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runtime.plurals import counted
+from runtime.text import counted
 
 Released = Mapping[str, Any]
 Row = tuple[str, str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from runtime.plurals import counted
+from runtime.text import counted
 from server.events import (
     CONNECTING,
     AttemptAborted,

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
-from runtime.plurals import terminal_width
+from runtime.text import terminal_width
 from secagg.parameters import COMPLETE
 from wire.guarantee import adjacency_word, condition, counts_colluders
 from wire.join_code import fingerprint, show_fingerprint

@@ -27,7 +27,7 @@ import wire.records.transcript_checks
 from mechanisms.clip_rule import ClipRule
 from mechanisms.plan import Plan
 from runtime.address import split_address
-from runtime.peer_text import LONGEST, peer_text, printable
+from runtime.text import LONGEST, peer_text, printable
 from secagg.keys import IdentityKey
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster

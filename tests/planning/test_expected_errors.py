@@ -20,7 +20,7 @@ from learning.server_optimizers import make_server_optimizer
 from learning.task import make_task
 from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.planning.expected_errors import expected_errors, expected_lines
 
 Run = Callable[..., tuple[int, str, str]]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from runtime.json_lines import json_line
 from runtime.logs import _OthersLines, configure_logs
+from runtime.text import json_line
 from server.events import AttemptStarted, WaitingForParticipants
 
 

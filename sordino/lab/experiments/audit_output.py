@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.plurals import counted
+from runtime.text import counted
 
 _COLUMNS: Final = ("lower bound", "expected", "proved", "right", "noise found")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.lab.loadtest.options import LoadOptions
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runtime.plurals import counted
+from runtime.text import counted
 from secagg.messages import PHASES
 from server.events import Event, StudyStarted
 from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, Outcomes, percentile

@@ -23,8 +23,8 @@ from typing import Any, Final
 from authority.new_study import LocalStudy, make_local_study
 from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
 from runtime.failure import ExitCode, Failure
-from runtime.plurals import counted
 from runtime.processes import free_port
+from runtime.text import counted
 from server.events import AttemptStarted
 from server.study_view import StudyView
 from sordino.lab.loadtest.bounds import broken_bounds

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runtime.failure import ExitCode, Failure
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from runtime.plurals import counted
+from runtime.text import counted
 from sordino.lab.simulation.record import ABORTED, ROUND
 from sordino.lab.simulation.rounds import ABORTED as ROUND_ABORTED
 from sordino.reporting.statistic_text import headline, table_rows

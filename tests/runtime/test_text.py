@@ -21,7 +21,7 @@ from client.joining.joining import join_by_code
 from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
 from runtime.logs import configure_logs
-from runtime.peer_text import LONGEST, peer_text, printable
+from runtime.text import LONGEST, peer_text, printable
 from sordino.cli import _tell
 from tests.support.enrolment_port import Authority, port_in_thread
 from wire import coordinator_pb2 as pb

@@ -1,0 +1,62 @@
+"""Text that processes print: counts, widths, near names, lines of JSON, and what another machine wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+NARROW, USUAL, WIDE = 60, 80, 100
+LONGEST: Final = 300
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """``no rounds``, ``1 round``, ``3 rounds``.
+
+    Args:
+        one: the noun in the singular.
+        many: in the plural; by default ``one`` with an s.
+    """
+    return f"{number or 'no'} {one if number == 1 else many or one + 's'}"
+
+
+def terminal_width() -> int:
+    """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
+    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """`` Did you mean mnist?``, with the blank before it; empty where no known name is near."""
+    import difflib  # only in an error
+
+    near = difflib.get_close_matches(str(given)[:80].lower(), list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def printable(text: str) -> str:
+    """Without control characters, escape sequences and marks that change the direction of writing; keeps lines.
+
+    Text from another machine must not control a terminal, nor look like a line of ours.
+    """
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+
+
+def peer_text(text: str) -> str:
+    """One line of at most `LONGEST` printable characters, for text that another machine wrote."""
+    line = printable(" ".join(text[: 4 * LONGEST].split()))
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def json_line(event: str, body: Mapping[str, Any], *, level: str = "info", at: float | None = None) -> str:
+    """One JSON object that a verb prints while it runs, with the three keys that the lines of the logs have.
+
+    ``timestamp`` (ISO 8601, UTC), ``level`` and ``event`` come first, then the body.
+
+    Args:
+        at: seconds since 1970; default: now.
+    """
+    when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+    head = {"timestamp": when.isoformat(timespec="microseconds").replace("+00:00", "Z"), "level": level, "event": event}
+    return json.dumps(head | dict(body) | head)
