@@ -1,4 +1,4 @@
-"""Sordino: federated learning in which the coordinator learns one noisy sum of updates a round, and nothing else.
+"""Sordino: federated learning in which the coordinator learns one noisy sum of the updates per round.
 
 The public names are imported from here. Each is loaded on first use, so ``import sordino`` is light::
 
