@@ -164,10 +164,10 @@ def check_public_examples(options: StudyOptions) -> None:
         learning.options.OptionError: they are too few, or of another shape than the task's.
         learning.datasets.DatasetError: there is no such set or file here.
     """
+    from learning.make_task import make_task
     from learning.options import AE_DPFL
     from learning.own_data import load_test
     from learning.server_optimizers import make_server_optimizer
-    from learning.task import make_task
 
     if options.task_options.get("method") != AE_DPFL:
         return
@@ -189,7 +189,7 @@ def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
 
     from authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
     from authority.study_files import host_toml, study_toml
-    from learning.task import make_task
+    from learning.make_task import make_task
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem

@@ -32,7 +32,7 @@ def fitted(options: StudyOptions) -> StudyOptions:
 
     Raises:
         learning.datasets.DatasetError: there is no such set here.
-        learning.options.OptionError, learning.task.TaskUnavailable: the task can't be.
+        learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be.
     """
     from learning.data_names import is_prepared_name
     from learning.prepared_data import open_prepared

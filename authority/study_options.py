@@ -142,8 +142,8 @@ class StudyOptions:
         Raises:
             learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
         """
+        from learning.make_task import clip_of, make_task
         from learning.server_optimizers import DEFAULT_RATES
-        from learning.task import clip_of, make_task
         from secagg.parameters import assumed_colluders, colluders_in_cohort, default_min_survivors
         from wire.study import cohorts_drawn
 
@@ -173,8 +173,8 @@ def plan_for(options: StudyOptions, **others: Any) -> Plan:
     Raises:
         mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
     """
+    from learning.make_task import make_task
     from learning.parameters import layers_of
-    from learning.task import make_task
     from wire.study import plan_study
 
     chosen = options.settled()

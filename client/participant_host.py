@@ -38,7 +38,7 @@ from client.unreachable import (
     trouble_told,
     web_proxy_of,
 )
-from learning.task import make_task
+from learning.make_task import make_task
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop

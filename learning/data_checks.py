@@ -65,7 +65,7 @@ def fitting_options(name: str, options: Mapping[str, Any], examples: Dataset) ->
 
 
 def options_known(task: str) -> set[str]:
-    from learning.task import options_of
+    from learning.make_task import options_of
 
     return {one.name for one in fields(options_of(task, {}))} & SHAPES if task in TASKS else set()
 
@@ -76,7 +76,7 @@ def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of
     For whoever is still to be asked whether she joins: no model is made, and no module imported, for a stranger's
     options. Arguments and errors as `check_task_takes`, whose check is the whole one.
     """
-    from learning.task import make_task, options_of
+    from learning.make_task import make_task, options_of
     from learning.tasks.inputs import require_labels
 
     if name not in TASKS:
@@ -111,11 +111,12 @@ def check_task_takes(
 
     Raises:
         Failure: it can't.
-        learning.options.OptionError, learning.task.TaskUnavailable: the task can't be made.
+        learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be made.
     """
+    from learning.make_task import make_task
     from learning.own_task import TaskMistake, with_place
     from learning.parameters import flatten_contribution
-    from learning.task import ModelTask, make_task, update_rng
+    from learning.task import ModelTask, update_rng
 
     first = examples.take(range(min(len(examples), 1))) if planned is None else examples.form()
     if planned is not None:
@@ -154,8 +155,8 @@ def check_task_takes(
 
 def _one_step(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, but for how long is trained, and on how many queries is voted: up to 100,000 and 10,000."""
+    from learning.make_task import options_of
     from learning.options import AE_DPFL, DP_FEDSGD, TrainingOptions
-    from learning.task import options_of
 
     made, tried = options_of(name, options), dict(options)
     if isinstance(made, TrainingOptions) and made.method != DP_FEDSGD:  # that is one step by itself
@@ -167,9 +168,9 @@ def _one_step(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, planned: int) -> None:
     """Hold examples and number of values against what is stated, and make no model for it."""
+    from learning.make_task import model_shapes, options_of
     from learning.options import AE_DPFL, OptionError
     from learning.parameters import dimension
-    from learning.task import model_shapes, options_of
     from learning.tasks.votes import VoteOptions, check_questions
     from mechanisms.statement import LARGEST_DIM
 

@@ -18,6 +18,12 @@ from typing import Final
 BUILT_IN: Final = ("fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset")
 """``fashion-mnist`` is the full set where it is installed, else the subset (``learning.datasets.resolve_dataset``)."""
 
+PREPARABLE: Final = (
+    *("mnist", "fashion", "femnist-shaped", "shakespeare", "vietnam-health", "insteval", "movielens", "covid-clinics"),
+    "heart",
+)
+"""Sets that ``sordino data prepare`` can make: the keys of ``learning.preparation.catalogue.CATALOGUE``."""
+
 FORMATS: Final = ("cifar10", "femnist", "leaf", "stackoverflow")
 """Published formats that are read where they lie."""
 

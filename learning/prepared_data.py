@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import Block, Blocks, DatasetError, Part
-from learning.data_names import BUILT_IN, OWN, data_folder
+from learning.data_names import BUILT_IN, OWN, PREPARABLE, data_folder
 from runtime.text import did_you_mean
 
 MANIFEST: Final = "manifest.json"
@@ -105,10 +105,8 @@ def open_prepared(name: str, folder: Path | None = None) -> PreparedSet:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        from learning.preparation.catalogue import CATALOGUE
-
         others = [one.folder.name for one in prepared_sets(base)]
-        near = "" if name in CATALOGUE else did_you_mean(name, (*others, *CATALOGUE, *BUILT_IN, OWN))
+        near = "" if name in PREPARABLE else did_you_mean(name, (*others, *PREPARABLE, *BUILT_IN, OWN))
         make = f".{near} See" if near else f": sordino data prepare {name}, or see"
         raise DatasetError(
             f"no data set {name!r} is prepared in {base}"

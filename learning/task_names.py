@@ -32,7 +32,7 @@ _OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-
 
 
 def check_task_name(name: str) -> str:
-    """Return ``name`` if `learning.task.make_task` could know it: one of ``TASKS``, or ``module:Class``.
+    """Return ``name`` if `learning.make_task.make_task` could know it: one of ``TASKS``, or ``module:Class``.
 
     Raises:
         ValueError: neither.

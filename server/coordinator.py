@@ -22,10 +22,11 @@ from grpc_reflection.v1alpha import reflection
 
 from learning.data_names import OWN
 from learning.datasets import DatasetError
+from learning.make_task import clip_of, make_task
 from learning.options import OptionError
 from learning.own_data import load_test
+from learning.own_task import TaskUnavailable
 from learning.parameters import layers_of
-from learning.task import TaskUnavailable, clip_of, make_task
 from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure

@@ -64,7 +64,7 @@ class StudyTable(Table):
     pause_s: float = Field(default=0.0, ge=0, le=604_800)
     """Seconds between the end of a round and the beginning of the next. An attempt that failed is repeated at once."""
     task: Annotated[str, AfterValidator(check_task_name)]
-    """What is computed: a name that `learning.task.make_task` knows, or ``module:Class`` of one's own."""
+    """What is computed: a name that `learning.make_task.make_task` knows, or ``module:Class`` of one's own."""
 
 
 class DataTable(Table):
@@ -145,7 +145,7 @@ class PrivacyTable(Table):
         """Arguments of `wire.study.plan_study` for a model whose arrays hold so many values.
 
         Args:
-            clip: as `learning.task.clip_of` settles it.
+            clip: as `learning.make_task.clip_of` settles it.
         """
         return coding(
             layers,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from client.host_file import HostConfiguration as HostConfiguration
     from learning.datasets import Dataset as Dataset
     from learning.datasets import load_dataset as load_dataset
+    from learning.make_task import make_task as make_task
     from learning.options import TaskOptions as TaskOptions
     from learning.options import TrainingOptions as TrainingOptions
     from learning.partitions import partition as partition
@@ -29,7 +30,6 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from learning.saved_model import load_model as load_model
     from learning.task import ModelTask as ModelTask
     from learning.task import Task as Task
-    from learning.task import make_task as make_task
     from learning.tasks.torch_task import TorchTask as TorchTask
     from mechanisms.encoder import Encoder as Encoder
     from mechanisms.plan import InfeasiblePlan as InfeasiblePlan
@@ -52,10 +52,11 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "authority.new_study": ("StudyOptions",),
             "client.host_file": ("HostConfiguration",),
             "learning.datasets": ("Dataset", "load_dataset"),
+            "learning.make_task": ("make_task",),
             "learning.options": ("TaskOptions", "TrainingOptions"),
             "learning.partitions": ("partition",),
             "learning.saved_model": ("SavedModel", "load_model"),
-            "learning.task": ("ModelTask", "Task", "make_task"),
+            "learning.task": ("ModelTask", "Task"),
             "learning.tasks.torch_task": ("TorchTask",),
             "mechanisms.encoder": ("Encoder",),
             "mechanisms.plan": ("InfeasiblePlan", "Plan"),

@@ -113,8 +113,8 @@ def check_form(held: Dataset, of: str, seen: Look) -> None:
 
 def unread(file: Path, held: Dataset, seen: Look) -> list[str]:
     """What of her file can't be used."""
+    from learning.make_task import make_task
     from learning.own_data import unread_told
-    from learning.task import make_task
 
     task, options = seen.document.task, dict(seen.document.task_options)
     try:
@@ -126,7 +126,7 @@ def unread(file: Path, held: Dataset, seen: Look) -> list[str]:
 
 def _other_labels(task: str, options: dict[str, Any], held: Dataset, file: Path) -> list[str]:
     """That no training will end, where labels are none of the study's: told to her alone, and never in her way."""
-    from learning.task import options_of
+    from learning.make_task import options_of
 
     if task not in TASKS or task in STATISTICS or not len(held):
         return []

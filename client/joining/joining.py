@@ -137,8 +137,8 @@ def _check_task(options: JoinOptions, task: str, task_options: Mapping[str, obje
             f"it, and if you trust it add --task {task}.",
         )
     if task in STATISTICS:
+        from learning.make_task import make_task
         from learning.options import OptionError
-        from learning.task import make_task
 
         try:
             make_task(task, dict(task_options))

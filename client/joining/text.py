@@ -36,8 +36,8 @@ def _shares(plan: Plan) -> str:
 
 def _task(document: StudyDocument, plan: Plan) -> list[str]:
     """What is computed from her data: for a statistic also what is asked, since that is what will be known."""
+    from learning.make_task import make_task
     from learning.options import AE_DPFL
-    from learning.task import make_task
     from learning.task_names import STATISTICS
 
     if document.task in STATISTICS:
@@ -65,7 +65,7 @@ def _own(document: StudyDocument) -> str:
 
 def _asked_for(document: StudyDocument) -> str:
     """What examples of a study that trains look like: to be held beside her own."""
-    from learning.task import options_of
+    from learning.make_task import options_of
     from learning.task_names import STATISTICS, TASKS
 
     if document.task not in TASKS or document.task in STATISTICS:

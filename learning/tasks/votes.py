@@ -104,7 +104,7 @@ class Votes:
     def __init__(self, name: str, local: Any, server: Any, options: VoteTaskOptions) -> None:
         """
         Args:
-            name: under which `learning.task.make_task` knows the classification task.
+            name: under which `learning.make_task.make_task` knows the classification task.
             local: that task, as participants train it.
             server: the same, as the global model is trained.
         """

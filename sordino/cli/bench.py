@@ -210,7 +210,7 @@ def training(
     runs: Annotated[int, typer.Option(min=1, max=99, help="Of each way; one more before them isn't counted.")] = 3,
     as_json: Json = False,
 ) -> int:
-    from learning.task import TaskUnavailable
+    from learning.own_task import TaskUnavailable
     from sordino.cli.task_options import options_of
     from sordino.lab.bench.machine import describe, one_line
     from sordino.lab.bench.training import run

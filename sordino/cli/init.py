@@ -303,7 +303,7 @@ def run(
     given = dict(locals())  # the options as they came; what follows changes some
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
-    from learning.task import make_task
+    from learning.make_task import make_task
     from mechanisms.statement import VECTOR_MECHANISMS
     from runtime.text import terminal_width
     from sordino.planning.expected_errors import expected_errors, expected_lines

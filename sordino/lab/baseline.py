@@ -26,8 +26,8 @@ def run(directory: Path, cohorts: Sequence[Sequence[int]] | None, say: Callable[
     """
     from learning.cut_data import cut_dataset
     from learning.datasets import load_part
+    from learning.make_task import clip_of, make_task
     from learning.own_data import load_test
-    from learning.task import clip_of, make_task
     from server.study_file import load
     from sordino.lab.training_without_noise import simulate
 

@@ -23,7 +23,7 @@ def defaults_told(task: str, given: Mapping[str, object]) -> str:
     """
     if task not in STATISTICS:
         return ""
-    from learning.task import options_of
+    from learning.make_task import options_of
 
     made: Any = options_of(task, dict(given))
     missing = [name for name in ("low", "high") if name not in given]

@@ -30,7 +30,7 @@ def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[s
     """Standard errors of a statistic under a plan; None for a task that has no such figures.
 
     Args:
-        options: of the task, as `learning.task.make_task` takes them.
+        options: of the task, as `learning.make_task.make_task` takes them.
 
     Returns:
         ``participants``, ``min_survivors`` and ``rounds`` of the plan; ``values``, after one round with all there;
@@ -39,7 +39,7 @@ def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[s
     """
     if task not in STATISTICS:
         return None
-    from learning.task import make_task
+    from learning.make_task import make_task
     from mechanisms.encoder import mean_stddev
 
     made: Any = make_task(task, dict(options))

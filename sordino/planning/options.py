@@ -231,11 +231,11 @@ def of_task(
 
     Raises:
         Failure: the task can't be, or the values are stated as well.
-        learning.options.OptionError, learning.task.TaskUnavailable: its options can't be; the clip would distort it.
+        OptionError, TaskUnavailable: its options can't be; the clip would distort it.
     """
+    from learning.make_task import clip_of, make_task, model_shapes
     from learning.options import AE_DPFL
     from learning.parameters import dimension
-    from learning.task import clip_of, make_task, model_shapes
     from learning.task_names import STATISTICS, check_task_name
 
     try:

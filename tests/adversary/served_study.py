@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 
 import server.study_file
+from learning.make_task import make_task
 from learning.parameters import flatten
-from learning.task import make_task
 from secagg.roster import Roster, verify_roster
 from server.coordinator import open_study, server_credentials
 from wire.round_model import write_model

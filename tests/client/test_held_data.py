@@ -23,9 +23,9 @@ from client.participant_host import join
 from client.settings import Data, HostedParticipant, HostSettings
 from learning.blocks import Block, Blocks, DatasetError
 from learning.datasets import dataset_identity
+from learning.make_task import make_task
 from learning.own_data import read_held
 from learning.prepared_data import write_prepared
-from learning.task import make_task
 from runtime.failure import Failure
 from secagg.keys import IdentityKey
 from tests.client import policies

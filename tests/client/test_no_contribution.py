@@ -15,7 +15,7 @@ import structlog
 
 from client.participant import Participant
 from client.participant_host import ParticipantHost
-from learning.task import make_task
+from learning.make_task import make_task
 from learning.tasks.softmax_regression import SoftmaxRegression
 from mechanisms.encoder import InvalidUpdate
 from tests.support.host_in_process import play

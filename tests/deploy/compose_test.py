@@ -31,7 +31,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from learning.checkpoints import load_checkpoint
-from learning.task import make_task
+from learning.make_task import make_task
 from learning.parameters import flatten
 from mechanisms.plan import Plan
 import tomllib

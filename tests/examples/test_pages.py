@@ -14,9 +14,10 @@ import pytest
 
 from learning.checkpoints import Checkpoint, save_checkpoint
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.own_data import read_own
 from learning.parameters import shapes_of
-from learning.task import make_task, update_rng
+from learning.task import update_rng
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset, load_part
+from learning.make_task import make_task
 from learning.options import OptionError
-from learning.task import make_task
 from learning.tasks.votes import VoteLearner
 from sordino.cli.experiment_runs import EXPERIMENTS
 from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, run_pool, word_pairs

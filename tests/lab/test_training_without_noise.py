@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset, load_dataset
+from learning.make_task import make_task
 from learning.parameters import flatten, unflatten
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
-from learning.task import make_task, update_rng
+from learning.task import update_rng
 from sordino.lab.training_without_noise import SimulatedRound, Simulation, clip_l2, simulate
 
 TRAIN, TEST = load_dataset("fashion-mnist-subset")

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from learning.datasets import Dataset
+from learning.make_task import clip_of
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.server_optimizers import make_server_optimizer
-from learning.task import Task, clip_of
+from learning.task import Task
 from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
 from wire.study import plan_study

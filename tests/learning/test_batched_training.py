@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.options import METHODS
 from learning.parameters import flatten
-from learning.task import BatchedTask, make_task, update_rng
+from learning.task import BatchedTask, update_rng
 
 SIZES = (7, 1, 20, 13, 5, 8)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset, load_dataset
+from learning.make_task import make_task
 from learning.options import OptionError
 from learning.parameters import flatten, parameters_digest
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
-from learning.task import make_task
 from sordino.lab.training_without_noise import simulate
 
 torch = pytest.importorskip("torch")
@@ -29,7 +29,7 @@ def test_start_is_the_same_in_another_process() -> None:
     assert task.dim == 18_378
     assert flatten(task.initial_parameters()).shape == (18_378,)
     code = (
-        "import torch; torch.manual_seed(5); torch.rand(3); from learning.task import make_task;"
+        "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task;"
         "from learning.parameters import parameters_digest;"
         "task = make_task('cnn', {'initial_seed': 7});"
         "print(parameters_digest(task.initial_parameters()).hex(), torch.get_num_threads())"

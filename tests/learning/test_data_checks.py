@@ -13,8 +13,8 @@ from authority.study_data import check_data
 from authority.study_options import StudyOptions
 from learning.data_checks import check_task_takes
 from learning.datasets import Dataset
+from learning.make_task import make_task, model_shapes
 from learning.parameters import shapes_of
-from learning.task import make_task, model_shapes
 from learning.task_names import STATISTICS
 from learning.tasks.mlp import Mlp
 from runtime.failure import Failure
@@ -95,7 +95,7 @@ def test_a_strangers_model_is_not_made_to_be_refused(
     def made(*_: Any) -> Any:
         raise AssertionError("the model was made")
 
-    monkeypatch.setattr("learning.task.make_task", made)
+    monkeypatch.setattr("learning.make_task.make_task", made)
     monkeypatch.setattr("learning.tasks.mlp.Mlp.initial_parameters", made)
     with pytest.raises(Failure) as failure:
         check_task_takes(task, options, data, "mine.csv", planned=7)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset, load_part
+from learning.make_task import make_task
 from learning.options import OptionError
 from learning.parameters import flatten
-from learning.task import make_task, update_rng
+from learning.task import update_rng
 from learning.tasks.mlp import mlp_gradient, pixels
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from learning.blocks import DatasetError
 from learning.datasets import NO_LABEL, Unread
+from learning.make_task import make_task
 from learning.own_data import check_form, content_sha256, empty, read_held, read_own, says_nothing, unread_told
-from learning.task import make_task
 
 
 def write(path: Path, **members: object) -> Path:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.options import OptionError
 from learning.own_task import TaskMistake, TaskUnavailable, place_of, with_place
 from learning.parameters import flatten_contribution
-from learning.task import make_task, update_rng
+from learning.task import update_rng
 
 LINE = '''from dataclasses import dataclass
 

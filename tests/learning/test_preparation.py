@@ -20,6 +20,7 @@ import pytest
 from published_files import write_cifar_binary, write_leaf
 
 from learning.blocks import Block, DatasetError
+from learning.data_names import PREPARABLE
 from learning.preparation import images, sources, tables
 from learning.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
 from learning.preparation.images import femnist_shaped, mnist
@@ -28,6 +29,10 @@ from learning.preparation.plays import shakespeare, spoken
 from learning.preparation.sources import Opened, Package
 from learning.preparation.tables import Choice, Number, heart
 from learning.prepared_data import open_prepared
+
+
+def test_names_that_can_be_prepared_are_the_catalogue_s() -> None:
+    assert tuple(CATALOGUE) == PREPARABLE
 
 
 class Unpinned(Opened):

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from rounds_in_memory import learner_of, plan_of, rows, run_round, run_without_noise
 
-from learning.task import make_task
+from learning.make_task import make_task
 from learning.tasks.quantile import nearest_monotone, root_coefficients
 
 ROOT = Path(__file__).resolve().parents[2]

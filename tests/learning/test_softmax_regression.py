@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.parameters import Parameters, flatten
-from learning.task import make_task
 from learning.tasks.softmax_regression import POOLINGS, cross_entropy_gradient, pooled_pixels
 
 

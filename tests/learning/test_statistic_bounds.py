@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as arrays
 from rounds_in_memory import contribution, rows
 
 from learning.datasets import Dataset
+from learning.make_task import clip_of, make_task
 from learning.options import OptionError
-from learning.task import clip_of, make_task
 from learning.tasks.statistic import shares_of
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

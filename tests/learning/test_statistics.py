@@ -24,7 +24,7 @@ from rounds_in_memory import (
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from learning.datasets import Dataset
 from learning.learner import Learner
-from learning.task import make_task
+from learning.make_task import make_task
 from learning.tasks.histogram import nearest_histogram
 
 RNG = np.random.default_rng(20)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.options import OptionError
 from learning.public_random import PublicRandom
-from learning.task import make_task
 
 NOTHING = Dataset(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64))
 

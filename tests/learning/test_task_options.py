@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from learning.make_task import make_task
 from learning.options import OptionError, TrainingOptions
-from learning.task import TASKS, make_task, update_rng
+from learning.task import update_rng
+from learning.task_names import TASKS
 from learning.tasks.softmax_regression import SoftmaxOptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +86,8 @@ import numpy as np
 import learning.checkpoints, learning.server_optimizers, sordino.lab.training_without_noise
 from learning.datasets import load_labels, load_part, load_partition
 from learning.partitions import partition
-from learning.task import TaskUnavailable, make_task
+from learning.make_task import make_task
+from learning.own_task import TaskUnavailable
 task = make_task("softmax-regression", {})
 parts = partition(load_labels("fashion-mnist-subset"), "dirichlet", 100, 1.0, 0)
 data = load_partition("fashion-mnist-subset", parts[0])
@@ -103,7 +106,7 @@ except TaskUnavailable as error:
 
 def test_numpy_path_does_not_import_torch_where_it_is_installed() -> None:
     done = _run(
-        "import sys, sordino.lab.training_without_noise; from learning.task import make_task;"
+        "import sys, sordino.lab.training_without_noise; from learning.make_task import make_task;"
         "make_task('softmax-regression', {}); print('torch' in sys.modules)"
     )
     assert done.stdout.strip() == "False", done.stderr

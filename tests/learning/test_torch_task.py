@@ -15,9 +15,10 @@ import pytest
 
 from learning import device
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.options import METHODS, TrainingOptions
 from learning.parameters import flatten, parameters_digest
-from learning.task import BatchedTask, Classifier, make_task, update_rng
+from learning.task import BatchedTask, Classifier, update_rng
 
 torch = pytest.importorskip("torch")
 
@@ -108,7 +109,7 @@ def test_the_start_is_the_same_in_another_process(name: str) -> None:
     options = {"initial_seed": 7}
     parameters = make_task(name, options).initial_parameters()
     code = (
-        "import torch; torch.manual_seed(5); torch.rand(3); from learning.task import make_task;"
+        "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task;"
         "from learning.parameters import parameters_digest; before = torch.get_rng_state();"
         f"task = make_task({name!r}, {options}); found = parameters_digest(task.initial_parameters()).hex();"
         "print(found, torch.equal(before, torch.get_rng_state()), torch.get_num_threads())"

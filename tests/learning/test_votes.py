@@ -17,10 +17,11 @@ from rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 import learning.tasks.votes as votes_module
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from learning.datasets import Dataset, load_part
+from learning.make_task import clip_of, make_task
 from learning.options import OptionError
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
-from learning.task import ModelTask, clip_of, make_task
+from learning.task import ModelTask
 from mechanisms.encoder import Encoder
 
 QUERIES = 6

@@ -13,11 +13,11 @@ import pytest
 
 from authority.study_options import StudyOptions, plan_for
 from learning.datasets import Dataset
+from learning.make_task import make_task
 from learning.own_data import empty
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.server_optimizers import make_server_optimizer
-from learning.task import make_task
 from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
 from runtime.text import counted

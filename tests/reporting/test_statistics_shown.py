@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from learning.task import make_task
+from learning.make_task import make_task
 from learning.tasks.statistic import Estimate
 from runtime.failure import Failure
 from server.events import Event, RoundCompleted, StudyStarted

@@ -24,8 +24,8 @@ from authority.new_study import LocalStudy, make_local_study
 from authority.study_options import StudyOptions
 from client.host_file import load as load_host
 from learning.checkpoints import load_checkpoint
+from learning.make_task import make_task
 from learning.parameters import flatten
-from learning.task import make_task
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.device import chosen_threads, use_threads
+from learning.make_task import make_task
 from learning.parameters import flatten
-from learning.task import BatchedTask, ModelTask, make_task, update_rng
+from learning.task import BatchedTask, ModelTask, update_rng
 from sordino.lab.bench.timing import Spread
 
 MOST_NUMBERS: Final = 1 << 28  # of all updates: 1 GB

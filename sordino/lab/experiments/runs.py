@@ -76,7 +76,7 @@ def play(run: Run) -> Row:
     Raises:
         learning.options.OptionError, learning.datasets.DatasetError, SimulationError: a setting can't be.
     """
-    from learning.task import TaskUnavailable
+    from learning.own_task import TaskUnavailable
     from mechanisms.plan import InfeasiblePlan
 
     row: Row = {"kind": "run", "id": run.identity, "labels": dict(run.labels), "seed": run.settings.seed}

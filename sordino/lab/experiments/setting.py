@@ -144,7 +144,7 @@ def published(
 
 def with_start(task: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Options with initial weights of the run's own, where the task has them."""
-    from learning.task import make_task
+    from learning.make_task import make_task
 
     if "initial_seed" in options:
         return dict(options)

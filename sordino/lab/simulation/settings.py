@@ -168,9 +168,9 @@ class SimulationSettings:
         """The study's task.
 
         Raises:
-            learning.options.OptionError, learning.task.TaskUnavailable: it can't be made.
+            learning.options.OptionError, learning.own_task.TaskUnavailable: it can't be made.
         """
-        from learning.task import make_task
+        from learning.make_task import make_task
 
         return make_task(self.study.task, dict(self.study.task_options))
 
