@@ -7,7 +7,7 @@ clock and draws no randomness of its own: equal sources give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,8 +26,8 @@ from secagg.server_unmasking import Completed
 class InMemoryAttempt:
     """An attempt of an honest coordinator, phase by phase.
 
-    A subclass watches or changes what happens by overriding `exchange` (one participant's turn in a phase), `answer`
-    (the participant's half of it), `mask` and `close`.
+    A subclass watches or changes what happens by overriding `turns` (their order), `exchange` (one participant's turn),
+    `answer` (the participant's half of it), `mask` and `close`.
 
     Attributes:
         coordinator: its phase.
@@ -78,14 +78,18 @@ class InMemoryAttempt:
 
     def step(self) -> None:
         """Play one phase of the coordinator: everybody's turn, then its end."""
-        if self.coordinator.name == CONSISTENCY_CHECK and not self.config.parameters.signed:
-            self.leave_signing_out()
         for who in self.leaving.get(self.coordinator.name, ()):
             self.phases.pop(who, None)
-        for who in self.messages:
+        for who in self.turns():
             if who in self.phases:
                 self.exchange(who)
         self.close()
+        if self.coordinator.name == CONSISTENCY_CHECK and not self.config.parameters.signed:
+            self.leave_signing_out()
+
+    def turns(self) -> Iterable[int]:
+        """Whose turn it is in this phase, one after the other."""
+        return self.messages
 
     def leave_signing_out(self) -> None:
         """Go from ConsistencyCheck to Unmasking, as the plan has it."""

@@ -118,14 +118,11 @@ def session_seeds() -> Iterator[bytes]:
 
 def participant_seeds() -> Iterator[bytes]:
     """What participants send in an attempt, and around it."""
-    for up, _ in reference_round().messages():
-        for message in up.values():
-            name = codecs()[type(message)].phase_field
-            field = codecs()[type(message)].write(message)
-            yield pb.ParticipantMessage(
-                phase=pb.PhaseMessage(round=1, attempt=1, **{name: field})
-            ).SerializeToString()
-            break
+    for step in reference_round().steps.values():
+        message = next(iter(step.up.values()))
+        codec = codecs()[type(message)]
+        phase = pb.PhaseMessage(round=1, attempt=1, **{codec.phase_field: codec.write(message)})
+        yield pb.ParticipantMessage(phase=phase).SerializeToString()
     for one in (
         pb.ParticipantMessage(open=pb.Open(protocol_version=1, identity=bytes(32), study="s", nonce=bytes(32))),
         pb.ParticipantMessage(proof=pb.Proof(signature=bytes(64))),
@@ -140,13 +137,12 @@ def participant_seeds() -> Iterator[bytes]:
 def coordinator_seeds() -> Iterator[bytes]:
     """What the coordinator sends in an attempt, and around it."""
     sets = request = None
-    for _, down in (*reference_round().messages(), *reference_round("ring").messages()):
-        for message in down.values():
+    for step in (*reference_round().steps.values(), *reference_round("ring").steps.values()):
+        for message in list(step.down.values())[:1]:
             name = codecs()[type(message)].phase_field
             yield pb.CoordinatorMessage(**{name: codecs()[type(message)].write(message)}).SerializeToString()
             sets = message if name == "survivor_sets" else sets
             request = message if name == "unmasking_request" else request
-            break
     ticket = pb.LotteryTicket(seed=bytes(32), path=[bytes(32)] * 3)
     start = pb.RoundStart(round=1, attempt=1, model_sha256=bytes(32), study_sha256=bytes(32), ticket=ticket)
     yield pb.CoordinatorMessage(round_start=start).SerializeToString()

@@ -20,11 +20,11 @@ from google.protobuf.message import DecodeError
 
 from secagg import client_unmasking
 from secagg.errors import CoordinatorMisbehaved
-from secagg.messages import MaskedInput
+from secagg.messages import UNMASKING, MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
-from tests.fuzz.played import GRAPHS, Round, answer, codecs, copied, finish, reference_round, take
+from tests.fuzz.played import GRAPHS, answer, codecs, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
-from tests.support.attempts_in_memory import freeze
+from tests.support.attempts_in_memory import Recorded, Step, freeze, twin
 from wire.codec import MalformedMessage, read_survivor_proof, write_survivor_proof
 
 _MOST_MESSAGES: Final = 8
@@ -47,7 +47,7 @@ def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
     return replace(found, packed=packed) if isinstance(message, MaskedInput) else found
 
 
-def _rounds(graph: str) -> tuple[Round, ...]:
+def _rounds(graph: str) -> tuple[Recorded, ...]:
     """The attempt itself, another one of it, and one of another round."""
     return reference_round(graph), reference_round(graph, 2)
 
@@ -62,9 +62,9 @@ def server_target(name: str, data: bytes) -> None:
     at = names.index(name)
     left = names[at - 1] if at > 1 and choose.below(3) == 1 else ""
     played = reference_round(graph, 1, left)
-    step = played.step(name)
-    server = copied(step.server)
-    clients = {who: copied(phase) for who, phase in step.clients.items()}
+    step = played.steps[name]
+    server = twin(step.server)
+    clients = {who: twin(phase) for who, phase in step.clients.items()}
     known = [played, *_rounds(graph)]
     changed = 0
     for _ in range(_MOST_MESSAGES):
@@ -72,7 +72,7 @@ def server_target(name: str, data: bytes) -> None:
             break
         kind = choose.below(8)
         source = known[choose.below(len(known))] if kind == 7 else played
-        letters = source.steps[choose.below(len(source.steps))].up if kind == 6 else source.step(name).up
+        letters = _any_of(source, choose).up if kind == 6 else source.steps[name].up
         author = sorted(letters)[choose.below(len(letters))]
         sender = author if choose.below(4) else choose.below(len(played.config.roster) + 2) - 1
         message = travelled(letters[author], choose, choose.below(4))
@@ -92,14 +92,14 @@ def client_target(name: str, data: bytes) -> None:
     graph = graphs[choose.below(len(graphs))]
     # Somebody may have left before the inputs were summed up, so that there is a mask key to be rebuilt.
     played = reference_round(graph, 1, _collecting(graph)[2] if choose.below(3) == 1 else "")
-    step = next(one for one in played.steps if one.asked and name in {type(p).__name__ for p in one.asked.values()})
+    step = next(one for one in played.steps.values() if name in {type(phase).__name__ for phase in one.asked.values()})
     me = sorted(step.up)[choose.below(len(step.up))]
-    phase = copied(step.asked[me])
+    phase = twin(step.asked[me])
     kind = choose.below(8)
     source = _rounds(graph)[1] if kind == 7 else played
-    letters = source.steps[choose.below(len(source.steps))].down if kind == 6 else step.down
+    letters = _any_of(source, choose).down if kind == 6 else step.down
     if kind == 7:
-        letters = next((one.down for one in source.steps if type(one.server) is type(step.server)), letters)
+        letters = next((one.down for one in source.steps.values() if type(one.server) is type(step.server)), letters)
     letters = letters or step.down
     receiver = me if choose.below(4) and me in letters else sorted(letters)[choose.below(len(letters))]
     message = travelled(letters[receiver], choose, choose.below(4))
@@ -116,8 +116,8 @@ def client_target(name: str, data: bytes) -> None:
     honest = freeze(message) == freeze(step.down[me])
     if honest and _short(data):
         return
-    clients = {who: copied(after) for who, after in step.clients.items() if who != me} | {me: following}
-    completed = finish(played.config, copied(step.server), clients, {**step.up, me: reply}, exact=honest)
+    clients = {who: twin(after) for who, after in step.clients.items() if who != me} | {me: following}
+    completed = finish(played.config, twin(step.server), clients, {**step.up, me: reply}, exact=honest)
     must(completed is not None or not honest, "an honest attempt was aborted")
 
 
@@ -125,9 +125,9 @@ def answered_target(data: bytes) -> None:
     """An unmasking request to a participant who has answered one: the same gets the same reply, any other nothing."""
     choose = Steering(data)
     played = reference_round(GRAPHS[choose.below(len(GRAPHS))])
-    step = played.steps[-1]
+    step = played.steps[UNMASKING]
     me = sorted(step.up)[choose.below(len(step.up))]
-    phase = copied(step.clients[me])
+    phase = twin(step.clients[me])
     other = sorted(step.down)[choose.below(len(step.down))]
     message = travelled(step.down[other], choose, choose.below(4))
     if message is None:
@@ -146,11 +146,11 @@ def excluded_target(data: bytes) -> None:
     graph = ("complete", "ring")[choose.below(2)]
     name = _collecting(graph)[2]
     played = reference_round(graph, 1, name)
-    step = played.step(name)
+    step = played.steps[name]
     me = max(step.asked)
     cohort = _excluded_cohort(graph)
     source = reference_round(graph, 1, name) if choose.below(4) else reference_round(graph)
-    sets, request = (next(iter(one.down.values())) for one in source.steps[-2:])
+    sets, request = (next(iter(one.down.values())) for one in list(source.steps.values())[-2:])
     written = write_survivor_proof(1, 1, sets, request)
     for _ in range(choose.below(4)):
         change_message(written, choose)
@@ -170,9 +170,14 @@ def excluded_target(data: bytes) -> None:
 @cache
 def _excluded_cohort(graph: str) -> Any:
     """u1 as the participant who leaves before its upload knows it."""
-    step = reference_round(graph, 1, _collecting(graph)[2]).step(_collecting(graph)[2])
+    step = reference_round(graph, 1, _collecting(graph)[2]).steps[_collecting(graph)[2]]
     me = max(step.asked)
-    return copied(step.asked[me]).receive(step.down[me]).cohort
+    return twin(step.asked[me]).receive(step.down[me]).cohort
+
+
+def _any_of(played: Recorded, choose: Choices) -> Step:
+    steps = list(played.steps.values())
+    return steps[choose.below(len(steps))]
 
 
 def _short(data: bytes) -> bool:
@@ -188,7 +193,7 @@ def _held(phase: Any) -> Any:
     return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
-def _over(played: Round, me: int, phase: Any, honest: Any) -> bool:
+def _over(played: Recorded, me: int, phase: Any, honest: Any) -> bool:
     try:
         answer(played.config, me, phase, honest)
     except CoordinatorMisbehaved:
@@ -198,12 +203,13 @@ def _over(played: Round, me: int, phase: Any, honest: Any) -> bool:
 
 def _collecting(graph: str) -> list[str]:
     """Phases of the coordinator, in their order."""
-    return [type(step.server).__name__ for step in reference_round(graph).steps]
+    return list(reference_round(graph).steps)
 
 
 def _asked(graph: str) -> list[str]:
     """Phases of a participant that take a message of the coordinator, in their order."""
-    return [type(next(iter(step.asked.values()))).__name__ for step in reference_round(graph).steps if step.asked]
+    steps = reference_round(graph).steps.values()
+    return [type(next(iter(step.asked.values()))).__name__ for step in steps if step.asked]
 
 
 def _seeds() -> Iterator[bytes]:

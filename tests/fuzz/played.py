@@ -6,22 +6,22 @@ Everything is found by the type of a message and by what a phase returns; nothin
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from google.protobuf.message import Message
 
-from secagg import messages, server_phases
+from secagg import messages
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
+from secagg.in_memory import InMemoryAttempt
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
-from tests.support.attempts_in_memory import advertise, freeze, make_config, sum_of, twin, vector_of
+from tests.support.attempts_in_memory import LOSE, Recorded, Script, freeze, make_config, source_of, sum_of, vector_of
 from tests.support.small_rings import safe_rings
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -29,15 +29,6 @@ from wire import coordinator_pb2 as pb
 GRAPHS: Final = ("complete", "ring", "unsigned")
 plain = freeze
 """A comparable copy of anything."""
-
-
-def copied(phase: Any) -> Any:
-    """A phase that can be used up; `twin` makes plain dictionaries of counters."""
-    again = twin(phase)
-    for name, value in vars(phase).items():
-        if isinstance(value, Counter):
-            setattr(again, name, value.copy())
-    return again
 
 
 # ---------------------------------------------------------------- messages in bytes
@@ -105,84 +96,17 @@ def _read_offer(message: pb.MaskedInputOffer) -> messages.MaskedInput:
 # ---------------------------------------------------------------- attempts
 
 
-@dataclass
-class Step:
-    """A phase of the coordinator as it was before anything came, and what honest participants then sent."""
-
-    server: Any
-    up: dict[int, Any]
-    clients: dict[int, Any]  # after they sent it
-    asked: dict[int, Any]  # their phases before they were asked
-    down: dict[int, Any]  # what each was asked; nothing in the first step
-
-
-@dataclass
-class Round:
-    """One attempt, step by step."""
-
-    config: RoundConfig
-    steps: list[Step] = field(default_factory=list)
-    completed: Completed | None = None
-
-    def messages(self) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
-        """Of each step: what participants send, what they were asked before."""
-        for step in self.steps:
-            yield step.up, step.down
-
-    def step(self, name: str) -> Step:
-        """That of the coordinator's phase with this name."""
-        return next(one for one in self.steps if type(one.server).__name__ == name)
-
-
-def close(config: RoundConfig, server: Any) -> Completed | tuple[Any, dict[int, Any]]:
-    """The end, or the coordinator's next phase that collects something, and what it asks whom."""
-    closed = server.close()
-    if isinstance(closed, Completed):
-        return closed
-    following, down = closed
-    if hasattr(following, "without_signatures") and not config.parameters.signed:
-        following = following.without_signatures()
-    return following, dict(down.items())
-
-
-def answer(config: RoundConfig, who: int, phase: Any, message: Any) -> tuple[Any, Any]:
-    """What a participant does with a message of the coordinator: its next phase and its answer."""
-    following = phase.receive(message)
-    if not isinstance(following, tuple):
-        following = following.mask(vector_of(who, config.parameters))
-    return following
-
-
 @cache
-def reference_round(graph: str = "complete", round_: int = 1, left: str = "") -> Round:
+def reference_round(graph: str = "complete", round_: int = 1, left: str = "") -> Recorded:
     """An attempt in which all goes well, but for the last participant, who leaves before its message of one phase.
 
     Args:
         left: name of the coordinator's phase that the last participant says nothing to.
     """
     config = config_of(graph, round_)
-    everybody = range(len(config.roster))
-    clients, up = advertise(config, everybody)
-    found = Round(config)
-    server: Any = server_phases.AdvertiseKeys(config, frozenset(everybody))
-    asked: dict[int, Any] = {}
-    down: dict[int, Any] = {}
-    while True:
-        if type(server).__name__ == left:
-            up.pop(max(up))
-        found.steps.append(Step(copied(server), dict(up), {who: copied(clients[who]) for who in up}, asked, down))
-        for who, message in up.items():
-            server.receive(who, message)
-        closed = close(config, server)
-        if isinstance(closed, Completed):
-            found.completed = closed
-            _check_sum(config, closed)
-            return found
-        server, down = closed
-        clients = {who: clients[who] for who in down if who in up}
-        asked, up = {who: copied(phase) for who, phase in clients.items()}, {}
-        for who, phase in clients.items():
-            clients[who], up[who] = answer(config, who, phase, down[who])
+    found = Recorded(config, Script(up={(left, len(config.roster) - 1): LOSE}))
+    _check_sum(config, found.run())
+    return found
 
 
 def config_of(graph: str, round_: int = 1) -> RoundConfig:
@@ -193,6 +117,25 @@ def config_of(graph: str, round_: int = 1) -> RoundConfig:
         case "unsigned":
             return make_config(5, colluders=2, min_survivors=4, round_=round_, adversary=SEMI_MALICIOUS)
     return make_config(5, colluders=2, min_survivors=4, round_=round_)
+
+
+class _Rest(InMemoryAttempt):
+    """An attempt from some phase on, whatever that holds already, with what participants send now."""
+
+    def __init__(self, config: RoundConfig, server: Any, clients: dict[int, Any], up: Mapping[int, Any]) -> None:
+        super().__init__(config, {}, lambda who: source_of(config, who), lambda who: vector_of(who, config.parameters))
+        self.coordinator, self.phases = server, clients
+        self.messages = self._up = dict(sorted(up.items()))
+
+    def exchange(self, who: int) -> None:
+        try:
+            answered = self._up[who] if self.messages is self._up else self.answer(who, self.messages[who])
+        except CoordinatorMisbehaved:
+            del self.phases[who]
+            return
+        if who not in self.coordinator.received:
+            with contextlib.suppress(InvalidMessage, UnexpectedMessage):  # of one who was told something else
+                self.coordinator.receive(who, answered)
 
 
 def finish(
@@ -209,26 +152,20 @@ def finish(
     Returns:
         The end with its sum; None where the attempt was aborted.
     """
-    while True:
-        for who in sorted(up):
-            if who not in server.received:
-                with contextlib.suppress(InvalidMessage, UnexpectedMessage):  # of one who was told something else
-                    server.receive(who, up[who])
-        try:
-            closed = close(config, server)
-        except ProtocolError:
-            return None
-        if isinstance(closed, Completed):
-            if exact:
-                _check_sum(config, closed)
-            return closed
-        server, down = closed
-        up = {}
-        for who in sorted(clients.keys() & down.keys()):
-            try:
-                clients[who], up[who] = answer(config, who, clients[who], down[who])
-            except CoordinatorMisbehaved:
-                del clients[who]
+    try:
+        completed = _Rest(config, server, clients, up).run()
+    except ProtocolError:
+        return None
+    if exact:
+        _check_sum(config, completed)
+    return completed
+
+
+def answer(config: RoundConfig, who: int, phase: Any, message: Any) -> tuple[Any, Any]:
+    """What a participant does with a message of the coordinator: its next phase and its answer."""
+    rest = _Rest(config, None, {who: phase}, {})
+    answered = rest.answer(who, message)
+    return rest.phases[who], answered
 
 
 def take(server: Any, sender: int, message: Any) -> bool:

@@ -31,8 +31,8 @@ from secagg.messages import (
 )
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 from tests.support.attempts_in_memory import (
-    Attempt,
     Cohort,
+    Recorded,
     Script,
     freeze,
     identities,
@@ -228,26 +228,6 @@ def config(round_: int = 1, attempt: int = 1, adversary: str = MALICIOUS) -> Rou
     return make_config(6, round_=round_, attempt=attempt, adversary=adversary)
 
 
-class Recorded(Attempt):
-    """An attempt that keeps every phase as it was before its messages came, and the messages of all."""
-
-    def __init__(self, chosen: RoundConfig, script: Script | None = None) -> None:
-        super().__init__(chosen, script)
-        self.server_before: dict[str, Any] = {}
-        self.client_before: dict[str, dict[int, Any]] = {}
-        self.up: dict[str, dict[int, Any]] = {}
-        self.down: dict[str, dict[int, Any]] = {}
-
-    def _collect(self, name: str, phase: Any, messages: Mapping[int, Any]) -> Any:
-        self.server_before[name], self.up[name] = twin(phase), dict(messages)
-        return super()._collect(name, phase, messages)
-
-    def _ask(self, name: str, messages: Mapping[int, Any], *step: Any) -> dict[int, Any]:
-        self.client_before[name] = {who: twin(phase) for who, phase in self.phases.items()}
-        self.down[name] = dict(messages)
-        return super()._ask(name, messages, *step)
-
-
 @cache
 def record(left_before: str = "", round_: int = 1, attempt: int = 1, adversary: str = MALICIOUS) -> Recorded:
     """A whole attempt; the one that leaves does so in the phase before this one."""
@@ -266,12 +246,12 @@ def client_phase(name: str) -> Any:
         case "AdvertiseKeys":
             return CLIENT.AdvertiseKeys(config(), identities(6)[ME], keyed_source("table"))
         case "Masking":
-            return client_phase(MASK).receive(recorded.down[MASK][ME])
+            return client_phase(MASK).receive(recorded.steps[MASK].down[ME])
         case "Answered":
-            return client_phase(UNMASK).receive(recorded.down[UNMASK][ME])[0]
+            return client_phase(UNMASK).receive(recorded.steps[UNMASK].down[ME])[0]
         case "UnsignedUnmasking":
-            return twin(record(adversary=SEMI_MALICIOUS).client_before[UNMASK][ME])
-    return twin(recorded.client_before[name][ME])
+            return twin(record(adversary=SEMI_MALICIOUS).steps[UNMASK].asked[ME])
+    return twin(recorded.steps[name].asked[ME])
 
 
 def server_phase(name: str) -> Any:
@@ -279,14 +259,14 @@ def server_phase(name: str) -> Any:
     if name == "Completed":
         phase = server_phase(UNMASK)
         for who in (2, 3, 4):
-            phase.receive(who, record(UNMASK).up[UNMASK][who])
+            phase.receive(who, record(UNMASK).steps[UNMASK].up[who])
         return phase.close()
     recorded = record(name)
-    phase = twin(recorded.server_before[name])
+    phase = twin(recorded.steps[name].server)
     if name == ADVERTISE:
         phase.cohort -= {LEFT}
     for who in (0, 1):
-        phase.receive(who, recorded.up[name][who])
+        phase.receive(who, recorded.steps[name].up[who])
     return phase
 
 
@@ -294,10 +274,10 @@ def server_phase(name: str) -> Any:
 def samples() -> dict[str, Any]:
     """A message of every kind from an attempt in which all goes well; sent by ME, or to it."""
     recorded = record()
-    whole = [recorded.up[name][ME] for name in PHASES] + [recorded.down[name][ME] for name in PHASES[1:]]
-    share = recorded.up[UNMASK][ME].shares[0]
+    whole = [recorded.steps[name].up[ME] for name in PHASES] + [recorded.steps[name].down[ME] for name in PHASES[1:]]
+    share = recorded.steps[UNMASK].up[ME].shares[0]
     parts = [
-        recorded.down[MASK][ME].shares[0],
+        recorded.steps[MASK].down[ME].shares[0],
         share,
         messages.MaskKeyShare(share.share, share.salt),
         RevealedShare(share.share, share.salt),
@@ -363,7 +343,7 @@ def test_every_kind_in_every_phase_of_the_coordinator(kind: str, name: str) -> N
             assert not hasattr(phase, "receive")
         case "taken":
             for who in (2, 3, 4):
-                phase.receive(who, record(name).up[name][who])
+                phase.receive(who, record(name).steps[name].up[who])
                 assert who in phase.received
             result = phase.close()
             following = result[0] if isinstance(result, tuple) else result
@@ -392,8 +372,8 @@ def test_what_is_no_message_at_all_is_refused_by_the_coordinator(name: str) -> N
 def down(name: str, who: int = ME, **which: int) -> Any:
     """What the coordinator tells a participant in a phase. In Answered it is the request once more."""
     if name == "UnsignedUnmasking":
-        return record(adversary=SEMI_MALICIOUS, **which).down[UNMASK][who]
-    return record("", **which).down[UNMASK if name == "Answered" else name][who]
+        return record(adversary=SEMI_MALICIOUS, **which).steps[UNMASK].down[who]
+    return record("", **which).steps[UNMASK if name == "Answered" else name].down[who]
 
 
 @pytest.mark.parametrize(("circumstance", "name"), table(CLIENT_CIRCUMSTANCES))
@@ -425,7 +405,7 @@ def test_every_circumstance_at_a_participant(circumstance: str, name: str) -> No
 
 @pytest.mark.parametrize(("circumstance", "name"), table(SERVER_CIRCUMSTANCES))
 def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> None:
-    phase, sender, message = server_phase(name), ME, record(name).up[name][ME]
+    phase, sender, message = server_phase(name), ME, record(name).steps[name].up[ME]
     following: Any = None
     match circumstance:
         case "a second time":
@@ -435,15 +415,15 @@ def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> 
         case "below the roster":
             sender = -4  # which Python would read as position 2, that of ME
         case "of one that left before":
-            sender, message = LEFT, record().up[name][LEFT]
+            sender, message = LEFT, record().steps[name].up[LEFT]
         case "of another member":
-            message = record(name).up[name][OTHER]
+            message = record(name).steps[name].up[OTHER]
         case "of another attempt":
-            message = record(name, attempt=2).up[name][ME]
+            message = record(name, attempt=2).steps[name].up[ME]
         case "of another round":
-            message = record(name, round_=2).up[name][ME]
+            message = record(name, round_=2).steps[name].up[ME]
         case "after one that was refused":
-            refused_by_coordinator(phase, ME, record(name).up[name][OTHER], InvalidMessage)
+            refused_by_coordinator(phase, ME, record(name).steps[name].up[OTHER], InvalidMessage)
         case "after it was dropped":
             if not hasattr(phase, "drop"):
                 assert table(SERVER_CIRCUMSTANCES)[circumstance, name] == "no_way"
@@ -454,7 +434,7 @@ def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> 
             assert freeze(phase) == before
         case "after the phase was closed":
             for who in (2, 3, 4):
-                phase.receive(who, record(name).up[name][who])
+                phase.receive(who, record(name).steps[name].up[who])
             following = phase.close()
         case _:
             assert circumstance == "of a member"
@@ -476,7 +456,7 @@ def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> 
 def test_a_closed_phase_takes_nothing_from_anybody(name: str) -> None:
     phase = server_phase(name)
     for who in (2, 3, 4):
-        phase.receive(who, record(name).up[name][who])
+        phase.receive(who, record(name).steps[name].up[who])
     following = phase.close()
     after_close = freeze(following)
     for message in samples().values():
@@ -497,7 +477,7 @@ def test_a_phase_with_too_few_is_unchanged_by_an_early_close(name: str) -> None:
         phase.close()
     assert freeze(phase) == before
     for who in (2, 3, 4):
-        phase.receive(who, record(name).up[name][who])
+        phase.receive(who, record(name).steps[name].up[who])
     phase.close()
 
 
@@ -530,7 +510,7 @@ def test_a_vector_is_masked_once_and_one_that_does_not_fit_changes_nothing() -> 
 
 def test_an_offer_is_checked_like_the_upload_that_follows_it() -> None:
     """`check_offer` decides before anything is staged; it must let through nobody that `receive` would not."""
-    phase, upload = server_phase(MASK), record(MASK).up[MASK][ME]
+    phase, upload = server_phase(MASK), record(MASK).steps[MASK].up[ME]
     before = freeze(phase)
     phase.check_offer(ME, upload.sha256, upload.signature)
     assert freeze(phase) == before
@@ -569,12 +549,12 @@ def test_a_changed_phase_is_seen_as_changed(name: str) -> None:
 def test_a_recorded_attempt_is_left_as_it_was() -> None:
     """Phases are copied for every test; a copy that shared something would let one test spoil the next."""
     recorded = record(UNMASK)
-    before = freeze(recorded.server_before[UNMASK])
+    before = freeze(recorded.steps[UNMASK].server)
     server_phase("Completed")
-    assert freeze(recorded.server_before[UNMASK]) == before
-    ours = freeze(record().client_before[UNMASK][ME])
+    assert freeze(recorded.steps[UNMASK].server) == before
+    ours = freeze(record().steps[UNMASK].asked[ME])
     client_phase("Answered")
-    assert freeze(record().client_before[UNMASK][ME]) == ours
-    assert isinstance(record().up[SIGN][ME], ConsistencySignature)
-    assert isinstance(record().up[UNMASK][ME].shares[0], SelfMaskSeedShare)
+    assert freeze(record().steps[UNMASK].asked[ME]) == ours
+    assert isinstance(record().steps[SIGN].up[ME], ConsistencySignature)
+    assert isinstance(record().steps[UNMASK].up[ME].shares[0], SelfMaskSeedShare)
     assert isinstance(record().cohort, Cohort)

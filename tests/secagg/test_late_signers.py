@@ -10,10 +10,9 @@ import pytest
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
 from secagg.messages import PHASES, ConsistencySignature
-from secagg.server_unmasking import Unmasking
 from secagg.sharing import SEMI_MALICIOUS
 from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config, sum_of
-from tests.support.naive_variants import SERVER
+from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
@@ -26,31 +25,16 @@ CONFIGS = pytest.mark.parametrize("config", [COMPLETE, RING], ids=["complete", "
 class Slow(Attempt):
     """An attempt up to the first requests for shares, with the signatures of those who are late in hand."""
 
-    def __init__(self, config: RoundConfig, server: Any = SERVER) -> None:
+    def __init__(self, config: RoundConfig, server: Side = SERVER) -> None:
         super().__init__(config, Script(up={(MASK, GONE): "lose"}), server=server)
-        self.signatures: dict[int, ConsistencySignature] = {}
-        self.requests: dict[int, Any] = {}
-        self.unmasking: Any = None
-
-    def begin(self) -> Slow:
-        with pytest.raises(_Stopped):
-            self.run()
-        return self
-
-    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
-        if name != SIGN:
-            return super()._collect(name, phase, messages)
-        assert not phase.proven
-        for who, signature in messages.items():
-            if who in LATE:
-                self.signatures[who] = signature
-            else:
-                phase.receive(who, signature)
-        assert phase.proven
-        self.check = phase
-        self.unmasking, requests = phase.close()
-        self.requests = dict(requests.items())
-        raise _Stopped
+        answers, self.check = self.up_to(SIGN), self.coordinator
+        assert not self.check.proven
+        for who in answers.keys() - set(LATE):
+            self.check.receive(who, answers[who])
+        assert self.check.proven
+        self.signatures: dict[int, ConsistencySignature] = {who: answers[who] for who in LATE}
+        self.unmasking, self.made = self.check.close()
+        self.requests: dict[int, Any] = dict(self.made.items())
 
     def admit(self, who: int) -> None:
         requests = self.unmasking.admit(who, self.signatures[who])
@@ -62,13 +46,9 @@ class Slow(Attempt):
         self.unmasking.receive(who, reply)
 
 
-class _Stopped(Exception):
-    pass
-
-
 @CONFIGS
 def test_late_signers_are_asked_and_count(config: RoundConfig) -> None:
-    attempt = Slow(config).begin()
+    attempt = Slow(config)
     early = attempt.unmasking.u3 - set(LATE)
     assert attempt.unmasking.u4 == set(attempt.requests) == early
     for who in sorted(early):
@@ -83,7 +63,7 @@ def test_late_signers_are_asked_and_count(config: RoundConfig) -> None:
 
 @CONFIGS
 def test_a_sum_that_needs_their_shares_waits_for_them(config: RoundConfig) -> None:
-    attempt = Slow(config).begin()
+    attempt = Slow(config)
     threshold, others = attempt.unmasking.needed, sorted(attempt.unmasking.u3 - set(LATE))
     for who in others[: threshold - 2]:
         attempt.reveal(who)
@@ -105,17 +85,7 @@ def test_a_sum_that_needs_their_shares_waits_for_them(config: RoundConfig) -> No
 def test_nobody_is_asked_anything_else_because_others_sign(config: RoundConfig) -> None:
     """What was sent is made again where a connection broke: by then more have signed."""
     attempt = Slow(config)
-    made: dict[int, Any] = {}
-    close = SERVER.ConsistencyCheck.close
-
-    def kept(phase: Any) -> Any:
-        following, made[0] = close(phase)
-        return following, made[0]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SERVER.ConsistencyCheck, "close", kept)
-        attempt.begin()
-    requests, proof = made[0], attempt.check.proof
+    requests, proof = attempt.made, attempt.check.proof
     before = dict(requests.items())
     first = attempt.unmasking.admit(LATE[0], attempt.signatures[LATE[0]])
     told = first[LATE[0]]
@@ -128,7 +98,7 @@ def test_nobody_is_asked_anything_else_because_others_sign(config: RoundConfig) 
 
 @CONFIGS
 def test_who_is_not_let_in(config: RoundConfig) -> None:
-    attempt = Slow(config).begin()
+    attempt = Slow(config)
     unmasking, before = attempt.unmasking, freeze(attempt.unmasking)
     early = min(unmasking.u4)
 
@@ -163,24 +133,14 @@ def test_a_forged_signature_lets_nobody_in(config: RoundConfig) -> None:
     """Else it would be shown to others, who would take the coordinator for one that lies."""
     forged, late = ConsistencySignature(bytes(64)), LATE[0]
     with pytest.raises(InvalidMessage, match="doesn't cover these sets"):
-        Slow(config).begin().unmasking.admit(late, forged)
-    naive = Slow(config, SERVER.without("the signature doesn't cover these sets")).begin()
+        Slow(config).unmasking.admit(late, forged)
+    naive = Slow(config, SERVER.without("the signature doesn't cover these sets"))
     naive.unmasking.admit(late, forged)
     assert late in naive.unmasking.u4
 
 
 def test_a_plan_without_signatures_lets_nobody_in() -> None:
     attempt = Attempt(make_config(9, adversary=SEMI_MALICIOUS))
-    phases: list[Any] = []
-    collect = attempt._collect
-
-    def noting(name: str, phase: Any, messages: Any) -> Any:
-        phases.append(phase)
-        return collect(name, phase, messages)
-
-    attempt._collect = noting  # type: ignore[method-assign]
     attempt.run()
-    unmasking = phases[-1]
-    assert isinstance(unmasking, Unmasking)
     with pytest.raises(UnexpectedMessage):
-        unmasking.admit(3, ConsistencySignature(bytes(64)))
+        attempt.coordinator.admit(3, ConsistencySignature(bytes(64)))

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secagg.client_cohort import HeldShare
 from secagg.keys import ShareChannel
-from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, RevealedShare
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, RevealedShare
 from tests.support.attempts_in_memory import Attempt, identities, make_config, vector_of
 
 CONFIG = make_config(6, dim=12, bits=62)
@@ -34,29 +34,18 @@ class Watched(Attempt):
             if type(one).__module__.startswith("secagg"):
                 self.texts.update((repr(one), str(one), f"{one}"))
 
-    def _ask(self, name: str, messages: Any, step: Any = None) -> Any:
-        self.look(self.phases, messages)
-        answers = super()._ask(name, messages, step)
-        self.look(self.phases, answers)
-        return answers
-
-    def _mask(self, who: int, phase: Any, message: Any) -> Any:
-        masking = phase.receive(message)
+    def mask(self, who: int, masking: Any) -> Any:
         self.look(masking)
-        following, upload = masking.mask(vector_of(who, CONFIG.parameters))
-        return following, upload
+        return super().mask(who, masking)
 
-    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
-        self.look(self.phases, phase, messages)
-        if name == PHASES[4]:
-            for who, message in messages.items():
-                phase.receive(who, message)
-            self.look(phase)
-            following = phase.close()
-        else:
-            following = super()._collect(name, phase, messages)
-        self.look(following)
-        return following
+    def step(self) -> None:
+        self.look(self.phases, self.messages, self.coordinator)
+        super().step()
+        self.look(self.phases, self.sent, self.coordinator, self.completed)
+
+    def close(self) -> None:
+        self.look(self.phases, self.coordinator)
+        super().close()
 
 
 def reachable(*roots: Any) -> Iterator[Any]:

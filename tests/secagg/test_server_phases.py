@@ -136,7 +136,7 @@ def a_long_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
 
 @cheat(SHARE, "the seed commitment is not 32 bytes long", CRASHES)
 def a_short_seed_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    cohort = attempt.server_phase.cohort
+    cohort = attempt.coordinator.cohort
     leaves = honest.leaves
     root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
     statement = dealing_statement(cohort.context, ME.public, root, b"short")
@@ -161,7 +161,7 @@ def an_upload_that_nobody_signed(attempt: Attempt, honest: MaskedInput) -> Maske
 @cheat(MASK, "the upload is not signed by the participant's identity", TAKEN)
 def an_upload_that_says_another_u2(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
     """On a ring its neighbours will ask which u2 it was masked in, and refuse."""
-    context, u2 = attempt.cohort.context, attempt.server_phase.u2 - {0}
+    context, u2 = attempt.cohort.context, attempt.coordinator.u2 - {0}
     statement = upload_statement(
         context, ME.public, honest.sha256, set_of(attempt.config, context, "u2", u2)
     )
@@ -180,7 +180,7 @@ def an_upload_with_one_bit_changed(attempt: Attempt, honest: MaskedInput) -> Mas
 
 def uploads(attempt: Attempt, packed: bytes) -> MaskedInput:
     sha256 = hashlib.sha256(packed).digest()
-    context, u2 = attempt.cohort.context, attempt.server_phase.u2
+    context, u2 = attempt.cohort.context, attempt.coordinator.u2
     statement = upload_statement(context, ME.public, sha256, set_of(attempt.config, context, "u2", u2))
     return MaskedInput(packed, sha256, ME.sign(statement))
 
@@ -314,7 +314,7 @@ def test_signatures_are_left_out_where_the_plan_asks_for_none(adversary: str) ->
 
 
 def test_signatures_are_not_left_out_where_the_plan_asks_for_them() -> None:
-    phase = reach(SIGN).phase
+    phase, _ = reach(SIGN)
     before = freeze(phase)
     with pytest.raises(ProtocolError, match="reveal nothing without signatures"):
         phase.without_signatures()
@@ -324,13 +324,10 @@ def test_signatures_are_not_left_out_where_the_plan_asks_for_them() -> None:
 
 
 def test_without_signatures_the_phase_is_over() -> None:
-    attempt = UpTo(make_config(9, min_survivors=7, quorum=7, adversary=CURIOUS))
-    attempt.stop = MASK
-    with pytest.raises(Reached) as caught:
-        attempt.run()
-    for who, message in caught.value.messages.items():
-        caught.value.phase.receive(who, message)
-    phase, _ = caught.value.phase.close()
+    attempt = Attempt(make_config(9, min_survivors=7, quorum=7, adversary=CURIOUS))
+    for who, message in attempt.up_to(MASK).items():
+        attempt.coordinator.receive(who, message)
+    phase, _ = attempt.coordinator.close()
     phase.without_signatures()
     with pytest.raises(ProtocolError, match="closed before"):
         phase.without_signatures()
@@ -339,31 +336,12 @@ def test_without_signatures_the_phase_is_over() -> None:
 # ---------------------------------------------------------------- every message in every phase
 
 
-class Reached(Exception):
-    def __init__(self, phase: Any, messages: dict[int, Any]) -> None:
-        super().__init__()
-        self.phase, self.messages = phase, messages
-
-
-class UpTo(Attempt):
-    """Stops where the coordinator would begin to collect the messages of one phase."""
-
-    stop: str
-
-    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
-        if name == self.stop:
-            raise Reached(phase, dict(messages))
-        return super()._collect(name, phase, messages)
-
-
-def reach(name: str) -> Reached:
-    """Participant 8 leaves before the phase begins; of the others all would answer."""
+def reach(name: str) -> tuple[Any, dict[int, Any]]:
+    """A phase of the coordinator, before which participant 8 leaves, and what the others would send."""
     fates = {(PHASES[PHASES.index(name) - 1], 8): "lose"} if name != ADVERTISE else {}
-    attempt = UpTo(CONFIG, Script(up=fates))
-    attempt.stop = name
-    with pytest.raises(Reached) as caught:
-        attempt.run()
-    return caught.value
+    attempt = Attempt(CONFIG, Script(up=fates))
+    messages = attempt.up_to(name)
+    return attempt.coordinator, messages
 
 
 @pytest.fixture(scope="module")
@@ -377,8 +355,7 @@ def sent() -> dict[tuple[str, int], Any]:
 @pytest.mark.parametrize("kind", PHASES)
 @pytest.mark.parametrize("name", PHASES)
 def test_every_message_in_every_phase(name: str, kind: str, sent: dict[tuple[str, int], Any]) -> None:
-    reached = reach(name)
-    phase, messages = reached.phase, reached.messages
+    phase, messages = reach(name)
     for who in (0, 1, 2):
         phase.receive(who, messages[who])
     before = freeze(phase)
@@ -406,8 +383,8 @@ def test_without_its_check_a_phase_is_closed_twice(check: str) -> None:
 
 def test_a_message_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And without the check an upload would count twice."""
-    reached = reach(MASK)
-    phase, upload = reached.phase, reached.messages[0]
+    phase, messages = reach(MASK)
+    upload = messages[0]
     phase.receive(0, upload)
     with pytest.raises(UnexpectedMessage):
         phase.receive(0, upload)
@@ -419,10 +396,9 @@ def test_a_message_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", PHASES[:2])
 def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
-    reached = reach(name)
-    phase = reached.phase
+    phase, messages = reach(name)
     for who in range(8):
-        phase.receive(who, reached.messages[who])
+        phase.receive(who, messages[who])
     phase.drop(5)
     phase.drop(77)
     following, _ = phase.close()
@@ -434,8 +410,7 @@ def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
 
 
 def test_whoever_left_may_advertise_the_same_keys_again() -> None:
-    reached = reach(ADVERTISE)
-    phase, messages = reached.phase, reached.messages
+    phase, messages = reach(ADVERTISE)
     phase.receive(0, messages[0])
     phase.drop(0)
     phase.receive(0, messages[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey, advertisement_statement
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
-from secagg.server_unmasking import Unmasking
 from secagg.shamir import PRIME
 from tests.support.attempts_in_memory import Attempt, Script, identities, make_config, start_cohort, sum_of
 from tests.support.crooked_dealings import crooked_shares
@@ -70,7 +68,7 @@ def test_it_ends_once_and_needs_no_more_than_the_threshold() -> None:
     completed = attempt.run()
     assert len(completed.u5) == CONFIG.parameters.threshold(9) == 6
     with pytest.raises(ProtocolError, match="closed before"):
-        attempt.server_phase.close()
+        attempt.coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -175,9 +173,9 @@ def wrong_for(*holders: int) -> Callable[[NDArray[np.uint16]], None]:
 def test_inconsistent_shares_are_told_from_the_others_once_enough_came(dropped: bool) -> None:
     """Threshold 6: with 6 or 7 shares one wrong one is only seen, with 8 it is found. Until then the phase is open."""
     fates = {(MASK, BAD): "lose"} if dropped else {}
-    attempt = UntilReplies(CONFIG, Script(up=fates))
+    attempt = Attempt(CONFIG, Script(up=fates))
     attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(1))}
-    phase, replies = attempt.unmasking()
+    replies, phase = attempt.up_to(UNMASK), attempt.coordinator
     order = [who for who in range(9) if who in replies]
     for who in order[:6]:
         phase.receive(who, replies[who])
@@ -231,21 +229,6 @@ def test_all_bad_dealers_are_named_at_once() -> None:
     assert all(f"participant {who}" in str(caught.value) for who in (0, 2, BAD))
 
 
-class UntilReplies(Attempt):
-    """Everything up to the replies, which the test hands over itself."""
-
-    def unmasking(self) -> tuple[Unmasking, dict[int, UnmaskingReply]]:
-        with pytest.raises(StopIteration):
-            self.run()
-        return self.server_phase, self.replies
-
-    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
-        if name == UNMASK:
-            self.server_phase, self.replies = phase, dict(messages)
-            raise StopIteration
-        return super()._collect(name, phase, messages)
-
-
 # ---------------------------------------------------------------- on a ring
 
 
@@ -293,8 +276,8 @@ def test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2() -> None:
         attempt.run()
     assert (caught.value.phase, caught.value.received, caught.value.needed) == (SHARE, 4, 5)
     assert not attempt.misbehaved
-    attempt.server_phase.receive(gone[0], attempt.sent[SHARE, gone[0]])
-    following, _ = attempt.server_phase.close()
+    attempt.coordinator.receive(gone[0], attempt.sent[SHARE, gone[0]])
+    following, _ = attempt.coordinator.close()
     assert len(following.u2) == 9
 
     naive = Attempt(RING, script, server=SERVER.without("fewest < graph.threshold"))

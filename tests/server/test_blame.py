@@ -100,7 +100,7 @@ def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Compl
     completed = None
     with contextlib.suppress(TooFewClients):
         completed = attempt.run()
-    return attempt.server_phase, completed
+    return attempt.coordinator, completed
 
 
 @pytest.mark.parametrize(

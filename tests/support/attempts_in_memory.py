@@ -26,6 +26,7 @@ from secagg.commitments import MerkleForest, MerkleTree, pair_node
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
+from secagg.in_memory import InMemoryAttempt
 from secagg.keys import (
     AgreementKey,
     IdentityKey,
@@ -56,7 +57,6 @@ from secagg.messages import (
 from secagg.packing import unpack
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
-from secagg.server_unmasking import Completed
 from secagg.sharing import MALICIOUS
 from tests.support.comparable import freeze
 from tests.support.naive_variants import CLIENT, SERVER, Side
@@ -135,6 +135,11 @@ def make_config(
             adversary=adversary,
         ),
     )
+
+
+def source_of(config: RoundConfig, who: int, name: str = "") -> RandomBytes:
+    """A participant's randomness in an attempt."""
+    return keyed_source(f"{name} {config.round_context().hex()} {who}")
 
 
 def vector_of(participant: int, parameters: RoundParameters) -> Vector:
@@ -368,8 +373,7 @@ def advertise(
     """Participants at the start of an attempt: their phases and what they advertise."""
     phases, advertisements = {}, {}
     for one in who:
-        identity = identities(len(config.roster))[one]
-        source = keyed_source(f"{name} {config.round_context().hex()} {one}")
+        identity, source = identities(len(config.roster))[one], source_of(config, one, name)
         phases[one], advertisements[one] = client.AdvertiseKeys(config, identity, source).advertise()
     return phases, advertisements
 
@@ -392,6 +396,8 @@ def start_cohort(
 # ---------------------------------------------------------------- an honest coordinator on a bad network
 
 DELIVER, LOSE, TWICE, LATE, GARBLE, LEAVE = "deliver", "lose", "twice", "late", "garble", "leave"
+ADVERTISE, SHARE, MASK, _, UNMASK = PHASES
+Tamper = Mapping[tuple[str, int], Callable[[Any], Any]]  # (phase, participant) -> what becomes of the message
 
 
 @dataclass
@@ -404,7 +410,7 @@ class Script:
     deadline: dict[str, int] = field(default_factory=dict)  # phase -> arrivals after which everything is late
 
 
-class Attempt:
+class Attempt(InMemoryAttempt):
     """One attempt under a script. `tamper` changes a message between a participant and the coordinator."""
 
     def __init__(
@@ -414,125 +420,157 @@ class Attempt:
         *,
         client: Side = CLIENT,
         server: Side = SERVER,
-        tamper: Mapping[tuple[str, int], Callable[[Any], Any]] | None = None,
-        tamper_down: Mapping[tuple[str, int], Callable[[Any], Any]] | None = None,
+        tamper: Tamper | None = None,
+        tamper_down: Tamper | None = None,
     ) -> None:
-        self.config, self.script, self.client, self.server = config, script or Script(), client, server
-        self.tamper, self.tamper_down = tamper or {}, tamper_down or {}
+        self.first_of_participant, self.first_of_coordinator = client.AdvertiseKeys, server.AdvertiseKeys
+        super().__init__(
+            config,
+            dict(enumerate(identities(len(config.roster)))),
+            lambda who: source_of(config, who),
+            lambda who: vector_of(who, config.parameters),
+        )
+        self.script, self.tamper, self.tamper_down = script or Script(), tamper or {}, tamper_down or {}
         self.cohort: Cohort | None = None
-        self.phases: dict[int, Any] = {}
         self.u3: frozenset[int] = frozenset()
         self.refused: list[ProtocolError] = []  # by the coordinator
         self.misbehaved: dict[int, CoordinatorMisbehaved] = {}  # found by a participant
         self.sent: dict[tuple[str, int], Any] = {}  # by participants
         self.asked: dict[tuple[str, int], Any] = {}  # by the coordinator
-        self.server_phase: Any = None
         self.mask_keys: dict[int, AgreementKey] = {}
         self.mask_key_symbols: dict[int, NDArray[np.uint16]] = {}
+        self._arrived, self._late = 0, list[tuple[int, Any]]()
 
-    def run(self) -> Completed:
-        """All five phases; raises what ends the attempt."""
-        config, everybody = self.config, range(len(self.config.roster))
-        self.server_phase = phase = self.server.AdvertiseKeys(config, frozenset(everybody))
-        self.phases, adverts = advertise(config, everybody, self.client)
-        self.mask_keys = {who: one._keys.mask_key for who, one in self.phases.items()}
-        self.mask_key_symbols = {who: one._keys.mask_key_symbols for who, one in self.phases.items()}
-        phase, messages = self._collect(PHASES[0], phase, adverts)
+    def up_to(self, name: str) -> dict[int, Any]:
+        """Go on to where the coordinator would collect the messages of this phase; what it would be sent."""
+        while self.coordinator.name != name:
+            self.step()
+        answers = {who: self.told(who) for who in self.turns() if who in self.phases}
+        return {who: answered for who, answered in answers.items() if answered is not None}
 
-        u1 = phase.cohort.u1
-        self.cohort = Cohort(config, u1, dict(phase.cohort.advertisements), self.phases)
-        assert phase.cohort.context == self.cohort.context
-        phase, messages = self._collect(PHASES[1], phase, self._ask(PHASES[1], messages))
-        self.cohort.sealed = {who: self.sent[PHASES[1], who] for who in phase.u2}
-        phase, messages = self._collect(PHASES[2], phase, self._ask(PHASES[2], messages, self._mask))
-        self.u3 = phase.u3
-        if config.parameters.signed:
-            phase, messages = self._collect(PHASES[3], phase, self._ask(PHASES[3], messages))
-        else:
-            phase = phase.without_signatures()
-        u2 = phase.u2
-        replies = self._ask(PHASES[4], messages)
-        for who, reply in replies.items():
-            self.cohort.note_reply(who, u2, reply)
-        return self._collect(PHASES[4], phase, replies)
+    def turns(self) -> list[int]:
+        order = self.script.order.get(self.coordinator.name, sorted(self.messages))
+        return [who for who in order if who in self.messages]
 
-    def _mask(self, who: int, phase: Any, message: NeighbourShares) -> tuple[Any, MaskedInput]:
-        masking = phase.receive(message)
+    def exchange(self, who: int) -> None:
+        answered = self.told(who)
+        if answered is not None:
+            self.arrives(who, answered)
+
+    def told(self, who: int) -> Any:
+        """What a participant answers to the coordinator; None if it isn't reached, or refuses."""
+        name, message, before = self.coordinator.name, self.messages[who], self.phases[who]
+        fate = self.script.down.get((name, who), DELIVER)
+        if fate == LOSE:
+            del self.phases[who]
+            return None
+        if (name, who) in self.tamper_down:
+            message = self.tamper_down[name, who](message)
+        self.asked[name, who] = message
+        try:
+            answered = self.answer(who, message)
+        except CoordinatorMisbehaved as error:
+            self.misbehaved[who] = error
+            del self.phases[who]
+            return None
+        if name == ADVERTISE:
+            keys = self.phases[who]._keys
+            self.mask_keys[who], self.mask_key_symbols[who] = keys.mask_key, keys.mask_key_symbols
+        elif name == UNMASK:
+            self.cohort.note_reply(who, self.coordinator.u2, answered)
+        if fate == TWICE:
+            refuses(lambda: before.receive(message), CoordinatorMisbehaved)
+        return answered
+
+    def mask(self, who: int, masking: Any) -> tuple[Any, MaskedInput]:
         self.cohort.note_held(who, masking)
-        following, upload = masking.mask(vector_of(who, self.config.parameters))
-        self.cohort.note_upload(who, upload, frozenset(one.dealer for one in message.shares))
+        following, upload = super().mask(who, masking)
+        self.cohort.note_upload(who, upload, frozenset(one.dealer for one in self.asked[MASK, who].shares))
         return following, upload
 
-    def _ask(
-        self, name: str, messages: Mapping[int, Any], step: Callable[[int, Any, Any], Any] | None = None
-    ) -> dict[int, Any]:
-        """The coordinator's messages reach the participants, who answer."""
-        answers: dict[int, Any] = {}
-        for who, message in messages.items():
-            fate = self.script.down.get((name, who), DELIVER)
-            if who not in self.phases or fate == LOSE:
-                self.phases.pop(who, None)
-                continue
-            if (name, who) in self.tamper_down:
-                message = self.tamper_down[name, who](message)
-            self.asked[name, who] = message
-            before = self.phases[who]
-            try:
-                after, answers[who] = step(who, before, message) if step else before.receive(message)
-                self.phases[who] = after
-            except CoordinatorMisbehaved as error:
-                self.misbehaved[who] = error
-                del self.phases[who]
-                continue
-            if fate == TWICE:
-                refuses(lambda phase=before, again=message: phase.receive(again), CoordinatorMisbehaved)
-        return answers
-
-    def _collect(self, name: str, phase: Any, messages: Mapping[int, Any]) -> Any:
-        """Answers arrive, in the script's order and with the script's fates, until the deadline."""
-        script, late = self.script, []
-        self.server_phase = phase
-        arrived = 0
-        order = [who for who in script.order.get(name, sorted(messages)) if who in messages]
-        for who in order:
-            message = messages[who]
-            if (name, who) in self.tamper:
-                message = self.tamper[name, who](message)
-            self.sent[name, who] = message
-            fate = script.up.get((name, who), DELIVER)
-            if fate == LATE or arrived >= script.deadline.get(name, len(order)):
-                late.append((who, message))
-                self.phases.pop(who, None)
-                continue
-            arrived += 1
-            if fate == LOSE:
-                self.phases.pop(who, None)
-                continue
-            if fate == GARBLE:
-                message = garble(message)
+    def arrives(self, who: int, message: Any) -> None:
+        """An answer is sent, with the script's fate."""
+        phase, name, script = self.coordinator, self.coordinator.name, self.script
+        if (name, who) in self.tamper:
+            message = self.tamper[name, who](message)
+        self.sent[name, who] = message
+        fate = script.up.get((name, who), DELIVER)
+        if fate == LATE or self._arrived >= script.deadline.get(name, len(self.identities)):
+            self._late.append((who, message))
+            del self.phases[who]
+            return
+        self._arrived += 1
+        if fate == LOSE:
+            del self.phases[who]
+            return
+        if fate == GARBLE:
+            message = garble(message)
+        before = freeze(phase)
+        try:
+            phase.receive(who, message)
+        except ProtocolError as error:
+            assert freeze(phase) == before, f"{name} changed by a refused message"
+            self.refused.append(error)
+            del self.phases[who]
+            return
+        assert fate != GARBLE, f"{name} took a garbled message"
+        if fate == TWICE:
             before = freeze(phase)
-            try:
-                phase.receive(who, message)
-            except ProtocolError as error:
-                assert freeze(phase) == before, f"{name} changed by a refused message"
-                self.refused.append(error)
-                self.phases.pop(who, None)
-                continue
-            assert fate != GARBLE, f"{name} took a garbled message"
-            if fate == TWICE:
-                before = freeze(phase)
-                refuses(lambda sender=who, again=message: phase.receive(sender, again), UnexpectedMessage)
-                assert freeze(phase) == before
-            if fate == LEAVE and hasattr(phase, "drop"):
-                phase.drop(who)
-                self.phases.pop(who, None)
-        following = phase.close()
+            refuses(lambda: phase.receive(who, message), UnexpectedMessage)
+            assert freeze(phase) == before
+        if fate == LEAVE and hasattr(phase, "drop"):
+            phase.drop(who)
+            del self.phases[who]
+
+    def close(self) -> None:
+        """And what comes later, a second close included, changes nothing."""
+        phase, name = self.coordinator, self.coordinator.name
+        super().close()
+        following = self.completed or self.coordinator
         before = freeze(following)
-        for who, message in late:
+        for who, message in self._late:
             refuses(lambda sender=who, again=message: phase.receive(sender, again), UnexpectedMessage)
         refuses(phase.close, ProtocolError)
         assert freeze(following) == before, f"{name} changed the next phase after it was closed"
-        return following
+        self._arrived, self._late = 0, []
+        if name == ADVERTISE:
+            self.cohort = Cohort(self.config, following.cohort.u1, dict(following.cohort.advertisements), self.phases)
+            assert following.cohort.context == self.cohort.context
+        elif name == SHARE:
+            self.cohort.sealed = {who: self.sent[SHARE, who] for who in following.u2}
+        elif name == MASK:
+            self.u3 = following.u3
+
+
+@dataclass
+class Step:
+    """A phase of the coordinator as it was before anything came, and what it then took."""
+
+    server: Any
+    up: dict[int, Any]
+    clients: dict[int, Any]  # phases of those in ``up``, after they sent it
+    asked: dict[int, Any]  # phases of participants before they were asked; nobody is in the first phase
+    down: dict[int, Any]  # what each was asked
+
+
+class Recorded(Attempt):
+    """An attempt that keeps each step."""
+
+    def __init__(self, config: RoundConfig, script: Script | None = None, *, tamper_down: Tamper | None = None) -> None:
+        super().__init__(config, script, tamper_down=tamper_down)
+        self.steps: dict[str, Step] = {}
+
+    def exchange(self, who: int) -> None:
+        super().exchange(who)
+        if who in self.phases:
+            self._step.up[who] = self.sent[self.coordinator.name, who]
+
+    def step(self) -> None:
+        name = self.coordinator.name
+        asked, down = ({}, {}) if name == ADVERTISE else (twin(self.phases), dict(self.messages))
+        self.steps[name] = self._step = Step(twin(self.coordinator), {}, {}, asked, down)
+        super().step()
+        self._step.clients = {who: twin(self.phases[who]) for who in self._step.up}
 
 
 def refuses(call: Callable[[], Any], error: type[Exception]) -> None:

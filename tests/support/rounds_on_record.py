@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mechanisms.plan import Plan
-from secagg import client_phases, server_phases
 from secagg.context import RoundConfig
+from secagg.in_memory import InMemoryAttempt
 from secagg.keys import IdentityKey
 from secagg.lottery import Draws
+from secagg.messages import MASKED_INPUT, SHARE_KEYS
 from secagg.roster import Roster, RosterEntry, sign_roster
 from secagg.server_unmasking import Completed, Unmasking
 from tests.support.attempts_in_memory import authority, identities, keyed_source, vector_of
@@ -227,31 +228,17 @@ def play(
         late: don't upload: in u2, not in u3.
     """
     config = setting.config(round_, attempt, model or (model_after(round_ - 1) if round_ > 1 else b"m" * 32))
-    invited = sorted(config.invited - set(absent))
     source = keyed_source(f"play {config.round_context().hex()}")
-    phases: dict[int, Any] = {}
-    server: Any = server_phases.AdvertiseKeys(config, frozenset(invited))
-    for who in invited:
-        phases[who], message = client_phases.AdvertiseKeys(config, key_of(config, who), source).advertise()
-        server.receive(who, message)
-    server, messages = server.close()
-    for leaving in (set(silent), set(late), set(), set()):
-        for who, message in messages.items():
-            if who in leaving:
-                continue
-            phases[who], answer = phases[who].receive(message), None
-            if isinstance(phases[who], tuple):
-                phases[who], answer = phases[who]
-            else:
-                phases[who], answer = phases[who].mask(vector_of(who, config.parameters))
-            server.receive(who, answer)
-        if isinstance(server, Unmasking):
-            break
-        server, messages = server.close()
-        if isinstance(server, server_phases.ConsistencyCheck) and not config.parameters.signed:
-            server = server.without_signatures()
-    signatures = next(iter(messages.values())).signatures if config.parameters.signed else ()
-    return Finished(setting, config, server, signatures, server.close())
+    played = InMemoryAttempt(
+        config,
+        {who: key_of(config, who) for who in sorted(config.invited - set(absent))},
+        lambda _: source,
+        lambda who: vector_of(who, config.parameters),
+        leaving={SHARE_KEYS: set(silent), MASKED_INPUT: set(late)},
+    )
+    completed = played.run()
+    signatures = next(iter(played.messages.values())).signatures if config.parameters.signed else ()
+    return Finished(setting, config, played.coordinator, signatures, completed)
 
 
 def study_of(setting: Setting, rounds: Iterable[int]) -> list[bytes]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, ProtocolError
 from secagg.messages import PHASES, CohortKeys, UnmaskingReply
-from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config
+from tests.support.attempts_in_memory import Attempt, Recorded, Script, freeze, make_config, twin
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
@@ -57,32 +57,6 @@ KINDS = {
 }
 
 
-class Recorded(Attempt):
-    """Keeps the phase that each message is meant for, as it was before."""
-
-    def __init__(self) -> None:
-        # Participant 7 leaves before its upload, so that replies hold both kinds of share; 6 has no share of its first
-        # neighbour. On a ring, requests show uploads as well, of those who didn't sign.
-        super().__init__(RING, Script(up={(MASK, 7): "lose", (SIGN, SILENT): "lose"}))
-        self.tamper_down = {(MASK, 6): _spoilt}
-        self.before: dict[str, Any] = {}
-
-    def _ask(self, name: str, messages: Any, step: Any = None) -> Any:
-        self.before[f"participant {name}"] = fresh(self.phases[0])
-        return super()._ask(name, messages, step)
-
-    def _collect(self, name: str, phase: Any, messages: Any) -> Any:
-        self.before[f"coordinator {name}"] = fresh(phase)
-        return super()._collect(name, phase, messages)
-
-
-def fresh(phase: Any) -> Any:
-    """The same phase, with nothing in it shared that messages change."""
-    kept = [phase.cohort] if hasattr(phase, "cohort") else []
-    kept += [one for one in vars(phase).values() if type(one).__name__ in ("RoundConfig", "Cohort", "IdentityKey")]
-    return copy.deepcopy(phase, {id(one): one for one in (*kept, RING)})
-
-
 def _spoilt(message: Any) -> Any:
     first, *others = message.shares
     return replace(message, shares=(first._replace(ciphertext=bytes(112)), *others))
@@ -90,7 +64,11 @@ def _spoilt(message: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def recorded() -> Recorded:
-    attempt = Recorded()
+    """Participant 7 leaves before its upload, so that replies hold both kinds of share; 6 has no share of its first
+    neighbour. On a ring, requests show uploads as well, of those who didn't sign.
+    """
+    script = Script(up={(MASK, 7): "lose", (SIGN, SILENT): "lose"})
+    attempt = Recorded(RING, script, tamper_down={(MASK, 6): _spoilt})
     attempt.run()
     return attempt
 
@@ -271,18 +249,18 @@ def test_damaged_messages_never_cause_another_error(name: str, recorded: Recorde
     """From the bytes on the wire through the codec into the phase they are meant for, on either side."""
     kind, rng = KINDS[name], random.Random(name)
     data = kind.encode(messages_of(recorded, kind)[0 if kind.to_participant else 1]).SerializeToString()
-    side = "participant" if kind.to_participant else "coordinator"
-    before = recorded.before[f"{side} {kind.phase}"]
+    step = recorded.steps[kind.phase]
+    before = step.asked[0] if kind.to_participant else step.server
     outcomes = {"decoded": 0, "refused": 0}
     receive = (lambda phase, message: phase.receive(message)) if kind.to_participant else _from_1
-    receive(fresh(before), kind.read(kind.encode(messages_of(recorded, kind)[0 if kind.to_participant else 1])))
+    receive(twin(before), kind.read(kind.encode(messages_of(recorded, kind)[0 if kind.to_participant else 1])))
     for _ in range(800):
         try:
             message = kind.read(kind.type.FromString(damaged(data, rng)))
         except (DecodeError, MalformedMessage):
             continue
         outcomes["decoded"] += 1
-        phase = fresh(before)
+        phase = twin(before)
         expected = CoordinatorMisbehaved if kind.to_participant else ProtocolError
         try:
             receive(phase, message)
