@@ -15,7 +15,7 @@ from client.credentials import ClientCertificate
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
-from wire.transport import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS, InvalidChunk, frames, unframe
+from wire.transport import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS, InvalidChunk, unframe
 
 SERVICE = "/sordino.v1.Coordinator/"
 TOKEN_METADATA = "sordino-session-bin"
@@ -63,20 +63,29 @@ class Channels:
     """One TLS channel of a process; another one from the next session on when its certificate was renewed."""
 
     def __init__(self, address: str, ca: bytes, certificate: ClientCertificate) -> None:
-        self._address, self._ca = address, ca
-        self._opened = [open_channel(address, ca, certificate)]
+        self._address, self._ca, self._certificate = address, ca, certificate
+        self._opened = [self._open()]
+
+    def _open(self) -> grpc.aio.Channel:
+        return open_channel(self._address, self._ca, self._certificate)
 
     def current(self) -> grpc.aio.Channel:
         """The channel to open a session on."""
         return self._opened[-1]
 
     def renew(self, certificate: ClientCertificate) -> None:
-        """Use this certificate from the next session on; those that are open stay as they are."""
-        self._opened.append(open_channel(self._address, self._ca, certificate))
+        """Use this certificate from the next session on; sessions that are open stay as they are."""
+        self._certificate = certificate
+        self._opened.append(self._open())
 
     async def close(self, grace: float | None = None) -> None:
         """Close the connections with all that is under way on them, after `grace` seconds."""
         await asyncio.gather(*(channel.close(grace) for channel in self._opened))
+
+    async def cut(self) -> None:
+        """Close the connections at once; the next session gets a new one."""
+        await self.close()
+        self._opened = [self._open()]
 
 
 class Session:
@@ -150,11 +159,7 @@ class Session:
                 await self.send(pb.ParticipantMessage(leaving=pb.Leaving()))
                 await self._ended.wait()
 
-    async def upload(self, packed: bytes) -> bytes:
-        """Send one vector in chunks; returns the digest the coordinator counted. Raises as `upload_chunks`."""
-        return await self.upload_chunks(_each(frames(packed)))
-
-    async def upload_chunks(self, chunks: AsyncIterator[bytes]) -> bytes:
+    async def upload(self, chunks: AsyncIterator[bytes]) -> bytes:
         """Send framed chunks, made as they are taken; returns the digest the coordinator counted.
 
         Raises:
@@ -224,11 +229,6 @@ class Session:
         self._ended.set()
         self._reader.cancel()
         self._call.cancel()
-
-
-async def _each(items: Any) -> AsyncIterator[bytes]:
-    for item in items:
-        yield item
 
 
 async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: str) -> Session:

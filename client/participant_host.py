@@ -7,28 +7,28 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import structlog
 
+from client.behaviour import HONEST, Behaviour
 from client.conditions import Gate, Machine, NotNow
-from client.connection import Channels, DocumentMismatch, DocumentUnavailable, Session, open_session
+from client.connection import Channels, DocumentMismatch, DocumentUnavailable, open_session
 from client.credentials import ClientCertificate, load_certificate, load_identity, shown
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
 from client.log_lines import RoundLines
-from client.participant import Participant, StudyTerms
-from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
+from client.participant import Participant
 from client.renewal import Renewal
 from client.service_notify import Notifier
 from client.settings import Conditions, HostSettings
-from client.shared_roster import SharedRoster
+from client.study_terms import SharedRoster, StudyAcceptance
+from client.training import LocalTraining, failure_summary
 from client.unreachable import (
     Trouble,
     WebProxy,
@@ -38,38 +38,40 @@ from client.unreachable import (
     trouble_told,
     web_proxy_of,
 )
+from learning.datasets import Dataset
 from learning.make_task import make_task
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop
 from runtime.text import peer_text
+from secagg.keys import IdentityKey
 from secagg.masking import choose_keystream
-from secagg.roster import InvalidRoster, Roster, verify_roster
+from secagg.roster import Roster
 from wire.certificates import CertificateError
-from wire.guarantee import trust_of
-from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 
 log = structlog.get_logger()
 
-LARGEST_GROWTH = 4  # over the population that a lottery's plan draws from at least
-ROSTER_BYTES = 256  # most that one participant takes in a roster's file, whose signature is checked once it is read
-AT_ONCE_S = 0.2  # longest wait before the first attempt to connect again
-RETRY_S = (0.5, 10.0)  # longest wait before the second one, and before any
-STEADY_S = 1.0  # a session that lasts this long was worth opening
-# The stream is refused for good: trying again changes nothing.
-FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
-
-FINISHED = ("rounds done", "budget reached")  # what a coordinator says at the end of a study that can't go on
+AT_ONCE_S: Final = 0.2  # longest wait before the first attempt to connect again
+RETRY_S: Final = (0.5, 10.0)  # longest wait before the second one, and before any
+STEADY_S: Final = 1.0  # a session that lasts this long was worth opening
+FINAL: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)  # trying again changes nothing
+FINISHED: Final = ("rounds done", "budget reached")  # the coordinator's reasons for ending a study that can't go on
 
 
-def join(configuration: HostSettings, service: Notifier | None = None) -> int:
+def join(
+    settings: HostSettings,
+    service: Notifier | None = None,
+    *,
+    behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST,
+) -> int:
     """Take part in a study until it ends.
 
     Args:
-        service: told that the process is ready, lives and ends, where it runs as a system service.
+        service: reports to a supervisor that the process is ready, lives and ends.
+        behaviours: as `ParticipantHost`.
 
     Returns:
-        0 when the study ended or the process was told to stop by SIGTERM, 130 after Ctrl-C.
+        0 when the study ended or the process was stopped by SIGTERM, 130 after Ctrl-C.
 
     Raises:
         Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
@@ -78,7 +80,7 @@ def join(configuration: HostSettings, service: Notifier | None = None) -> int:
     if has_aes() is False:
         log.info("this processor has no AES instructions: masks are made without, which takes longer", mode=way)
     try:
-        journal = ClientJournal(configuration.host.journal, configuration.host.ledger)
+        journal = ClientJournal(settings.host.journal, settings.host.ledger)
     except StorageError as error:  # a changed ledger included: the code of one is for verbs that verify ledgers
         raise InputFailure(str(error)) from error
     # Two threads each: one participant's work beside another's, and no more memory than that.
@@ -86,7 +88,7 @@ def join(configuration: HostSettings, service: Notifier | None = None) -> int:
     executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
     trainer = ThreadPoolExecutor(threads, thread_name_prefix="training")
     try:
-        host = ParticipantHost(configuration, journal, executor, trainer)
+        host = ParticipantHost(settings, journal, executor, trainer, behaviours=behaviours)
         return run_event_loop(host.run() if service is None else service.around(host.run()))
     finally:
         for one in (executor, trainer):
@@ -94,56 +96,46 @@ def join(configuration: HostSettings, service: Notifier | None = None) -> int:
         journal.close()
 
 
-@dataclass
-class _Documents:
-    """Public documents by digest, fetched once for all participants of the process."""
-
-    held: dict[bytes, bytes] = field(default_factory=dict)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def fetch(self, session: Session, sha256: bytes, largest: int) -> bytes:
-        async with self.lock:
-            if sha256 not in self.held:
-                if len(self.held) >= 2:  # the model of the last round goes
-                    self.held.pop(next(iter(self.held)))
-                self.held[sha256] = await session.download(sha256, largest)
-            return self.held[sha256]
-
-
 class ParticipantHost:
     """Several participants over one channel."""
 
     def __init__(
         self,
-        configuration: HostSettings,
+        settings: HostSettings,
         journal: ClientJournal,
-        executor: ThreadPoolExecutor,
-        trainer: ThreadPoolExecutor | None = None,
+        executor: Executor,
+        trainer: Executor | None = None,
+        *,
+        held: Sequence[tuple[Dataset, str]] | None = None,
+        keep_roster: Callable[[Roster], Roster] | None = None,
+        behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST,
     ) -> None:
         """
         Args:
-            executor, trainer: for arithmetic and for training; see `client.participant.Participant`.
+            executor: for the protocol's arithmetic.
+            trainer: for training, which may last minutes; by default ``executor``.
+            held: the participants' data as `client.held_data.held_data` returns it; by default read from there.
+            keep_roster: what is held in the place of a verified roster; by default a `SharedRoster` where there are
+                several participants.
+            behaviours: identity -> its hooks, for tests and `sordino.lab`.
 
         Raises:
             Failure: a key, the data or the task can't be used.
         """
-        self._configuration, self._journal, self._documents = configuration, journal, _Documents()
-        self._terms: StudyTerms | None = None
+        self._settings = settings
         self._reachable, self._told = True, -1
         self._ended: set[str] = set()
-        self._terms_lock = asyncio.Lock()
-        self._executor, self._trainer = executor, trainer
-        self._lines = RoundLines(self._spent)
         self._machine = Machine()
-        self._gate = Gate(self._why_not if configuration.conditions != Conditions() else None)
+        self._gate = Gate(self._why_not if settings.conditions != Conditions() else None)
         try:
-            self._task = make_task(configuration.study.task, dict(configuration.task))
-            self._participants = self._make_participants()
-            coordinator = configuration.coordinator
-            self._ca = _read_ca(coordinator.ca)
-            self._certificate = load_certificate(coordinator.certificate, coordinator.key)
-            self._channels: Channels | None = None
-            if self._certificate.not_after > time.time() or not coordinator.enrolment:  # else it is renewed first
+            task = make_task(settings.study.task, dict(settings.task))
+            if held is None:
+                held = held_data(settings)
+                check_forms(settings, held, task)
+            identities = [load_identity(entry.key) for entry in settings.participants]
+            self._ca = _read_ca(settings.coordinator.ca)
+            self._certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
+            if self._certificate.not_after > time.time() or not settings.coordinator.enrolment:  # else renewed first
                 self._certificate.check_time(time.time())
         except OSError as error:
             raise InputFailure(f"{error.filename}: {error.strerror}") from error
@@ -151,69 +143,56 @@ class ParticipantHost:
             if isinstance(error, Failure):
                 raise
             raise InputFailure(str(error)) from error
-
-    def _make_participants(self) -> list[Participant]:
-        """All participants with their keys and their parts of the data.
-
-        Raises:
-            OSError, ValueError: a key or the data can't be used.
-        """
-        configuration = self._configuration
-        held = held_data(configuration)
-        check_forms(configuration, held, self._task)
-        return [
+        self._channels: Channels | None = None
+        names = {identity.public: name for identity, (_, name) in zip(identities, held, strict=True)}
+        if keep_roster is None:
+            keep_roster = SharedRoster.of if len(identities) > 1 else lambda roster: roster
+        self._study = StudyAcceptance(
+            settings, journal, executor, dim=task.dim, data_names=names, keep_roster=keep_roster
+        )
+        lines = RoundLines(self._study.spent)
+        self._participants = [
             Participant(
-                configuration,
-                load_identity(entry.key),
-                self._task,
-                examples,
-                name,
-                self._journal,
-                self._executor,
-                self._documents.fetch,
-                self._accept_roster,
-                self._trainer,
-                self._lines,
+                identity,
+                policy=settings.policy,
+                training=LocalTraining(task, examples, trainer or executor, _log_of(identity)),
+                data_name=name,
+                journal=journal,
+                study=self._study,
+                executor=executor,
+                lines=lines,
+                may_begin=self._gate.is_open,
+                behaviour=behaviours(identity.public),
             )
-            for entry, (examples, name) in zip(configuration.participants, held, strict=True)
+            for identity, (examples, name) in zip(identities, held, strict=True)
         ]
 
-    def _spent(self) -> dict[str, Any]:
-        """What the dearest of the data here has cost in this study, beside what may be: the less of plan and policy."""
-        terms = self._terms
-        study = None if terms is None else self._journal.ledger.totals.studies.get(terms.study_sha256.hex())
-        if terms is None or study is None:
-            return {}
-        most = max(study.epsilon_of_data(one.data_name) for one in self._participants)
-        limit = min(self._configuration.policy.max_epsilon, terms.document.plan.budget_coordinator)
-        return {"epsilon": round(most, 3), "max_epsilon": limit}
-
     async def _why_not(self) -> dict[str, str]:
-        """What stands in the way of taking part now.
+        """The conditions that don't hold now.
 
-        The policy's hours and rounds a day aren't among it: whoever left for them would tell them to the coordinator,
-        to which one refusal looks like another.
+        The policy's hours and rounds a day aren't among them: a participant that disconnected for them would reveal
+        them to the coordinator, to which all refusals look alike.
         """
-        return await asyncio.to_thread(self._machine.why_not, self._configuration.conditions)
+        return await asyncio.to_thread(self._machine.why_not, self._settings.conditions)
 
     async def run(self) -> int:
-        """Until every participant's study has ended, or the process is told to stop."""
-        return await run_until_told(self.stay())
+        """Until every participant's study has ended, or the process is stopped; returns the exit code."""
+        return await run_until_stopped(self.stay())
 
     async def stay(self) -> None:
-        """Keep the participants connected until every one's study has ended.
+        """Keep the participants connected until the study has ended for each of them.
 
         Raises:
-            Failure: why one of them could not take part, once the others have ended: somebody who is revoked must
-                not end the part of those beside her.
+            Failure: the first reason why one of them could not take part, once the others have ended: the revocation of
+                one participant must not end the part of another.
         """
         renewal = Renewal(
-            self._configuration, self._participants[0].identity, self._ca, self._certificate, self._use_certificate
+            self._settings, self._participants[0].identity, self._ca, self._certificate, self._use_certificate
         )
         if self._certificate.not_after <= time.time():
             await self._renew_expired(renewal)
-        channel = self._channels = self._open_channel()
-        tasks = [asyncio.create_task(self._stay(channel, one)) for one in self._participants]
+        channels = self._channels = Channels(self._settings.coordinator.address, self._ca, self._certificate)
+        tasks = [asyncio.create_task(self._attend(channels, one)) for one in self._participants]
         background = asyncio.gather(renewal.run(), self._gate.run())
         failures: list[Failure] = []
         try:
@@ -227,35 +206,26 @@ class ParticipantHost:
             if failures:
                 raise failures[0]
         finally:
-            for task in (*tasks, background):
+            for task in tasks:
                 task.cancel()
+            background.cancel()
             await asyncio.gather(*tasks, background, return_exceptions=True)
-            await channel.close(grace=1.0)
-            self._tell_failures()
-
-    def _tell_failures(self) -> None:
-        """At the end, to whoever runs this process: what she took part in without saying anything.
-
-        The exit code says nothing of it: where a failed process is started again, everybody would see who comes back.
-        """
-        failed, trained = (sum(getattr(one, name) for one in self._participants) for name in ("failed", "trained"))
-        if not failed:
-            return
-        how = next(one.last_failure for one in reversed(self._participants) if one.failed)
-        whose = "your training" if len(self._participants) == 1 else f"training of {len(self._participants)} here"
-        log.error(f"{whose} failed in {failed} of {trained} rounds ({how}): zeros were sent, and charged")
+            await channels.close(grace=1.0)
+            # In the log alone: where a failed process is started again, the exit code would be visible to everybody.
+            if summary := failure_summary([one.training for one in self._participants]):
+                log.error(summary)
 
     async def _renew_expired(self, renewal: Renewal) -> None:
         log.info("the certificate has expired, a new one is asked for", path=str(self._certificate.path))
         try:
-            await renewal.renew(self._configuration.coordinator.give_up_s or None)
+            await renewal.renew(self._settings.coordinator.give_up_s or None)
         except (EnrolmentRefused, EnrolmentUnavailable, CertificateError) as error:
             raise Failure(
                 error.code,
                 f"the certificate {self._certificate.path} expired on {shown(self._certificate.not_after)} (this "
                 f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
                 "ask the study's authority for a new join code and join again into a new folder, with --ledger "
-                f"{self._configuration.host.ledger}: the new identity goes on spending the same budget",
+                f"{self._settings.host.ledger}: the new identity goes on spending the same budget",
             ) from error
 
     def _use_certificate(self, certificate: ClientCertificate) -> None:
@@ -264,33 +234,33 @@ class ParticipantHost:
         if self._channels is not None:
             self._channels.renew(certificate)
 
-    def _open_channel(self) -> Channels:
-        return Channels(self._configuration.coordinator.address, self._ca, self._certificate)
-
-    async def _stay(self, channel: Channels, participant: Participant) -> None:
+    async def _attend(self, channels: Channels, participant: Participant) -> None:
         """Keep one participant connected until the study ends."""
-        participant.may_begin = self._gate.is_open
-        try:
-            await self._stay_connected(channel, participant)
-        finally:
-            await participant.close()
 
-    async def _stay_connected(self, channel: Channels, participant: Participant) -> None:
-        address, give_up_s = self._configuration.coordinator.address, self._configuration.coordinator.give_up_s
+        async def stay() -> None:
+            try:
+                await self._stay_connected(channels, participant)
+            finally:
+                await participant.close()
+
+        await participant.behaviour.attend(stay, channels.cut)
+
+    async def _stay_connected(self, channels: Channels, participant: Participant) -> None:
+        address, give_up_s = self._settings.coordinator.address, self._settings.coordinator.give_up_s
         away_since, failures = time.monotonic(), 0
         told = Trouble(-1, "")  # what says most since the coordinator was last there
         while True:
             if self._gate.is_overdue():
-                await participant.close()  # else an attempt that a coordinator never ends would pass her by the gate
-            # The time at the gate isn't one in which nobody answered; who is in an attempt goes on with it first.
+                await participant.close()  # else an attempt that a coordinator never ends would keep the gate open
+            # Waiting at the gate isn't time without an answer. A participant in an attempt finishes it first.
             if not participant.under_way and await self._gate.opened():
                 away_since = time.monotonic()
-            connection, connected = channel.current(), False
+            connection, connected = channels.current(), False
             try:
                 connected = await is_connected(connection)
-                session = await open_session(connection, participant.identity, self._configuration.study.name)
+                session = await open_session(connection, participant.identity, self._settings.study.name)
                 try:
-                    terms = await self._gate.within(self._accept(session), lambda: participant.under_way)
+                    terms = await self._gate.within(self._study.accept(session), lambda: participant.under_way)
                     self._reachable, told, began = True, Trouble(-1, ""), time.monotonic()
                     try:
                         work = participant.take_part(session, terms)
@@ -320,6 +290,7 @@ class ParticipantHost:
                 if error.code() in FINAL:
                     raise InputFailure(f"{address}: {peer_text(details)}") from error
                 trouble = self._trouble(details, connected)
+                participant.behaviour.away(trouble.words)
             except DocumentUnavailable as error:
                 trouble = Trouble(0, str(error))
             except TimeoutError:
@@ -347,118 +318,14 @@ class ParticipantHost:
     def _trouble(self, details: str, connected: bool) -> Trouble:
         if connected:
             return trouble_told(details)
-        coordinator = self._configuration.coordinator
+        coordinator = self._settings.coordinator
         files = {"ca": str(coordinator.ca), "certificate": str(self._certificate.path)}
         return trouble_of(details, proxy=self._web_proxy(), **files)
 
     def _web_proxy(self) -> WebProxy | None:
-        return web_proxy_of(self._configuration.coordinator.address, os.environ)
+        return web_proxy_of(self._settings.coordinator.address, os.environ)
 
-    async def _accept(self, session: Session) -> StudyTerms:
-        """Fetch, verify and accept the study document and the roster; once for the process."""
-        # Not the whole welcome: it holds the session's token, and a report with all locals would show it.
-        study_sha256, roster_sha256 = session.welcome.study_sha256, session.welcome.roster_sha256
-        async with self._terms_lock:
-            terms = self._terms
-            if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
-                return terms
-            try:
-                check_agreed(self._configuration, study_sha256)  # before anything else: the policy may allow more
-            except PolicyRefusal as error:
-                raise InputFailure(f"refused by this host's policy: {error}") from error
-            study_bytes = await session.download(study_sha256, LARGEST_DOCUMENT)
-            try:
-                document = StudyDocument.from_bytes(study_bytes)
-                check_study(self._configuration, document, study_sha256, self._journal.ledger.totals)
-                self._check_data(study_sha256)
-                if document.plan.dim != self._task.dim:
-                    raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
-                roster = await self._fetched(session, document, study_sha256, roster_sha256)
-            except StorageError as error:
-                raise InputFailure(f"nothing can be written down, so nothing is sent: {error}") from error
-            except PolicyRefusal as error:
-                raise InputFailure(f"refused by this host's policy: {error}") from error
-            except (InvalidRoster, InvalidStudy, ValueError) as error:
-                raise InputFailure(f"{self._configuration.coordinator.address}: {error}") from error
-            plan = document.plan
-            log.info(
-                "study accepted",
-                study=document.study,
-                roster_version=roster.version,
-                participants=len(roster),
-                mechanism=plan.mechanism,
-                trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
-                adversary=plan.adversary,
-                epsilon=plan.budget_coordinator,  # what policy.max_epsilon is held against
-                delta=plan.delta,
-                adjacency=plan.adjacency.partition(":")[0],
-                rounds=plan.rounds,
-                A=plan.colluders,
-                h_min=plan.h_min,
-                **digests(document, study_sha256),  # what a policy may pin
-            )
-            self._terms = StudyTerms(document, roster, study_sha256, roster_sha256)
-            return self._terms
-
-    def _check_data(self, study_sha256: bytes) -> None:
-        """Whether each identity still has the data that the ledger charged it for in this study.
-
-        Raises:
-            ValueError: it has other data.
-        """
-        study = self._journal.ledger.totals.studies.get(study_sha256.hex())
-        for one in self._participants:
-            spent = None if study is None else study.spent.get(one.identity.public.hex())
-            if spent is not None and spent.data != one.data_name:
-                raise ValueError(
-                    f"the identity {one.identity.public.hex()[:8]} took part in this study with other data than "
-                    "host.toml names now, by the ledger: put [data] and its part back as they were"
-                )
-
-    async def _accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
-        """The terms with another roster than those of the session's beginning; once for the process.
-
-        Raises:
-            InvalidRoster: it goes back, or isn't one of this study under its plan.
-            PolicyRefusal: it breaks the policy.
-            runtime.durable.StorageError: it can't be remembered.
-        """
-        async with self._terms_lock:
-            terms = self._terms
-            if terms is None:
-                raise InvalidRoster("no study was accepted yet")
-            if terms.roster_sha256 != sha256:
-                try:
-                    roster = await self._fetched(session, terms.document, terms.study_sha256, sha256)
-                except InvalidRoster:
-                    raise
-                except ValueError as error:
-                    raise InvalidRoster(str(error)) from error
-                log.info("a later roster", roster_version=roster.version, participants=len(roster))
-                terms = self._terms = StudyTerms(terms.document, roster, terms.study_sha256, sha256)
-            return terms
-
-    async def _fetched(self, session: Session, document: StudyDocument, study_sha256: bytes, sha256: bytes) -> Roster:
-        """A roster, held against the authority's key, the plan, the policy and every version seen before."""
-        loop, plan = asyncio.get_running_loop(), document.plan
-        # Bounded by the plan: a coordinator that lies could else have this process read until its memory is full.
-        most = (1 << 16) + ROSTER_BYTES * LARGEST_GROWTH * max(plan.clients, plan.population)
-        roster_bytes = await session.download(sha256, most)
-        public = self._configuration.study.authority_public_key_bytes
-        roster = await loop.run_in_executor(self._executor, verify_roster, roster_bytes, public)
-        if roster.study != document.study:
-            raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
-        check_roster_fits(plan, roster)
-        check_roster(self._configuration, document, roster)
-        await self._journal.accept_study(document.study, study_sha256, roster.version, roster.digest())
-        return self._kept(roster)
-
-    def _kept(self, roster: Roster) -> Roster:
-        """A roster that was verified, as it is held from here on."""
-        return SharedRoster.of(roster) if len(self._participants) > 1 else roster
-
-
-async def run_until_told(work: Coroutine[Any, Any, None]) -> int:
+async def run_until_stopped(work: Coroutine[Any, Any, None]) -> int:
     """Run to the end, or until SIGTERM or SIGINT; returns the exit code, having let the work clean up."""
     stopped: list[int] = []
     loop = asyncio.get_running_loop()
@@ -480,8 +347,12 @@ async def run_until_told(work: Coroutine[Any, Any, None]) -> int:
         return stopped[0]
 
 
+def _log_of(identity: IdentityKey) -> Any:
+    return structlog.get_logger().bind(participant=identity.public.hex()[:8])
+
+
 def _read_ca(path: Path) -> bytes:
-    """Certificates in PEM. gRPC would take anything, and then never reach anybody."""
+    """Certificates in PEM. gRPC would accept anything here, and then never connect."""
     content = path.read_bytes()
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))

@@ -28,7 +28,7 @@ BREAKS_S: Final = 0.5
 log = structlog.get_logger()
 
 
-class Line:
+class ResumableSession:
     """Sends on the session that is open now, and keeps what must not be lost with it.
 
     Attributes:
@@ -131,8 +131,8 @@ class Line:
         if self._session is not None and self._asked is None:
             await self._session.send(message)
 
-    async def upload(self, packed: bytes, offset: int = 0) -> bool:
-        """Send a vector from an offset on.
+    async def upload(self, chunks: AsyncIterator[bytes]) -> bool:
+        """Send framed chunks of a vector.
 
         Returns:
             Whether the coordinator has counted it; False where the connection broke: it will be asked for again.
@@ -144,20 +144,12 @@ class Line:
         if session is None or self._asked is not None:
             return False
         try:
-            await session.upload(packed[offset:] if offset else packed)
+            await session.upload(chunks)
         except UploadRejected:
             if await session.breaks(BREAKS_S):
                 return False
             raise
         return True
-
-    async def upload_chunks(self, chunks: AsyncIterator[bytes]) -> bytes:
-        """On the session that is open now; see `client.connection.Session`."""
-        return await (await self._other_than(None)).upload_chunks(chunks)
-
-    async def download(self, sha256: bytes, largest: int) -> bytes:
-        """On the session that is open now; see `client.connection.Session`."""
-        return await (await self._other_than(None)).download(sha256, largest)
 
     async def fetched(self, fetch: Callable[[Session], Awaitable[Result]]) -> Result:
         """What can be had on one session, or on the next one if that breaks.

@@ -129,9 +129,9 @@ async def same_request(places: Places) -> Seen:
                     "        phase = self._kept = getattr(self, '_kept', attempt.phase)\n",
                 ),
                 (
-                    "        await self._journal.charge(self._entry(terms, attempt.round, attempt.attempt))\n",
+                    "        await self._journal.charge(self._entry(attempt.terms, attempt.number))\n",
                     "        if self._charged is None:\n"
-                    "            await self._journal.charge(self._entry(terms, attempt.round, attempt.attempt))\n",
+                    "            await self._journal.charge(self._entry(attempt.terms, attempt.number))\n",
                 ),
             ),
             also=(naive(OVER),),
@@ -157,7 +157,7 @@ async def masked_twice(places: Places) -> Seen:
     check=(
         Naive(
             PARTICIPANT,
-            changed=(("if await session.upload(packed,", "if not await session.upload(packed,"),),
+            changed=(("if await self.behaviour.upload(", "if not await self.behaviour.upload("),),
             shows="goes on",
         ),
     ),
@@ -313,7 +313,7 @@ async def after_a_restart(places: Places) -> Seen:
             PARTICIPANT,
             changed=(
                 (
-                    "        await self._journal.charge(self._entry(terms, attempt.round, attempt.attempt))\n",
+                    "        await self._journal.charge(self._entry(attempt.terms, attempt.number))\n",
                     "",
                 ),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from unittest import mock
 from structlog.testing import capture_logs
 
 from client import participant_host
+from client.behaviour import Behaviour, Encoding, Number, Words
 from client.credentials import load_identity
 from learning import datasets
 from tests.support.host_in_process import host, settings_of
@@ -59,7 +60,18 @@ async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -
     read_once = mock.patch.object(datasets, "_read_subset", _read_once)
     with quickly, read_once, capture_logs() as logs:
         coordinator.logs = logs
-        async with host(configured, lambda one: _observe(coordinator, one)) as task:
+
+        def client_of(identity: bytes) -> Client:
+            return coordinator.clients[coordinator.roster.positions[identity]]
+
+        def know(found: Any) -> None:
+            for one in found._participants:
+                client_of(one.identity.public).participant = one
+
+        def observed(identity: bytes) -> _Observed:
+            return _Observed(coordinator, client_of(identity))
+
+        async with host(configured, know, behaviours=observed) as task:
             coordinator.client_task = task
             ready = asyncio.create_task(coordinator.ready())
             await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,39 +91,23 @@ def why_it_left(task: asyncio.Task[int]) -> str:
     return "" if error is None else f"{error}"
 
 
-def _observe(coordinator: CheatingCoordinator, host_: Any) -> None:
-    """Note when a client has handled a message, how much it said, and what it masked; nothing is changed."""
-    for participant in host_._participants:
-        client = coordinator.clients[coordinator.roster.positions[participant.identity.public]]
-        _observe_one(coordinator, client, participant)
+class _Observed(Behaviour):
+    """The honest participant; notes when it has handled a message, how much it said, and what it masked."""
 
+    def __init__(self, coordinator: CheatingCoordinator, client: Client) -> None:
+        self._coordinator, self._client = coordinator, client
 
-def _observe_one(coordinator: CheatingCoordinator, client: Client, participant: Any) -> None:
-    client.participant = participant
-    guarded, send, refuse, vector = participant._guarded, participant._send, participant._refuse, participant._vector
+    async def say(self, number: Number, kind: str, content: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        self._client.sent += kind != "ready"
+        await send(content)
 
-    async def on_guarded(*arguments: Any) -> Any:
-        try:
-            return await guarded(*arguments)
-        except Exception as error:
-            client.faults.append(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            client.handled += 1
-            coordinator.changed.set()
-
-    async def on_send(*arguments: Any, **message: Any) -> None:
-        client.sent += 1
-        await send(*arguments, **message)
-
-    async def on_refuse(*arguments: Any) -> None:
-        client.sent += 1
-        await refuse(*arguments)
-
-    async def on_vector(terms: Any, attempt: Any, *arguments: Any) -> Any:
-        words = await vector(terms, attempt, *arguments)
-        client.inputs[attempt.round, attempt.attempt] = words.copy()
+    async def mask(self, encoding: Encoding, encode: Callable[[], Awaitable[Words]]) -> Words:
+        words = await encode()
+        self._client.inputs[encoding.number] = words.copy()
         return words
 
-    participant._guarded, participant._send = on_guarded, on_send
-    participant._refuse, participant._vector = on_refuse, on_vector
+    def handled(self, fault: Exception | None) -> None:
+        if fault is not None:
+            self._client.faults.append(f"{type(fault).__name__}: {fault}")
+        self._client.handled += 1
+        self._coordinator.changed.set()

@@ -35,7 +35,7 @@ async def _upload(chunks: AsyncIterator[bytes]) -> bytes:
     stream = mock.Mock(read=mock.AsyncMock(return_value=grpc.aio.EOF))
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            return await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(chunks)
+            return await Session(stream, channel, mock.Mock(session_token=b"token")).upload(chunks)
     finally:
         await server.stop(None)
 
@@ -83,7 +83,7 @@ def test_a_call_that_grpc_gives_up_is_an_upload_that_was_not_taken() -> None:
         channel = mock.Mock()
         channel.stream_unary.return_value.return_value = call
         stream = mock.Mock(read=mock.AsyncMock(return_value=grpc.aio.EOF))
-        await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(_two_chunks(None))
+        await Session(stream, channel, mock.Mock(session_token=b"token")).upload(_two_chunks(None))
 
     with pytest.raises(UploadRejected):
         asyncio.run(play())
@@ -103,7 +103,7 @@ def test_a_task_that_is_told_to_end_while_its_chunks_fail_ends() -> None:
         channel = mock.Mock()
         channel.stream_unary.return_value = call
         stream = mock.Mock(read=mock.AsyncMock(return_value=grpc.aio.EOF))
-        await Session(stream, channel, mock.Mock(session_token=b"token")).upload_chunks(_two_chunks(NoChunk()))
+        await Session(stream, channel, mock.Mock(session_token=b"token")).upload(_two_chunks(NoChunk()))
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(play())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,14 @@ import grpc
 import numpy as np
 import pytest
 
+import client.behaviour
 import client.connection
-import client.participant
 import client.participant_host
 import server.sessions
-from client.resuming import Line
+from client.behaviour import Behaviour, Encoding, Words
+from client.participant import Participant
+from client.resuming import ResumableSession
+from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
 from tests.support.host_in_process import Story, host, play, record, settings_of
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
@@ -102,15 +106,8 @@ class Breaks:
         monkeypatch.setattr(server.sessions.Session, "send", on_send)
 
     def watch_participants(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        send, vector = client.participant.Line.send, client.participant.Participant._vector
+        send = ResumableSession.send
         raw = client.connection.Session.send
-
-        async def on_vector(participant: Any, terms: Any, attempt: Any, masking: Any, clips: Any) -> Any:
-            made = await vector(participant, terms, attempt, masking, clips)
-            key = attempt.round, participant.identity.public
-            assert key not in self.vectors  # noise is drawn once
-            self.vectors[key] = made.copy()
-            return made
 
         async def on_send(line: Any, message: pb.ParticipantMessage) -> None:
             if message.WhichOneof("message") == "phase":
@@ -133,10 +130,23 @@ class Breaks:
             return session
 
         monkeypatch.setattr(client.participant_host, "open_session", open_session)
-        monkeypatch.setattr(client.participant.Line, "send", on_send)
-        monkeypatch.setattr(client.participant.Participant, "_vector", on_vector)
+        monkeypatch.setattr(ResumableSession, "send", on_send)
         monkeypatch.setattr(client.connection.Session, "send", on_raw)
-        monkeypatch.setattr(client.connection, "frames", pieces)
+        monkeypatch.setattr(client.behaviour, "frames", pieces)
+
+
+class _Masks(Behaviour):
+    """The honest participant; notes the vector of each round."""
+
+    def __init__(self, vectors: dict[tuple[int, bytes], Any], identity: bytes) -> None:
+        self._vectors, self._identity = vectors, identity
+
+    async def mask(self, encoding: Encoding, encode: Callable[[], Awaitable[Words]]) -> Words:
+        made = await encode()
+        key = encoding.number[0], self._identity
+        assert key not in self._vectors  # noise is drawn once
+        self._vectors[key] = made.copy()
+        return made
 
 
 @contextlib.asynccontextmanager
@@ -152,7 +162,8 @@ async def breaking(
             breaks.watch_participants(monkeypatch)
             address = f"localhost:{await proxy.start()}"
             where.start()
-            async with host(settings_of(folder, work / "journal.sqlite", address)) as breaks.host:
+            settings = settings_of(folder, work / "journal.sqlite", address)
+            async with host(settings, behaviours=lambda one: _Masks(breaks.vectors, one)) as breaks.host:
                 yield where, breaks
         finally:
             await proxy.close()
@@ -242,9 +253,9 @@ def said(kind: str) -> pb.ParticipantMessage:
     return pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=2, **{kind: content}))
 
 
-async def broken_line() -> tuple[Line, FakeSession]:
+async def broken_line() -> tuple[ResumableSession, FakeSession]:
     """A participant that has said two things in attempt (1, 2), and is on its second session."""
-    line, first, second = Line(), FakeSession(), FakeSession()
+    line, first, second = ResumableSession(), FakeSession(), FakeSession()
     assert line.attach(first) == pb.Ready()  # type: ignore[arg-type]
     await line.heard("round_start", pb.RoundStart(round=1, attempt=2))
     await line.send(said("advertise_keys"))
@@ -316,13 +327,22 @@ def test_nobody_asked(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
 
 
+def lonely() -> Any:
+    """A participant that nothing but the test talks to, with room for two messages."""
+    nothing: Any = None
+    identity = IdentityKey.generate(os.urandom)
+    made: Any = Participant(
+        identity, policy=nothing, training=nothing, data_name="", journal=nothing, study=nothing, executor=nothing
+    )
+    made._inbox = asyncio.Queue(2)
+    return made
+
+
 def test_what_there_was_no_room_for_has_not_been_heard() -> None:
     """Its session ends while a message waits behind others: it says that it lacks it, and has it said again."""
 
     async def scenario() -> None:
-        participant: Any = object.__new__(client.participant.Participant)
-        participant._inbox, participant._line, participant._attempt = asyncio.Queue(2), Line(), None
-        participant.may_begin = lambda: True
+        participant = lonely()
         told = [
             pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
             pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=1, attempt=2)),
@@ -339,7 +359,7 @@ def test_what_there_was_no_room_for_has_not_been_heard() -> None:
         assert participant._inbox.full()
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-        ready = participant._line.attach(FakeSession())
+        ready = participant._session.attach(FakeSession())
         assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
 
     asyncio.run(scenario())
@@ -365,10 +385,8 @@ def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.M
         await asyncio.sleep(0.5)
 
     async def scenario() -> None:
-        participant: Any = object.__new__(client.participant.Participant)
-        participant._inbox, participant._line, participant._attempt = asyncio.Queue(2), Line(), None
-        participant._worker = participant._terms = participant._lines = None
-        participant.may_begin, participant._guarded = lambda: True, training
+        participant = lonely()
+        participant._guarded = training
         call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
         session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
         assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-import client.participant
 import server.sessions
-from client.participant import Participant
+from client.participant_host import ParticipantHost
+from client.training import LocalTraining
 from secagg.messages import SHARE_KEYS
+from tests.support import host_in_process
 from tests.support.host_in_process import PATIENCE_S, play
 from tests.support.study_in_process import Coordinator
 from wire import coordinator_pb2 as pb
@@ -29,11 +30,11 @@ class SlowTraining:
     """Holds the messages that begin ShareKeys until THREADS trainings have begun, and these until ShareKeys is over."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._training, self._send = Participant._local_update, server.sessions.Session.send
+        self._training, self._send = LocalTraining.update, server.sessions.Session.send
         self._begun, self._lock, self._over = 0, threading.Lock(), threading.Event()
         self._held: list[tuple[server.sessions.Session, bytes]] | None = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        monkeypatch.setattr(client.participant.Participant, "_local_update", self._train_for_long())
+        monkeypatch.setattr(LocalTraining, "update", self._train_for_long())
         monkeypatch.setattr(server.sessions.Session, "send", self._send_later())
 
     def _train_for_long(self) -> Any:
@@ -90,10 +91,9 @@ def test_with_training_in_the_way_somebody_is_late(
 ) -> None:
     """What the trainer of its own is for: on the protocol's threads training makes others miss a phase."""
     SlowTraining(monkeypatch)
-    made = Participant.__init__
 
-    def without_trainer(self: Any, *arguments: Any) -> None:
-        made(self, *arguments[:9])
+    def host(settings: Any, journal: Any, executor: Any, trainer: Any, **hooks: Any) -> Any:
+        return ParticipantHost(settings, journal, executor, **hooks)
 
-    monkeypatch.setattr(client.participant.Participant, "__init__", without_trainer)
+    monkeypatch.setattr(host_in_process, "ParticipantHost", host)
     assert uploads_of_round_one(study_folder, tmp_path, monkeypatch) < 7

@@ -5,19 +5,17 @@ point, and one that acts before its write is durable, or doesn't write at all, f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import client.participant_host
+from client.behaviour import Behaviour, Number
 from client.credentials import load_identity
 from client.journal import ClientJournal
-from client.participant import Participant
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.recorded_study import ANSWERS, watch
 from tests.support import host_in_process
@@ -29,37 +27,34 @@ from wire.records.ledger_rows import EXACT, EXCLUDED
 POINTS = [f"{when} {kind}" for kind in (*ANSWERS[:3], "upload", *ANSWERS[3:]) for when in ("before", "after")]
 
 
+Upload = Callable[[AsyncIterator[bytes]], Awaitable[bool]]
+
+
 class Killed(Exception):
     """The client is gone: nothing more is sent, and nothing more is written than had been handed to SQLite."""
 
 
-class Mortal(Participant):
-    """The real participant, until the point of its death."""
+class Mortal(Behaviour):
+    """The honest participant, until the point of its death."""
 
-    dies_at: str | None = None
+    def __init__(self, me: str, record: Record, dies_at: str | None) -> None:
+        self._me, self._record, self._dies_at = me, record, dies_at
 
-    async def _send(self, session: Any, attempt: Any, **message: Any) -> None:
-        [kind] = message
+    async def say(self, number: Number, kind: str, content: Any, send: Callable[[Any], Awaitable[None]]) -> None:
         self._reach(f"before {kind}")
-        await super()._send(session, attempt, **message)
-        await self._delivered(session)
+        await send(content)
+        while f"after {kind}" == self._dies_at and (self._me, *number) not in self._record.keys(kind):
+            await asyncio.sleep(0.002)  # a message that was sent before a death mostly arrives
         self._reach(f"after {kind}")
 
-    async def _upload(self, session: Any, attempt: Any) -> None:
+    async def upload(self, number: Number, packed: bytes, offset: int, send: Upload) -> bool:
         self._reach("before upload")
-        await super()._upload(session, attempt)
+        taken = await super().upload(number, packed, offset, send)
         self._reach("after upload")
-
-    async def _delivered(self, session: Any) -> None:
-        """A message that was sent before death arrives, as it mostly does: the coordinator's answer to a download says
-        that it has read what came before it on the connection."""
-        if self.dies_at is not None:
-            with contextlib.suppress(Exception):
-                await session.download(bytes(32), 1)
-            await asyncio.sleep(0.02)
+        return taken
 
     def _reach(self, point: str) -> None:
-        if point == self.dies_at:
+        if point == self._dies_at:
             raise Killed
 
 
@@ -131,10 +126,10 @@ async def lives(
         where.start()
         async with host(staying):
             for point in [*deaths, None]:
+                behaviour = Mortal(me, record, point)
                 with patch.context() as for_one:
-                    for_one.setattr(client.participant_host, "Participant", type("", (Mortal,), {"dies_at": point}))
                     for_one.setattr(stories, "ClientJournal", journal)
-                    async with host(mortal) as task:
+                    async with host(mortal, behaviours=lambda _, behaviour=behaviour: behaviour) as task:
                         if point is not None:
                             with pytest.raises(Killed):
                                 await task

@@ -16,7 +16,7 @@ import server.journal
 from runtime.failure import ExitCode, Failure
 from server.events import Event
 from sordino.lab.loadtest import run
-from sordino.lab.loadtest.client_process import Company
+from sordino.lab.loadtest.client_process import ParticipantGroup
 from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.disturbances import storms_come, strike
 from sordino.lab.loadtest.faults import Storm
@@ -76,7 +76,7 @@ class Noted:
         self.done.append("restored")
 
 
-def company(study: Path, load: LoadOptions) -> tuple[Company, Noted]:
+def group(study: Path, load: LoadOptions) -> tuple[ParticipantGroup, Noted]:
     (study / "roster.json").write_text(json.dumps({"participants": []}))
     settings: Any = SimpleNamespace(
         host=SimpleNamespace(journal=study / "hosts" / "host-01" / "journal.sqlite"),
@@ -84,7 +84,7 @@ def company(study: Path, load: LoadOptions) -> tuple[Company, Noted]:
         coordinator=SimpleNamespace(address="localhost:1"),
     )
     nothing: Any = None
-    made, proxy = Company(settings, nothing, nothing, load), Noted()
+    made, proxy = ParticipantGroup(settings, nothing, nothing, load), Noted()
     proxies: Any = {0: proxy}
     made._proxies = proxies
     return made, proxy
@@ -92,7 +92,7 @@ def company(study: Path, load: LoadOptions) -> tuple[Company, Noted]:
 
 def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None:
     async def check() -> None:
-        here, proxy = company(tmp_path, LoadOptions(clients=1, storms=THREE))
+        here, proxy = group(tmp_path, LoadOptions(clients=1, storms=THREE))
         here._strike()  # of nobody's making
         assert proxy.done == []
         strike(tmp_path, [])
@@ -117,7 +117,7 @@ def test_a_storm_before_anybody_is_there_is_over_when_they_come(
         pass
 
     async def check() -> None:
-        here, proxy = company(tmp_path, LoadOptions(clients=1, storms=THREE))
+        here, proxy = group(tmp_path, LoadOptions(clients=1, storms=THREE))
         monkeypatch.setattr(proxy, "close", close, raising=False)
         strike(tmp_path, [])  # its signal was let go
         await here.stay()

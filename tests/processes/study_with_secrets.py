@@ -40,7 +40,6 @@ from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: E402
 from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: E402
 
-import client.participant  # noqa: E402
 import client.participant_host  # noqa: E402
 import client.process  # noqa: E402
 import mechanisms.encoder  # noqa: E402
@@ -53,6 +52,7 @@ import server.sessions  # noqa: E402
 import server.study  # noqa: E402
 import wire.records.ledger  # noqa: E402
 from client.journal import ClientJournal  # noqa: E402
+from client.training import LocalTraining  # noqa: E402
 from runtime.durable import StorageError  # noqa: E402
 from runtime.failure import ExitCode, Failure  # noqa: E402
 from runtime.logs import configure_logs  # noqa: E402
@@ -212,7 +212,7 @@ def once(what: str) -> bool:
 
 
 def plant_updates_and_failures(careless: str | None) -> None:
-    training = client.participant.Participant._local_update
+    training = LocalTraining.update
 
     def local_update(self: Any, parameters: Any, l2_clip: float) -> Any:
         number = next(_updates)
@@ -228,7 +228,7 @@ def plant_updates_and_failures(careless: str | None) -> None:
         SECRETS.note_vector("update", update)
         return update
 
-    client.participant.Participant._local_update = local_update  # type: ignore[method-assign]
+    LocalTraining.update = local_update  # type: ignore[method-assign]
     encode = mechanisms.encoder.Encoder.encode
 
     def sometimes(self: Any, update: Any, random_bytes: Any) -> Any:
@@ -364,7 +364,7 @@ def fault(folder: Path) -> None:
 
     async def deep(self: Any) -> int:
         participant = self._participants[0]
-        raise RuntimeError(f"not foreseen: {participant!r} {self!r} {participant.identity} {self._configuration}")
+        raise RuntimeError(f"not foreseen: {participant!r} {self!r} {participant.identity} {self._settings}")
 
     client.participant_host.ParticipantHost.run = deep  # type: ignore[method-assign]
     with tempfile.TemporaryFile() as file:

@@ -17,6 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import server.sessions
+from client.behaviour import HONEST, Behaviour
 from client.host_file import load
 from client.journal import ClientJournal
 from client.participant_host import ParticipantHost
@@ -86,13 +87,16 @@ def settings_of(folder: Path, journal: Path, address: str = "localhost:1", **cha
 
 @contextlib.asynccontextmanager
 async def host(
-    settings: HostSettings, watch: Callable[[ParticipantHost], None] | None = None
+    settings: HostSettings,
+    watch: Callable[[ParticipantHost], None] | None = None,
+    *,
+    behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST,
 ) -> AsyncIterator[asyncio.Task[int]]:
     """Run a client process's inside until the block ends; ``watch`` sees it before it runs."""
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor, trainer = ThreadPoolExecutor(2), ThreadPoolExecutor(2)
     try:
-        one = ParticipantHost(settings, journal, executor, trainer)
+        one = ParticipantHost(settings, journal, executor, trainer, behaviours=behaviours)
         if watch is not None:
             watch(one)
         task = asyncio.create_task(one.run())

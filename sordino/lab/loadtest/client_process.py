@@ -3,13 +3,13 @@
     python -m sordino.lab.loadtest.client_process HOME BEHAVIOUR --end-with PID
 
 HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
-identity, a TLS channel and models of its own; study document and roster it fetches and verifies by itself, and so it
-does the others' signatures. With ``verify_once`` the roster is held once for all, with the signatures that were found
-valid, as it is for the participants of one `sordino join`. Journal and threads are always shared.
+identity, its own TLS channel and its own models; it fetches and verifies study document and roster by itself, and it
+verifies the others' signatures. With ``verify_once`` the roster is held once for all, with the signatures that were
+found valid, as for the participants of one `sordino join`. Journal and threads are always shared.
 What differs from deployment is the vector, which the parent can compute too, and that a participant leaves, is late,
-cheats or is away where the schedule says. Whose link is a bad one connects through a proxy in this process. SIGUSR1
-brings the storms that have come by then and weren't brought yet (`storms_come`). At its end the process leaves
-`CONNECTIONS_FILE` in its folder: what it was told when it could not connect.
+cheats or is away where the schedule says so. A participant with a bad link connects through a proxy in this process.
+SIGUSR1 brings the storms that have come by then and weren't brought yet (`storms_come`). At its end the process writes
+`CONNECTIONS_FILE` into its folder: the reasons why it could not connect.
 """
 
 from __future__ import annotations
@@ -26,31 +26,26 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
-from client.connection import Channels
+from client.behaviour import Behaviour, Encoding, Number, Words, chunks_of
 from client.credentials import load_identity
 from client.held_data import data_name
 from client.host_file import load
 from client.journal import ClientJournal
-from client.participant import Participant, StudyTerms
-from client.participant_host import ParticipantHost, run_until_told
-from client.resuming import Line
+from client.participant_host import ParticipantHost, run_until_stopped
 from client.settings import HostedParticipant, HostSettings
-from client.shared_roster import SharedRoster
-from client.unreachable import Trouble
+from client.study_terms import SharedRoster
 from learning.datasets import Dataset
 from runtime.failure import Failure, InputFailure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent, run_event_loop, step_aside, use_few_arenas
-from secagg.client_phases import Masking
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
 from sordino.lab.loadtest.cheats import messages_of, upload_of
@@ -59,8 +54,6 @@ from sordino.lab.loadtest.faults import Delay, Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import CALM, TcpProxy
 from sordino.lab.loadtest.schedule import Drop, vector
-from wire import coordinator_pb2 as pb
-from wire.transport import CHUNK_BYTES, frame
 
 PHASE_OF: Final = {
     "advertise_keys": "AdvertiseKeys",
@@ -83,187 +76,113 @@ def _planned(load: LoadOptions, round_: int, attempt: int) -> tuple[dict[int, Dr
     return load.drops(round_, attempt), load.delays(round_, attempt)
 
 
-class LoadParticipant(Participant):
-    """The real participant with a vector that is known, and planned faults."""
+class PlannedBehaviour(Behaviour):
+    """A participant with a known vector and planned faults.
 
-    def __init__(self, host: LoadHost, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._host = host
-        self._drop: Drop | None = None
-        self._delay: Delay | None = None
+    Attributes:
+        troubles: why the coordinator couldn't be reached -> how often.
+    """
 
-    async def _begin(self, session: Line, terms: StudyTerms, message: pb.RoundStart) -> None:
-        drops, delays = _planned(self._host.load, message.round, message.attempt)
-        self._drop, self._delay = drops.get(self._host.me), delays.get(self._host.me)
-        await super()._begin(session, terms, message)
+    def __init__(self, load: LoadOptions, me: int, identity: bytes, executor: Executor) -> None:
+        """
+        Args:
+            me: position on the roster.
+        """
+        self._load, self._me, self._identity, self._executor = load, me, identity, executor
+        self._cheat = load.cheaters().get(me)
+        self.troubles: Counter[str] = Counter()
+        self._cut: Callable[[], Awaitable[None]] | None = None
 
-    async def _vector(
-        self, terms: StudyTerms, attempt: Any, masking: Masking, clips: tuple[float, ...]
-    ) -> NDArray[np.unsignedinteger[Any]]:
-        if self._host.load.noise:
-            return await super()._vector(terms, attempt, masking, clips)
-        plan = terms.document.plan
+    async def attend(self, stay: Callable[[], Awaitable[None]], cut: Callable[[], Awaitable[None]]) -> None:
+        """Connected in the planned periods alone; a period ends without a farewell."""
+        self._cut = cut
+        for begin, end in self._load.presence().stays(self._me):
+            if end <= self._now_s():
+                continue
+            await asyncio.sleep(max(0.0, begin - self._now_s()))
+            present = asyncio.create_task(self._stay(stay))
+            try:
+                if (await asyncio.wait({present}, timeout=end - self._now_s() if math.isfinite(end) else None))[0]:
+                    return present.result()
+                await cut()  # before the task is cancelled, which would send a farewell
+            finally:
+                present.cancel()
+                await asyncio.gather(present, return_exceptions=True)
+        await asyncio.Event().wait()  # away for the rest of the study
 
-        def make() -> NDArray[np.unsignedinteger[Any]]:
-            return vector(
-                self._host.load.seed,
-                attempt.round,
-                attempt.attempt,
-                self.identity.public,
-                dim=plan.padded_dim,
-                bits=plan.bits,
-            )
+    async def _stay(self, stay: Callable[[], Awaitable[None]]) -> None:
+        """Until the study ends, across all planned disconnections."""
+        while True:
+            with contextlib.suppress(Disconnected):
+                return await stay()
 
-        return await self._compute(make)
-
-    async def _send(self, session: Line, attempt: Any, **message: Any) -> None:
-        [(kind, honest)] = message.items()
-        drop, delay, phase = self._drop, self._delay, PHASE_OF[kind]
+    async def say(self, number: Number, kind: str, content: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        phase = PHASE_OF.get(kind)
+        if phase is None:  # ready, or a refusal
+            await send(content)
+            return
+        drop, delay = self._plan(number)
         if drop is not None and drop.phase == phase:
-            if self._host.load.drop_style == "silent":
+            if self._load.drop_style == "silent":
                 return  # the stream stays open; the next round is answered again
             if not drop.within_upload:
-                await self._leave()
+                await self._disconnect()
         if delay is not None and delay.phase == phase:
             await asyncio.sleep(delay.seconds)
-        contents = [honest] if self._host.cheat is None else messages_of(self._host.cheat, kind, honest)
-        if self._host.cheat is not None and kind == "masked_input":
-            attempt.packed = upload_of(self._host.cheat, attempt.packed)
-        for content in contents:
-            await super()._send(session, attempt, **{kind: content})
+        for one in [content] if self._cheat is None else messages_of(self._cheat, kind, content):
+            await send(one)
 
-    async def _leave(self) -> NoReturn:
+    async def mask(self, encoding: Encoding, encode: Callable[[], Awaitable[Words]]) -> Words:
+        if self._load.noise:
+            return await encode()
+        dim, bits = encoding.plan.padded_dim, encoding.plan.bits
+        make = functools.partial(vector, self._load.seed, *encoding.number, self._identity, dim=dim, bits=bits)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, make)
+
+    async def upload(
+        self, number: Number, packed: bytes, offset: int, send: Callable[[AsyncIterator[bytes]], Awaitable[bool]]
+    ) -> bool:
+        drop, _ = self._plan(number)
+        if drop is None or not drop.within_upload:
+            return await send(chunks_of(packed if self._cheat is None else upload_of(self._cheat, packed), offset))
+        under_way = asyncio.Event()
+        sending = asyncio.ensure_future(send(_first_half(packed, under_way)))
+        begun = asyncio.create_task(under_way.wait())
+        try:
+            await asyncio.wait((sending, begun), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(_FLUSH_S)
+            await self._disconnect()
+        finally:
+            for task in (sending, begun):
+                task.cancel()
+            await asyncio.gather(sending, begun, return_exceptions=True)
+
+    def away(self, reason: str) -> None:
+        self.troubles[reason] += 1
+
+    def _plan(self, number: Number) -> tuple[Drop | None, Delay | None]:
+        drops, delays = _planned(self._load, *number)
+        return drops.get(self._me), delays.get(self._me)
+
+    async def _disconnect(self) -> NoReturn:
         """For good, as far as this attempt is concerned: it can't be resumed."""
-        self._drop_attempt()
-        await self._host.cut()
+        assert self._cut is not None  # noqa: S101  # set before any session
+        await self._cut()
         raise Disconnected
 
-    async def _upload(self, session: Line, attempt: Any) -> None:
-        if self._drop is None or not self._drop.within_upload:
-            await super()._upload(session, attempt)
-            return
-        under_way = asyncio.Event()
-        packed, attempt.packed = attempt.packed, None
-        tasks = [
-            asyncio.create_task(session.upload_chunks(_first_half(packed, under_way))),
-            asyncio.create_task(under_way.wait()),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(_FLUSH_S)
-            await self._leave()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    def _now_s(self) -> float:
+        return time.time() - self._load.began_at
 
 
 async def _first_half(packed: bytes, under_way: asyncio.Event) -> AsyncIterator[bytes]:
     """Half of a vector in chunks, and then nothing until the call ends."""
-    half = memoryview(packed)[: max(1, len(packed) // 2)]
-    for start in range(0, len(half), CHUNK_BYTES):
-        yield frame(half[start : start + CHUNK_BYTES])
+    async for chunk in chunks_of(packed[: max(1, len(packed) // 2)]):
+        yield chunk
     under_way.set()
     await asyncio.Event().wait()
 
 
-class LoadHost(ParticipantHost):
-    """One participant with everything that is its own."""
-
-    def __init__(
-        self,
-        settings: HostSettings,
-        journal: ClientJournal,
-        executor: ThreadPoolExecutor,
-        load: LoadOptions,
-        me: int,
-        rosters: dict[bytes, SharedRoster],
-    ) -> None:
-        """
-        Args:
-            me: position on the roster.
-            rosters: of all hosts of the process, by digest.
-
-        Raises:
-            runtime.failure.Failure: a key or the task can't be used.
-        """
-        self.load, self.me, self._rosters = load, me, rosters
-        self.cheat = load.cheaters().get(me)
-        self.troubles: Counter[str] = Counter()
-        """Why the coordinator couldn't be talked to -> how often."""
-        self._channel: Channels | None = None
-        super().__init__(settings, journal, executor)
-
-    def _make_participants(self) -> list[Participant]:
-        [entry] = self._configuration.participants
-        return [
-            LoadParticipant(
-                self,
-                self._configuration,
-                load_identity(entry.key),
-                self._task,
-                _NO_DATA,
-                data_name(self._configuration.data, entry.part),
-                self._journal,
-                self._executor,
-                self._documents.fetch,
-                self._accept_roster,
-            )
-        ]
-
-    async def _stay(self, channel: Channels, participant: Participant) -> None:
-        self._channel = channel
-        for begin, end in self.load.presence().stays(self.me):
-            if end <= self._now_s():
-                continue
-            await asyncio.sleep(max(0.0, begin - self._now_s()))
-            there = asyncio.create_task(self._be_there(participant))
-            try:
-                if (await asyncio.wait({there}, timeout=end - self._now_s() if math.isfinite(end) else None))[0]:
-                    return there.result()
-                await self.cut()  # before it is told to end: nobody says good-bye
-            finally:
-                there.cancel()
-                await asyncio.gather(there, return_exceptions=True)
-            self._channel = self._open_channel()
-        await asyncio.Event().wait()  # away for the rest of the study
-
-    def _now_s(self) -> float:
-        return time.time() - self.load.began_at
-
-    async def _be_there(self, participant: Participant) -> None:
-        """Until the study ends, over all planned disconnections."""
-        assert self._channel is not None  # noqa: S101  # opened before
-        while True:
-            try:
-                await super()._stay(self._channel, participant)
-                return
-            except Disconnected:
-                self._channel = self._open_channel()
-            except asyncio.CancelledError:
-                await self.cut()
-                raise
-
-    def _kept(self, roster: Roster) -> Roster:
-        if not self.load.verify_once:
-            return roster
-        digest = roster.digest()
-        if digest not in self._rosters:
-            self._rosters[digest] = SharedRoster.of(roster)
-        return self._rosters[digest]
-
-    def _trouble(self, details: str, connected: bool) -> Trouble:
-        trouble = super()._trouble(details, connected)
-        self.troubles[trouble.words] += 1
-        return trouble
-
-    async def cut(self) -> None:
-        """Close the connection with all that is under way on it, saying nothing."""
-        if self._channel is not None:
-            await self._channel.close(None)
-
-
-async def stay_all(hosts: list[LoadHost]) -> None:
+async def stay_all(hosts: list[ParticipantHost]) -> None:
     """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
     tasks = [asyncio.create_task(host.stay()) for host in hosts]
     try:
@@ -274,11 +193,25 @@ async def stay_all(hosts: list[LoadHost]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Company:
-    """All participants of a process, and the proxies before those whose link is not this machine's own."""
+class RosterCache:
+    """One roster for all hosts of a process, with the signatures that were found valid."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, SharedRoster] = {}
+
+    def keep(self, roster: Roster) -> Roster:
+        """The roster of the same digest that was kept first."""
+        digest = roster.digest()
+        if digest not in self._held:
+            self._held[digest] = SharedRoster.of(roster)
+        return self._held[digest]
+
+
+class ParticipantGroup:
+    """All participants of a process, and the proxies of those whose link differs from this machine's."""
 
     def __init__(
-        self, settings: HostSettings, journal: ClientJournal, executor: ThreadPoolExecutor, load: LoadOptions
+        self, settings: HostSettings, journal: ClientJournal, executor: Executor, load: LoadOptions
     ) -> None:
         self._settings, self._journal, self._executor, self._load = settings, journal, executor, load
         self._proxies: dict[int, TcpProxy] = {}
@@ -286,29 +219,46 @@ class Company:
         self._study = _study_folder(settings)
         self._brought = 0
         """Storms that have come here."""
-        self._hosts: list[LoadHost] = []
-        self._rosters: dict[bytes, SharedRoster] = {}
+        self._behaviours: list[PlannedBehaviour] = []
+        self._keep_roster = RosterCache().keep if load.verify_once else _as_it_is
 
     async def stay(self) -> None:
         """As `stay_all`."""
         positions = _positions(self._settings)
-        me = [positions[load_identity(entry.key).public] for entry in self._settings.participants]
-        await self._open_proxies(frozenset(me))
+        identities = [load_identity(entry.key).public for entry in self._settings.participants]
+        await self._open_proxies(frozenset(positions[one] for one in identities))
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
-        # What has come earlier is over: nobody is connected, and `main` lets the signal go.
+        # What has come earlier is over: nobody is connected, and `main` ignores the signal.
         self._brought = storms_come(self._study)
-        self._hosts = [
-            LoadHost(self._settings_of(entry, who), self._journal, self._executor, self._load, who, self._rosters)
-            for who, entry in zip(me, self._settings.participants, strict=True)
+        hosts = [
+            self._host(entry, positions[identity], identity)
+            for entry, identity in zip(self._settings.participants, identities, strict=True)
         ]
         try:
-            await stay_all(self._hosts)
+            await stay_all(hosts)
         finally:
             await asyncio.gather(*(proxy.close() for proxy in self._proxies.values()), return_exceptions=True)
 
-    def told(self) -> dict[str, Any]:
-        """Figures of its connections."""
-        troubles = sum((host.troubles for host in self._hosts), Counter[str]())
+    def _host(self, entry: HostedParticipant, me: int, identity: bytes) -> ParticipantHost:
+        """One participant with everything that is its own. Raises `Failure`: a key or the task can't be used."""
+        settings = replace(self._settings, participants=(entry,))
+        if me in self._ports:
+            address = f"localhost:{self._ports[me]}"
+            settings = replace(settings, coordinator=replace(settings.coordinator, address=address))
+        behaviour = PlannedBehaviour(self._load, me, identity, self._executor)
+        self._behaviours.append(behaviour)
+        return ParticipantHost(
+            settings,
+            self._journal,
+            self._executor,
+            held=[(_NO_DATA, data_name(settings.data, entry.part or 0))],
+            keep_roster=self._keep_roster,
+            behaviours=lambda _: behaviour,
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Of its connections."""
+        troubles = sum((one.troubles for one in self._behaviours), Counter[str]())
         resets = sum(proxy.resets for proxy in self._proxies.values())
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
@@ -320,13 +270,6 @@ class Company:
             weather = linked[who].weather if who in linked else CALM
             proxy = self._proxies[who] = TcpProxy((host, int(port)), weather, seed=load.seed * 100_003 + who)
             self._ports[who] = await proxy.start()
-
-    def _settings_of(self, entry: HostedParticipant, who: int) -> HostSettings:
-        settings = replace(self._settings, participants=(entry,))
-        if who not in self._ports:
-            return settings
-        address = f"localhost:{self._ports[who]}"
-        return replace(settings, coordinator=replace(settings.coordinator, address=address))
 
     def _strike(self) -> None:
         before, self._brought = self._brought, storms_come(self._study)
@@ -342,6 +285,10 @@ class Company:
                 loop.call_later(storm.for_s, proxy.restore)
             else:
                 proxy.reset_all()
+
+
+def _as_it_is(roster: Roster) -> Roster:
+    return roster
 
 
 def _positions(settings: HostSettings) -> dict[bytes, int]:
@@ -363,25 +310,25 @@ def run(home: Path, load_options: LoadOptions) -> int:
     choose_keystream(time.perf_counter)
     settings = load(home).settings()
     if settings.study.task != TASK:
-        # These participants send vectors that anybody can compute, without noise: in a study with data they would be
-        # counted on for noise that isn't there.
+        # These participants send vectors that anybody can compute, without noise: a study with data would rely on noise
+        # that isn't there.
         task = settings.study.task
         raise InputFailure(f"{home} is of a study with the task {task!r}: a load test makes its own study")
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     # With a process for each core or more a second thread would only take turns with the first.
     threads = max(1, min(2, (os.cpu_count() or 1) // load_options.processes))
     executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
-    company = Company(settings, journal, executor, load_options)
-    # Hundreds of participants that share a process would be looked through for garbage on behalf of each other.
+    group = ParticipantGroup(settings, journal, executor, load_options)
+    # Hundreds of participants share this process: a collection that one of them causes would search all of them.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     try:
-        return run_event_loop(run_until_told(company.stay()))
+        return run_event_loop(run_until_stopped(group.stay()))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         journal.close()
-        (home / CONNECTIONS_FILE).write_text(json.dumps(company.told()))
+        (home / CONNECTIONS_FILE).write_text(json.dumps(group.figures()))
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import secagg.roster
-from client.shared_roster import SharedRoster
+from client.study_terms import SharedRoster
 from secagg.roster import Roster, RosterEntry
 
 KEYS = sorted(

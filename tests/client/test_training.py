@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import structlog
 
-from client.participant import Participant
-from client.participant_host import ParticipantHost
+from client.training import LocalTraining, failure_summary
 from learning.make_task import make_task
 from learning.tasks.softmax_regression import SoftmaxRegression
 from mechanisms.encoder import InvalidUpdate
@@ -26,12 +25,15 @@ WEIGHTS, BIAS = np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)
 
 
 class Returns:
-    """A task that returns what it is told to."""
+    """A task that returns what it is made with."""
 
     contribution_shapes, dim = SHAPES, 3
 
     def __init__(self, found: Any) -> None:
         self._found = found
+
+    def initial_parameters(self) -> Any:
+        return {"weights": WEIGHTS, "bias": BIAS}
 
     def local_update(self, *_: Any) -> Any:
         if isinstance(self._found, BaseException):
@@ -39,18 +41,18 @@ class Returns:
         return self._found
 
 
-def trained(found: Any) -> tuple[Any, list[Any]]:
-    """What a participant with that task would encode, and what her log says."""
-    participant = object.__new__(Participant)
-    participant._task, participant._data = Returns(found), None  # type: ignore[assignment]  # nothing else is used
+def training(task: Any) -> LocalTraining:
+    return LocalTraining(task, None, None, structlog.get_logger())  # type: ignore[arg-type]  # nothing else is used
+
+
+def trained(task: Any) -> tuple[Any, list[Any]]:
+    """What a participant with that task would encode, and what its log says."""
     with structlog.testing.capture_logs() as logs:
-        participant._log = structlog.get_logger()
-        update = participant._local_update({}, 1.0)
-    return update, logs
+        return training(task).update({}, 1.0), logs
 
 
 def test_a_contribution_as_it_was_stated() -> None:
-    update, logs = trained({"weights": WEIGHTS, "bias": BIAS})
+    update, logs = trained(Returns({"weights": WEIGHTS, "bias": BIAS}))
     assert update.tolist() == [1, 2, 3]
     assert not logs
 
@@ -72,28 +74,26 @@ def test_a_contribution_as_it_was_stated() -> None:
     ],
 )
 def test_anything_else_is_zeros_and_a_line_without_data(found: Any) -> None:
-    update, logs = trained(found)
+    update, logs = trained(Returns(found))
     assert update is None
     assert [(line["event"], line["log_level"]) for line in logs] == [("training failed, zeros are sent", "error")]
     assert "secret" not in str(logs)
 
 
-def test_the_end_tells_her_how_often_she_said_nothing() -> None:
+def test_the_end_says_how_often_zeros_were_sent() -> None:
     """Each round's line is long gone by then, and the end looked like a success."""
-    participant, host = object.__new__(Participant), object.__new__(ParticipantHost)
-    participant._data, host._participants = None, [participant]  # type: ignore[assignment]
+    diverged = {"weights": WEIGHTS, "bias": BIAS * np.float32(np.nan)}
+    task, told = Returns(None), []
+    one = training(task)
     with structlog.testing.capture_logs() as logs:
-        participant._log = structlog.get_logger()
-        diverged = {"weights": WEIGHTS, "bias": BIAS * np.float32(np.nan)}
         for found in ({"weights": WEIGHTS, "bias": BIAS}, ValueError("a secret of hers"), diverged):
-            host._tell_failures()
-            participant._task = Returns(found)  # type: ignore[assignment]
-            participant._local_update({}, 1.0)
-        host._tell_failures()
-    told = [line["event"] for line in logs if "of" in line["event"].split()]
-    assert len(told) == 2
-    assert re.fullmatch(r"your training failed in 1 of 2 rounds \(ValueError( at .+)?\): zeros .* charged", told[0])
-    assert told[1] == "your training failed in 2 of 3 rounds (it diverged): zeros were sent, and charged"
+            task._found = found
+            one.update({}, 1.0)
+            told.append(failure_summary([one]))
+    assert told[0] == ""
+    assert re.fullmatch(r"your training failed in 1 of 2 rounds \(ValueError( at .+)?\): zeros .* charged", told[1])
+    assert told[2] == "your training failed in 2 of 3 rounds (it diverged): zeros were sent, and charged"
+    assert failure_summary([one, one]).startswith("training of 2 participants here failed in 4 of 6 rounds")
     assert "secret" not in str(logs)
 
 
@@ -137,11 +137,8 @@ def test_a_class_of_ones_own_is_told_by_its_place_alone(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "leaks", raising=False)
-    participant = object.__new__(Participant)
-    participant._task, participant._data = make_task("leaks:Leaks", {"way": way}), None  # type: ignore[assignment]
-    with structlog.testing.capture_logs() as logs:
-        participant._log = structlog.get_logger()
-        assert participant._local_update({}, 1.0) is None
+    update, logs = trained(make_task("leaks:Leaks", {"way": way}))
+    assert update is None
     sys.modules.pop("leaks", None)
     assert [line["error"] for line in logs] == [kind]
     assert logs[0]["where"].startswith(f"{tmp_path / 'leaks.py'}, line ")
@@ -163,10 +160,8 @@ class BreaksOn:
 
 @pytest.mark.parametrize("error", [InvalidUpdate("secret"), FloatingPointError("secret"), RuntimeWarning("secret")])
 def test_what_can_not_be_encoded_is_noise_alone(error: Exception) -> None:
-    participant = object.__new__(Participant)
     with structlog.testing.capture_logs() as logs:
-        participant._log = structlog.get_logger()
-        found = participant._encode(BreaksOn(error), np.zeros(3, np.float32))  # type: ignore[arg-type]
+        found = training(Returns(None)).encode(BreaksOn(error), np.zeros(3, np.float32))  # type: ignore[arg-type]
     assert found == "noise alone"
     assert [line["event"] for line in logs] == ["encoding failed, zeros are sent"]
     assert "secret" not in str(logs)

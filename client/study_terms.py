@@ -1,0 +1,235 @@
+"""The study document and the roster of a client process: fetched, verified and accepted once for all participants."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import structlog
+
+from client.connection import Session
+from client.journal import ClientJournal
+from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
+from client.settings import HostSettings
+from runtime.durable import StorageError
+from runtime.failure import InputFailure
+from secagg.roster import InvalidRoster, Roster, verify_roster
+from wire.guarantee import trust_of
+from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
+
+LARGEST_GROWTH: Final = 4  # over the population that a lottery's plan draws from at least
+ROSTER_BYTES: Final = 256  # most for one participant in a roster's file, which is read before it can be verified
+_DOCUMENTS_HELD: Final = 2
+_ROUNDS_HELD: Final = 2
+_SIGNATURES: Final = 3  # of one member in a round: keys, dealing, survivor sets
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class StudyTerms:
+    """What the process has fetched, checked and accepted."""
+
+    document: StudyDocument
+    roster: Roster
+    study_sha256: bytes
+    roster_sha256: bytes
+
+
+class StudyAcceptance:
+    """Accepts a study and its rosters on behalf of all participants of a process.
+
+    Attributes:
+        terms: those that hold now; None before the first session.
+    """
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        journal: ClientJournal,
+        executor: Executor,
+        *,
+        dim: int,
+        data_names: Mapping[bytes, str],
+        keep_roster: Callable[[Roster], Roster],
+    ) -> None:
+        """
+        Args:
+            dim: number of values in an update of the participants' task.
+            data_names: identity -> the name by which the ledger knows its data.
+            keep_roster: what is held in the place of a roster that was verified.
+        """
+        self._settings, self._journal, self._executor = settings, journal, executor
+        self._dim, self._data_names, self._keep_roster = dim, data_names, keep_roster
+        self.terms: StudyTerms | None = None
+        self._accepting, self._fetching = asyncio.Lock(), asyncio.Lock()
+        self._documents: dict[bytes, bytes] = {}
+
+    async def fetch(self, session: Session, sha256: bytes, largest: int) -> bytes:
+        """A public document, downloaded once for all participants. Raises as `client.connection.Session.download`."""
+        async with self._fetching:
+            if sha256 not in self._documents:
+                if len(self._documents) >= _DOCUMENTS_HELD:  # the model of the last round goes
+                    self._documents.pop(next(iter(self._documents)))
+                self._documents[sha256] = await session.download(sha256, largest)
+            return self._documents[sha256]
+
+    async def accept(self, session: Session) -> StudyTerms:
+        """Fetch, verify and accept the study document and the roster that a session begins with.
+
+        Raises:
+            Failure: the study or the roster can't be used, or the policy refuses it.
+            client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
+        """
+        # Not the whole welcome: it holds the session's token, and a report with all locals would show it.
+        study_sha256, roster_sha256 = session.welcome.study_sha256, session.welcome.roster_sha256
+        async with self._accepting:
+            terms = self.terms
+            if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
+                return terms
+            try:
+                check_agreed(self._settings, study_sha256)  # before anything else: the policy may allow more
+                document = StudyDocument.from_bytes(await session.download(study_sha256, LARGEST_DOCUMENT))
+                check_study(self._settings, document, study_sha256, self._journal.ledger.totals)
+                self._check_data(study_sha256)
+                if document.plan.dim != self._dim:
+                    raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._dim}")
+                roster = await self._fetch_roster(session, document, study_sha256, roster_sha256)
+            except StorageError as error:
+                raise InputFailure(f"nothing can be written down, so nothing is sent: {error}") from error
+            except PolicyRefusal as error:
+                raise InputFailure(f"refused by this host's policy: {error}") from error
+            except ValueError as error:  # InvalidRoster and InvalidStudy among them
+                raise InputFailure(f"{self._settings.coordinator.address}: {error}") from error
+            self._log_accepted(document, study_sha256, roster)
+            self.terms = StudyTerms(document, roster, study_sha256, roster_sha256)
+            return self.terms
+
+    async def accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
+        """The terms with the roster of a round, which may be later than the one that the session began with.
+
+        Raises:
+            InvalidRoster: it is older than one that was accepted before, or doesn't fit this study and its plan.
+            PolicyRefusal: it breaks the policy.
+            runtime.durable.StorageError: it can't be written to the journal.
+            client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
+        """
+        async with self._accepting:
+            terms = self.terms
+            if terms is None:
+                raise InvalidRoster("no study was accepted yet")
+            if terms.roster_sha256 != sha256:
+                try:
+                    roster = await self._fetch_roster(session, terms.document, terms.study_sha256, sha256)
+                except InvalidRoster:
+                    raise
+                except ValueError as error:
+                    raise InvalidRoster(str(error)) from error
+                log.info("a later roster", roster_version=roster.version, participants=len(roster))
+                terms = self.terms = replace(terms, roster=roster, roster_sha256=sha256)
+            return terms
+
+    async def _fetch_roster(
+        self, session: Session, document: StudyDocument, study_sha256: bytes, sha256: bytes
+    ) -> Roster:
+        """A roster, checked against the authority's key, the plan, the policy and every version seen before."""
+        plan = document.plan
+        # Bounded by the plan: otherwise a malicious coordinator could fill this process's memory.
+        most = (1 << 16) + ROSTER_BYTES * LARGEST_GROWTH * max(plan.clients, plan.population)
+        data = await session.download(sha256, most)
+        public = self._settings.study.authority_public_key_bytes
+        roster = await asyncio.get_running_loop().run_in_executor(self._executor, verify_roster, data, public)
+        if roster.study != document.study:
+            raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
+        check_roster_fits(plan, roster)
+        check_roster(self._settings, document, roster)
+        await self._journal.accept_study(document.study, study_sha256, roster.version, roster.digest())
+        return self._keep_roster(roster)
+
+    def _check_data(self, study_sha256: bytes) -> None:
+        """Whether each identity still has the data that the ledger charged it for in this study.
+
+        Raises:
+            ValueError: it has other data.
+        """
+        study = self._journal.ledger.totals.studies.get(study_sha256.hex())
+        for identity, name in self._data_names.items():
+            spent = None if study is None else study.spent.get(identity.hex())
+            if spent is not None and spent.data != name:
+                raise ValueError(
+                    f"according to the ledger, the identity {identity.hex()[:8]} took part in this study with other "
+                    "data than host.toml names now: change [data] and the participant's part back"
+                )
+
+    def spent(self) -> dict[str, float]:
+        """The epsilon that this process's data has cost in this study, and the limit: of plan and policy the lower."""
+        study = None if self.terms is None else self._journal.ledger.totals.studies.get(self.terms.study_sha256.hex())
+        if self.terms is None or study is None:
+            return {}
+        most = max(study.epsilon_of_data(name) for name in self._data_names.values())
+        limit = min(self._settings.policy.max_epsilon, self.terms.document.plan.budget_coordinator)
+        return {"epsilon": round(most, 3), "max_epsilon": limit}
+
+    @staticmethod
+    def _log_accepted(document: StudyDocument, study_sha256: bytes, roster: Roster) -> None:
+        plan = document.plan
+        log.info(
+            "study accepted",
+            study=document.study,
+            roster_version=roster.version,
+            participants=len(roster),
+            mechanism=plan.mechanism,
+            trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
+            adversary=plan.adversary,
+            epsilon=plan.budget_coordinator,  # which policy.max_epsilon limits
+            delta=plan.delta,
+            adjacency=plan.adjacency.partition(":")[0],
+            rounds=plan.rounds,
+            A=plan.colluders,
+            h_min=plan.h_min,
+            **digests(document, study_sha256),  # what a policy may pin
+        )
+
+
+_changing = threading.Lock()  # participants compute in several threads
+
+
+class SharedRoster(Roster):
+    """A roster that remembers which signatures were valid, for several participants of one process.
+
+    Every member of a cohort checks the same signatures of the same members. Participants of one process trust that
+    process anyway, so a signature that was verified for one of them needs no further check for the others.
+    """
+
+    @classmethod
+    def of(cls, roster: Roster) -> SharedRoster:
+        """The same list, with its own memory."""
+        return cls(roster.study, roster.version, roster.entries, roster.lottery)
+
+    def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
+        """Whether `signature` (64 bytes) is that of the participant's identity over `message`.
+
+        Only valid signatures are remembered, by a digest of identity, signature and message.
+        """
+        length = len(signature).to_bytes(4, "little")
+        name = hashlib.sha256(self.identity(participant) + length + signature + message).digest()
+        valid = self._valid
+        if name in valid:
+            return True
+        if not super().verify(participant, signature, message):
+            return False
+        with _changing:
+            valid[name] = None
+            if len(valid) > _ROUNDS_HELD * _SIGNATURES * len(self):
+                valid.pop(next(iter(valid)))  # the oldest
+        return True
+
+    @cached_property
+    def _valid(self) -> dict[bytes, None]:
+        return {}

@@ -1,0 +1,106 @@
+"""Local training of one participant, and the encoding of what it returns: neither ever fails in a visible way.
+
+The coordinator chooses the model, and could choose one that overflows exactly when some example has a property. A
+refusal would then answer a question about one participant, without noise and without a charge. So a participant whose
+training or encoding fails sends zeros with noise, like any other update.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.datasets import Dataset
+from learning.own_task import place_of
+from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
+from learning.public_random import PublicRandom
+from learning.task import Task
+from mechanisms.encoder import Encoder
+
+Update = NDArray[np.float32]
+Words = NDArray[np.unsignedinteger[Any]]
+
+
+class LocalTraining:
+    """A task with one participant's data.
+
+    Attributes:
+        broadcast_dim: number of parameters of a model.
+        trained, failed: how often training has ended, and how often without an update; shown to the owner alone.
+        last_failure: why the last failure happened; shown to the owner alone.
+    """
+
+    def __init__(self, task: Task, data: Dataset, executor: Executor, log: Any) -> None:
+        """
+        Args:
+            executor: for training alone. Training that lasts minutes must not delay the protocol's answers.
+            log: a logger of structlog.
+        """
+        self._task, self._data, self._executor, self._log = task, data, executor, log
+        self._shapes: Final = shapes_of(task.initial_parameters())
+        self.broadcast_dim: Final = dimension(self._shapes)
+        self.trained, self.failed, self.last_failure = 0, 0, ""
+
+    async def train(self, model: Update, l2_clip: float) -> Update | None:
+        """An update from a model of shape (broadcast_dim,); as `update`."""
+
+        def train() -> Update | None:  # a large model is copied there too
+            return self.update(unflatten(model, self._shapes), l2_clip)
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, train)
+
+    def update(self, parameters: Parameters, l2_clip: float) -> Update | None:
+        """The contribution, shape (task.dim,), always finite; None where training failed or diverged.
+
+        Args:
+            l2_clip: L2 norm to which the update will be clipped, in data units.
+        """
+        update, failure = self._update(parameters, l2_clip)
+        self.trained += 1
+        if update is None:
+            self.failed, self.last_failure = self.failed + 1, failure
+        return update
+
+    def _update(self, parameters: Parameters, l2_clip: float) -> tuple[Update | None, str]:
+        try:
+            # Orders examples into batches and nothing else; noise and keys never come from it.
+            order = PublicRandom(os.urandom(32))
+            made = self._task.local_update(parameters, self._data, order, l2_clip)
+            update = flatten_contribution(made, self._task.contribution_shapes)
+            diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
+        # Everything: no signal arrives in a trainer's thread, so the task itself has raised it, perhaps because of an
+        # example. SystemExit, KeyboardInterrupt or a cancellation from there would end this whole process.
+        except BaseException as error:
+            # Never the error's text, which may hold data.
+            place, kind = place_of(error), type(error.__cause__ or error).__name__
+            self._log.error("training failed, zeros are sent", error=kind, **({"where": place} if place else {}))
+            return None, f"{kind} at {place}" if place else kind
+        if diverged:
+            self._log.warning("training diverged, zeros are sent")
+            return None, "it diverged"
+        return update, ""
+
+    def encode(self, encoder: Encoder, update: Update | None) -> Words:
+        """The update as words below 2^B, shape (padded_dim,), with noise; noise alone where it can't be encoded."""
+        if update is not None:
+            try:
+                return encoder.encode(update, os.urandom)
+            except Exception as error:  # a task may have set numpy, or warnings, to raise what they don't raise here
+                self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
+        return encoder.encode_nothing(os.urandom)
+
+
+def failure_summary(trainings: Sequence[LocalTraining]) -> str:
+    """One sentence for the owner about the rounds that were taken part in with zeros; empty where there were none."""
+    failed, trained = sum(one.failed for one in trainings), sum(one.trained for one in trainings)
+    if not failed:
+        return ""
+    how = next(one.last_failure for one in reversed(trainings) if one.failed)
+    whose = "your training" if len(trainings) == 1 else f"training of {len(trainings)} participants here"
+    return f"{whose} failed in {failed} of {trained} rounds ({how}): zeros were sent, and charged"
