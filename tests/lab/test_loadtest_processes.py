@@ -287,4 +287,4 @@ def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) ->
     )
     assert ended.returncode == int(ExitCode.INPUT)
     assert "softmax-regression" in ended.stderr
-    assert "a load test makes a study of its own" in ended.stderr
+    assert "a load test makes its own study" in ended.stderr
