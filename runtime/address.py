@@ -1,4 +1,4 @@
-"""``HOST:PORT``, as settings files, cards and commands name it. A module of its own: it needs nothing."""
+"""``HOST:PORT``, as settings files, cards and commands name it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Processes that demo and load test start: the coordinator and the clients, each with a log of its own.
+"""Processes that demo and load test start: the coordinator and the clients, each with its log file.
 
-They are in a session of their own, so Ctrl-C reaches the starter alone, and they end by themselves when it is gone.
+Each is in a separate session, so that Ctrl-C reaches only the process that started it, and each ends when that one is
+gone.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any, Final
 from runtime.processes import BLAS_THREADS, cpu_seconds, peak_resident_mb
 
 STOP_S: Final = 8.0
-"""How long a process may take to end when asked, before it is made to."""
+"""How long a process may take to end after SIGTERM, before it is killed."""
 _POLL_S: Final = 0.05
 _GRACE_S: Final = 2.0
 
 
 @dataclass
 class Child:
-    """One process of ours: a module of ours with arguments, its output in a log file."""
+    """One child process: one of our modules with arguments, and a log file for its output."""
 
     name: str
     arguments: list[str]
@@ -36,11 +37,11 @@ class Child:
     module: str = "sordino"
     peak_mb: float = 0.0
     cpu_s: float = 0.0
-    """User and system time when last measured."""
+    """User and system time at the last measurement."""
     killed: bool = False
     """On purpose, to be started again."""
     ended: bool = False
-    """By itself, and said."""
+    """By itself, and this has been reported."""
 
     def start(self, environment: Mapping[str, str]) -> None:
         self.killed = False
@@ -66,7 +67,7 @@ class Child:
             self.process.send_signal(number)
 
     def kill(self) -> None:
-        """As the power cut does it: no chance to say good-bye."""
+        """As a power cut does: without a chance to clean up."""
         self.killed = True
         self.signal(signal.SIGKILL)
 
@@ -81,22 +82,22 @@ class Child:
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
             if lines:
                 return lines[-1][:300]
-        return "it said nothing"
+        return "its log is empty"
 
 
 @dataclass
-class Asked:
-    """Whether somebody has asked for an end, by Ctrl-C or SIGTERM.
+class StopRequest:
+    """Whether Ctrl-C or SIGTERM has requested the end.
 
-    A KeyboardInterrupt may come up between any two instructions: where an event is half counted, or behind the lock
-    that `subprocess.Popen` has just taken to ask after its process, which nobody gets any more then.
+    A KeyboardInterrupt may be raised between any two instructions: when an event is half counted, or when
+    `subprocess.Popen` has just taken the lock with which it polls its process, which is then never released.
     """
 
     to_end: bool = False
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """The first one is noted, for a loop that looks; the second one interrupts."""
+        """The first signal sets `to_end`, for a loop that reads it; the second one interrupts."""
 
         def note(number: int, frame: Any) -> None:
             if self.to_end:
@@ -116,7 +117,7 @@ class Asked:
 
 
 def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
-    """Ask all to end, then make them: at once on Ctrl-C, for who asks twice doesn't wait."""
+    """Ask all to end, then kill them; a second Ctrl-C kills them at once."""
     children = [*clients] if coordinator is None else [coordinator, *clients]
     with contextlib.suppress(KeyboardInterrupt):
         _ask(coordinator, clients)
@@ -127,7 +128,7 @@ def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
 
 
 def _ask(coordinator: Child | None, clients: Sequence[Child]) -> None:
-    """Until all have ended, or have had their time. Clients end by themselves when they hear that the study has."""
+    """Wait until all have ended or `STOP_S` has passed. Clients end by themselves once they learn the study's end."""
     children = [*clients] if coordinator is None else [coordinator, *clients]
     if coordinator is not None:
         coordinator.signal(signal.SIGTERM)
@@ -144,9 +145,7 @@ def _ask(coordinator: Child | None, clients: Sequence[Child]) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment for processes of a demo: no overrides of settings, and one thread for linear algebra
-    each.
-    """
+    """The environment for child processes: no overrides of settings, and one thread each for linear algebra."""
     environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("SORDINO_")}
     environment |= dict.fromkeys(BLAS_THREADS, "1")
     home = str(Path(__file__).resolve().parent.parent)

@@ -1,8 +1,8 @@
-"""SQLite behind one writer thread: what both shells use to make a fact durable before they act on it.
+"""SQLite behind one writer thread, with which every role makes a fact durable before it acts on it.
 
 WAL with synchronous=FULL: when `write` returns, the rows survive a crash of the process and of the machine.
-Statements that arrive while a commit is under way share the next one, so a hundred participants that join at the same
-time cost a few disk flushes and not a hundred.
+Statements that arrive during a commit share the next one, so a hundred participants that join at the same time cost a
+few disk flushes instead of a hundred.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class StorageError(InputFailure):
 
 
 DAMAGED: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a database may raise. The second where SQLite's own message quotes bytes of a damaged file."""
+"""What reading a database may raise; the second where SQLite's own message quotes bytes of a damaged file."""
 
 
 def _lock(path: Path) -> int:
-    """A lock beside the database, as a file descriptor; held until it is closed or the process ends, however."""
+    """A lock beside the database, as a file descriptor; held until it is closed or the process ends in any way."""
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,7 +48,7 @@ def _lock(path: Path) -> int:
 
 
 def check_kind(connection: sqlite3.Connection, path: Path, application: int, version: int) -> bool:
-    """Whether a database holds anything yet; writes nothing.
+    """Whether a database already has content; writes nothing.
 
     Raises:
         StorageError: it is a database of another kind, or of another version of this kind.
@@ -71,55 +71,59 @@ def check_kind(connection: sqlite3.Connection, path: Path, application: int, ver
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that can't write; beside a running writer, or on a medium that takes no writes."""
+    """A read-only connection, which works beside a running writer and on a read-only medium."""
     with_log = path.with_name(path.name + "-wal").exists()
-    # Without a log nobody writes, and SQLite needs no files of its own beside this one.
+    # Without a log there is no writer, and SQLite needs no further files beside this one.
     mode = "mode=ro" if with_log else "mode=ro&immutable=1"
     return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=10, isolation_level=None)
 
 
 def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int | None = 0o600) -> None:
-    """Give a small file new content that is whole after any crash, the old or the new.
+    """Replace the content of a small file; after a crash at any moment the file is whole, either old or new.
 
     Args:
-        mode: that it then has; None keeps that of the file, which is there.
-        at_once: the new content is there after a crash that comes later; else the old may be back.
+        mode: of the new file; None keeps that of the old one, which must exist.
+        at_once: make sure that the new content survives every later crash; else the old one may come back.
 
     Raises:
-        OSError: the folder takes no writes.
+        OSError: the folder can't be written.
     """
     temporary = path.with_name(path.name + ".new")
     mode = stat.S_IMODE(path.stat().st_mode) if mode is None else mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)  # one that a crash left here may have another mode
+        os.fchmod(descriptor, mode)  # a file that a crash left here may have another mode
         rest = memoryview(data)
-        while rest:  # a disk that fills takes a part first, and says so only when it is asked again
+        while rest:  # a disk that fills up takes a part first, and fails only at the next write
             rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # what takes no more writes needs the room
+        temporary.unlink(missing_ok=True)  # frees the space, in case the disk is full
         raise
     finally:
         os.close(descriptor)
     os.replace(temporary, path)
-    if not at_once:
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    if at_once:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's entries, such as a renamed or a new file, on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _make_private(path: Path) -> None:
-    """SQLite would make the file as the umask says; its log and index take the mode of the file."""
+    """SQLite would use the umask for the file's mode; its log and index take the mode of the file."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _tighten(path: Path) -> None:
-    """Files of an earlier release, or restored from a copy, may be open to others: nobody else has business there."""
+    """Close files to other users: those of an earlier release, or restored from a copy, may be open to them."""
     for name in ("", "-wal", "-shm", ".lock"):
         file = path.with_name(path.name + name)
         with contextlib.suppress(FileNotFoundError):
@@ -151,10 +155,10 @@ def _open(path: Path, schema: str, application: int, version: int) -> sqlite3.Co
 
 
 class DurableStore:
-    """One SQLite file with one writer. Reads may come from any thread or process.
+    """One SQLite file with one writer. Any thread or process may read it.
 
-    A second writer, of this or another process, is refused: both shells keep facts in memory that only hold while
-    nobody else writes. The lock is on a file of its own, since closing any handle on the database would drop SQLite's.
+    A second writer, in this or another process, is refused: the roles keep facts in memory that hold only while there
+    is no other writer. The lock is on a separate file, since closing any handle on the database drops SQLite's lock.
     """
 
     def __init__(
@@ -167,22 +171,21 @@ class DurableStore:
     ) -> None:
         """
         Args:
-            path: the file; its folder is made if need be. Both are the owner's alone (0600, 0700); a folder that is
-                there stays as it is, a file is tightened.
+            path: the file; its folder is made if need be. Only the owner can use them (modes 0600, 0700); the mode
+                of an existing folder stays, that of an existing file is tightened.
             schema: SQL statements that make the tables of a new file.
-            application: SQLite application_id that tells this kind of file from others.
-            version: of the tables; a file with another one is refused and left as it is.
-            check: called when nobody else can write, before the file is made or touched; may raise.
+            application: SQLite application_id that distinguishes this kind of file from others.
+            version: of the tables; a file with another one is refused and not changed.
+            check: called under the lock, before the file is made or changed; may raise.
 
         Raises:
-            StorageError: not a database, one of another kind or version, not writable, or another process writes to
-                it.
+            StorageError: not a database, one of another kind or version, not writable, or in use by another process.
         """
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
         self.failure: StorageError | None = None
-        """Why the last transaction was not written; None when it was."""
+        """Why the last transaction was not written; None if it was."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = _lock(path)
@@ -205,7 +208,7 @@ class DurableStore:
         """
         future: Future[None] = Future()
         with self._closing:
-            if self._closed:  # nobody would ever resolve it
+            if self._closed:  # the thread that resolves futures is gone
                 future.set_exception(StorageError(f"{self.path} is closed"))
             else:
                 self._queue.put((list(statements), future))
@@ -220,7 +223,7 @@ class DurableStore:
         await asyncio.wrap_future(self.submit(*statements))
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query on a connection of its own; sees everything that is durable.
+        """Rows of a query on a separate connection; sees everything that is durable.
 
         Raises:
             StorageError: the file is gone or damaged.
@@ -232,7 +235,7 @@ class DurableStore:
             raise StorageError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
+        """Write everything in the queue and close the file."""
         with self._closing:
             if self._closed:
                 return
@@ -260,7 +263,7 @@ class DurableStore:
                 return
 
     def _commit(self, batch: list[tuple[list[Statement], Future[None]]]) -> None:
-        # From here on a caller can't cancel, so that resolving the futures can't fail and end this thread.
+        # From here on a caller can't cancel, so resolving the futures can't fail and end this thread.
         batch = [item for item in batch if item[1].set_running_or_notify_cancel()]
         results: list[Callable[[], None]] = []
         try:
@@ -280,12 +283,12 @@ class DurableStore:
             resolve()
 
     def _apply(self, statements: list[Statement], future: Future[None]) -> Callable[[], None]:
-        """One transaction of the batch; its failure must not take the others with it."""
+        """One transaction of the batch; its failure must not make the others fail."""
         self._connection.execute("SAVEPOINT one")
         try:
             for sql, parameters in statements:
                 self._connection.execute(sql, parameters)
-        except Exception as error:  # values that SQLite has no type or room for raise other types than its own
+        except Exception as error:  # values without a SQLite type, or too large for it, raise other types of errors
             self._connection.execute("ROLLBACK TO one")
             self._connection.execute("RELEASE one")
             failure = StorageError(f"{self.path}: {error}")

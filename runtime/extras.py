@@ -19,10 +19,10 @@ _ROOMS: Final = ("authority", "client", "learning", "mechanisms", "runtime", "se
 
 
 def check_extra(extra: str) -> None:
-    """Whether all of an extra is installed, without loading any of it.
+    """Check that all packages of an extra are installed, without loading any of them.
 
     Raises:
-        ModuleNotFoundError: a package is missing; its ``name`` says which.
+        ModuleNotFoundError: a package is missing; ``name`` is its name.
     """
     for package, of in EXTRAS.items():
         if of == extra and find_spec(package) is None:
@@ -30,10 +30,10 @@ def check_extra(extra: str) -> None:
 
 
 def check_rooms() -> None:
-    """Say so when a file beside the user's script hides one of our packages.
+    """Check that no file beside the user's script hides one of our packages.
 
-    Our packages have plain names (``client``, ``server``, ...). Python looks beside the running script first,
-    so a file ``client.py`` there is imported in place of ours.
+    Our packages have plain names (``client``, ``server``, ...). Python looks beside the running script first, so a file
+    ``client.py`` there is imported instead of ours.
 
     Raises:
         ImportError: naming the file to rename.

@@ -1,4 +1,4 @@
-"""A sign of life where no port answers: a file that a process touches, for a container's health check.
+"""A sign of life of processes without a port: a file that they touch, for a container's health check.
 
 `deploy/healthcheck.py` reads its time. Without SORDINO_HEALTH_FILE in the environment nothing is written.
 """
@@ -14,11 +14,11 @@ from typing import Final
 
 VARIABLE: Final = "SORDINO_HEALTH_FILE"
 EVERY_S: Final = 10.0
-"""How often a process that does its work shows it; `deploy/healthcheck.py` waits six times as long."""
+"""Interval at which a working process touches the file; `deploy/healthcheck.py` waits six times as long."""
 
 
 def show_life() -> None:
-    """Touch the file that the environment names. A file that can't be written shows no life, and is no failure here."""
+    """Touch the file that the environment names. A file that can't be written is no failure here: it stays old."""
     if path := os.environ.get(VARIABLE):
         with contextlib.suppress(OSError):
             Path(path).touch()
@@ -26,9 +26,9 @@ def show_life() -> None:
 
 @contextlib.contextmanager
 def showing_life() -> Iterator[None]:
-    """Show it from a thread for as long as this lasts, whatever is waited for meanwhile.
+    """Touch the file from a thread until the block ends.
 
-    For waits whose every step has a deadline of its own, or that are for a person: who hangs shows life, too.
+    Only for code whose every step has a deadline, or that waits for a person, since a block that hangs shows life too.
     `client.service_notify.Notifier` shows that an event loop runs.
     """
     if not os.environ.get(VARIABLE):

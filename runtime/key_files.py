@@ -1,8 +1,8 @@
-"""Files with private keys: made readable by their owner alone, and used only while they still are.
+"""Files with private keys: made readable by their owner only, and used only while they still are.
 
-Both sides and the authority read their keys here, so one rule holds for all: a regular file, owned by whoever runs this
-process (or by root), closed to everybody else, in a folder in which nobody else can put another file in its place. A
-symbolic link is followed, and what holds for a file holds for the one at its end.
+All roles read their keys here, so one rule holds for all: a regular file, owned by the user of this process or by root,
+closed to other users, in a folder in which no other user can replace it. Symbolic links are followed; the rule holds
+for the file at their end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from runtime.durable import sync_folder
 from runtime.failure import InputFailure
 
 LARGEST_BYTES: Final = 64 * 1024
@@ -20,19 +21,19 @@ LARGEST_BYTES: Final = 64 * 1024
 
 
 class KeyFileError(InputFailure, ValueError):
-    """A key file can't be used; names the file and what to change, never its content."""
+    """A key file can't be used; the message names the file and what to change, never its content."""
 
 
 def read_key_file(path: Path) -> bytes:
     """Read a file that only its owner may read.
 
-    What is checked is the opened file, so nobody can put another one there between the look and the reading.
+    The check is of the opened file, so no other user can replace it between the check and the read.
 
     Raises:
         KeyFileError: missing, no regular file, too large, of another user, open to others, or replaceable by others.
     """
     try:
-        # A pipe would otherwise wait for a writer.
+        # O_NONBLOCK: opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}") from error
@@ -46,16 +47,16 @@ def read_key_file(path: Path) -> bytes:
     finally:
         os.close(descriptor)
     if len(content) > LARGEST_BYTES:
-        del content  # from what a report with all locals would show
+        del content  # so that a traceback that shows all locals doesn't hold it
         raise KeyFileError(f"{path} is larger than a key can be ({LARGEST_BYTES} bytes)")
     return content
 
 
 def write_key_file(path: Path, content: bytes) -> None:
-    """Make a new file, readable by its owner alone from the first moment, and put it on the disk; folders likewise.
+    """Make a new file, readable only by its owner from the first moment, and put it on the disk; folders likewise.
 
     Raises:
-        KeyFileError: a file is there already (a key is never overwritten), or it can't be written.
+        KeyFileError: the file exists (a key is never overwritten), or it can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -70,9 +71,9 @@ def write_key_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        path.unlink(missing_ok=True)  # half a key is none
+        path.unlink(missing_ok=True)  # half a key is of no use
         raise KeyFileError(f"{path}: {error.strerror}") from error
 
 
@@ -91,7 +92,7 @@ def _check_file(path: Path, about: os.stat_result) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    """Whoever may write to a folder may replace what is in it, unless its sticky bit keeps that to the owners."""
+    """A user who can write to a folder can replace its files, unless its sticky bit reserves that to their owners."""
     folder = path.resolve().parent
     about = folder.stat()
     if about.st_uid not in _trusted():
@@ -107,11 +108,3 @@ def _check_folder(path: Path) -> None:
 
 def _trusted() -> set[int]:
     return {os.geteuid(), 0}
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Logs of the shells: on standard error, never on standard output, which belongs to the verb's answer."""
+"""Logs: on standard error, never on standard output, which belongs to the verb's result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import ModuleType
 
 
 def _structlog_without_rich() -> ModuleType:
-    """structlog loads rich to draw tracebacks, which we never show: 5 MB of resident memory in every process."""
+    """structlog loads rich to render tracebacks, which we never show: 5 MB of resident memory in every process."""
     hide = "structlog" not in sys.modules and "rich" not in sys.modules
     if hide:
-        sys.modules["rich"] = None  # type: ignore[assignment]  # Python's own way to say: not there
+        sys.modules["rich"] = None  # type: ignore[assignment]  # how Python marks a module as not importable
     try:
         import structlog
     finally:
@@ -29,23 +29,23 @@ from runtime.text import peer_text  # noqa: E402  # after structlog
 
 
 def _plain_line(logger: object, name: str, message: structlog.types.EventDict) -> str:
-    """``14:52:07  warning: what happened (path: roster.json)``, as the verbs' own plain lines begin."""
+    """``14:52:07  warning: what happened (path: roster.json)``; the verbs' own plain lines begin the same way."""
     at, level, said = message.pop("timestamp"), message.pop("level"), message.pop("event")
     if message.pop("exc_info", None) and (error := sys.exc_info()[1]) is not None:
         message["error"] = f"{type(error).__name__}: {error}"
     more = ", ".join(f"{key}: {value}" for key, value in message.items())
     line = f"{level}: {said}" + (f" ({more})" if more else "")
-    # Some of it comes from the other side: nothing in it begins a line or steers a terminal.
+    # Parts of it come from another machine, which must neither begin a line nor control a terminal.
     return f"{at}  " + "".join(one if one.isprintable() else " " for one in line)
 
 
 def _shown_safely(logger: object, name: str, message: structlog.types.EventDict) -> structlog.types.EventDict:
-    """A reason that a coordinator or a participant gave is quoted as it came; on a terminal it must stay text."""
+    """Reasons from a coordinator or a participant are quoted unchanged; on a terminal they must remain text."""
     return {key: peer_text(value) if isinstance(value, str) else value for key, value in message.items()}
 
 
 class _OthersLines(logging.Handler):
-    """What libraries say through Python's own logging (uvicorn, gRPC, asyncio), in the same format as all else."""
+    """Messages of libraries that use Python's own logging (uvicorn, gRPC, asyncio), in our format."""
 
     def emit(self, record: logging.LogRecord) -> None:
         more: dict[str, object] = {"logger": record.name}
@@ -55,21 +55,21 @@ class _OthersLines(logging.Handler):
                 more["exc_info"] = record.exc_info
         try:
             structlog.get_logger().log(record.levelno, record.getMessage(), **more)
-        except Exception:  # as its base class does: what can't be written mustn't end what it tells of
+        except Exception:  # as its base class does: a message that can't be written must not end the process
             self.handleError(record)
 
 
 def configure_logs(
     *, lowest: int = logging.INFO, plain: bool = False, terminal_line: structlog.types.Processor | None = None
 ) -> None:
-    """One line a message: for people on a terminal, as JSON elsewhere.
+    """Write one line a message: for people on a terminal, as JSON elsewhere.
 
     Args:
-        lowest: the least severe level that is written; where a panel is on the terminal, warnings.
-        plain: lines for people elsewhere too, between those of a verb that tells plain lines there.
-        terminal_line: makes a line on a terminal, instead of structlog's own way.
+        lowest: the least severe level that is written; warnings where the terminal shows a panel.
+        plain: lines for people elsewhere too, beside the plain lines of a verb.
+        terminal_line: renders a line on a terminal, instead of structlog's renderer.
     """
-    # gRPC writes lines of its own from C, in a format of its own; what they say comes back as an error anyway.
+    # gRPC's C code writes lines in another format; what they say is also raised as an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     terminal = sys.stderr.isatty()
     people = terminal or plain
@@ -91,7 +91,7 @@ def configure_logs(
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
-        # Looked up for each message: a live panel redirects sys.stderr while it is shown.
+        # Looked up at each message: a live panel redirects sys.stderr while it is shown.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -1,6 +1,4 @@
-"""Small facts about processes that the standard library doesn't tell: memory, core files, free ports, ending with the
-parent.
-"""
+"""What the standard library doesn't offer for processes: memory, core files, free ports, ending with the parent."""
 
 from __future__ import annotations
 
@@ -25,16 +23,16 @@ _PR_SET_DUMPABLE: Final = 4
 _M_ARENA_MAX: Final = -8
 _POLL_S: Final = 1.0
 BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that say how many threads compute linear algebra; they are read when numpy is imported."""
+"""Variables with the number of threads for linear algebra; they are read when numpy is imported."""
 
 
 def end_with_parent(parent: int) -> None:
-    """Have this process ended (SIGTERM) when the one that started it ends, even when that one is killed.
+    """End this process (SIGTERM) when the one that started it ends, even when that one is killed.
 
     On Linux the kernel does it; elsewhere a thread notices that the parent has changed.
 
     Args:
-        parent: process id of the one that started this one, as it told itself: it may have ended already.
+        parent: process id of the starter, as it passed it on: it may have ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -51,7 +49,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def one_thread_each() -> None:
-    """Have processes that are started from here on share the cores, one thread for each: what is set already holds."""
+    """Give processes that are started from here on one thread each for linear algebra, unless the variables are set."""
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
 
@@ -68,13 +66,13 @@ def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
 
 
 def leave_no_core() -> None:
-    """Keep this process's memory, with its keys and masks, out of core files, and out of other processes' sight.
+    """Keep this process's memory, with its keys and masks, out of core files and hidden from other processes.
 
-    The limit holds for processes that this one starts as well. A system that pipes cores to a collector of its own
-    ignores it, so on Linux the process is also marked as one that isn't dumped; nobody but root can then attach a
-    debugger to it or read its memory under /proc. That mark goes with an exec, after which this is called again.
+    Processes that this one starts inherit the limit. A system that pipes cores to a collector ignores the limit, so on
+    Linux the process is also marked as not dumpable; then only root can attach a debugger to it or read its memory
+    under /proc. An exec clears that mark, so this must be called again after one.
     """
-    with contextlib.suppress(OSError, ValueError):  # a lower limit is already there, or the system has none
+    with contextlib.suppress(OSError, ValueError):  # a lower limit is set already, or the system has no such limit
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -82,10 +80,10 @@ def leave_no_core() -> None:
 
 
 def step_aside() -> None:
-    """Let other processes go first where there are too few processors for all (nice 10).
+    """Give other processes precedence where there are too few processors for all (nice 10).
 
-    Linux weighs whole sessions against each other before it looks at a process's own niceness, so the session's, which
-    is this process's alone if it leads one, is lowered as well.
+    Linux weighs sessions against each other before it considers the niceness of a process, so the priority of the
+    session, in which a session's leader may be alone, is lowered too.
     """
     os.nice(10)
     with contextlib.suppress(OSError):  # a kernel without groups by session
@@ -95,7 +93,7 @@ def step_aside() -> None:
 def use_few_arenas() -> None:
     """Keep glibc from opening a heap for each thread: 3 MB less in a client process of ten participants.
 
-    Its threads compute in numpy and OpenSSL and allocate little, so that they wait for one another is not measurable.
+    Its threads compute in numpy and OpenSSL and allocate little, so waiting for one another costs nothing measurable.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another C library has no such thing
@@ -103,12 +101,12 @@ def use_few_arenas() -> None:
 
 
 def resident_mb(pid: int) -> float | None:
-    """Resident memory of a process in megabytes (10^6 bytes); None when it is gone or the system doesn't tell."""
+    """Resident memory of a process in megabytes (10^6 bytes); None if it is gone or the system has no such figure."""
     return _status_mb(pid, "VmRSS")
 
 
 def peak_resident_mb(pid: int) -> float | None:
-    """The most resident memory that a process ever had, in megabytes; None as above."""
+    """Peak of a process's resident memory, in megabytes; None as above."""
     return _status_mb(pid, "VmHWM")
 
 
@@ -125,7 +123,7 @@ def _status_mb(pid: int, field: str) -> float | None:
 def cpu_seconds(pid: int) -> float | None:
     """User and system time that a process has used, in seconds; None as above."""
     try:
-        # The command's name stands in parentheses and may hold anything, so fields are counted from behind it.
+        # The command's name, in parentheses, may hold anything, so fields are counted from its end.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):

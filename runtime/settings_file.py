@@ -1,13 +1,12 @@
-"""Read one TOML settings file into a frozen pydantic model, with the environment on top.
+"""Read one TOML settings file into a frozen pydantic model; the environment overrides the file.
 
-Both shells read a file of their own (``study.toml``, ``host.toml``) by the same rules: unknown keys are
-refused, every key can be overridden by ``SORDINO_TABLE__KEY``, and every mistake is told as one line that
-names the file (or the variable), the key, what was found and what is expected. It knows no particular file.
+All settings files (``study.toml``, ``host.toml``, ``authority.toml``) follow the same rules: unknown keys are refused,
+``SORDINO_TABLE__KEY`` overrides a key, and each mistake is one line that names the file or the variable, the key, the
+value found and what is expected.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from runtime.address import split_address as split_address
 from runtime.failure import InputFailure
+from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
 _LIMIT = 80  # characters of a refused value that are repeated in an error
@@ -29,7 +29,7 @@ class ConfigurationError(InputFailure, ValueError):
 
 
 class Table(BaseModel):
-    """One table of a settings file: frozen, and a key that it doesn't know is an error."""
+    """One table of a settings file: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -54,7 +54,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only two sources, the environment first: no .env file or secrets folder is read unasked."""
+        """Only two sources, the environment first: no .env file or secrets folder is read."""
         return env_settings, init_settings
 
 
@@ -71,11 +71,11 @@ def read_settings(
     """Parse and validate ``path``.
 
     Args:
-        model: what the file must be.
+        model: of the file's content.
         path: the TOML file.
         hint: a sentence that says how such a file is made; ends the message when there is no file.
-        prepare: is given the file's content and returns the content to validate, such as one that a table in another
-            file completes; may raise `ConfigurationError`.
+        prepare: takes the file's content and returns the content to validate, for example completed by a table from
+            another file; may raise `ConfigurationError`.
 
     Raises:
         ConfigurationError: the file can't be read, isn't TOML, or holds a value that the model refuses.
@@ -94,9 +94,9 @@ def read_settings(
         quotes = " (text needs quotes)" if str(error).startswith("Invalid value") else ""
         raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
     except RecursionError:
-        raise ConfigurationError(f"{path}: not valid TOML: lists or tables within each other too often.") from None
+        raise ConfigurationError(f"{path}: not valid TOML: lists or tables are nested too deeply.") from None
     for key in content:
-        if key.startswith("_"):  # which pydantic-settings would take for options of its own, such as _env_file
+        if key.startswith("_"):  # pydantic-settings would read it as one of its own options, such as _env_file
             raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
     if prepare is not None:
         content = prepare(content)
@@ -112,15 +112,15 @@ def read_settings(
 
 
 def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
-    """Refuse a settings file that points at files which aren't there or can't be read.
+    """Check that the files which a settings file names exist and can be read.
 
     Args:
         path: the settings file, for the message.
         files: dotted key -> absolute path of the file that it names.
-        hint: what to do about it.
+        hint: what to do about a missing file.
 
     Raises:
-        ConfigurationError: naming every key whose file is missing or unreadable.
+        ConfigurationError: names every key whose file is missing or unreadable.
     """
     lines = []
     for key, file in files.items():
@@ -133,7 +133,7 @@ def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
 
 
 def number_if_it_is_one(value: Any) -> Any:
-    """The environment holds only text: turn "20" and "0.5" into numbers where the key's type is left open."""
+    """The environment holds only text: turn "20" and "0.5" into numbers where a key may have several types."""
     if isinstance(value, str):
         for kind in (int, float):
             try:
@@ -173,7 +173,7 @@ def _dotted(location: Sequence[str | int]) -> str:
 
 
 def _origin(path: Path, location: Sequence[str | int], key: str) -> tuple[str, str]:
-    """Blame the environment variable where it is the one that set the key."""
+    """The file, or the environment variable that has set the key, and the key."""
     wanted = ENVIRONMENT_PREFIX + "__".join(str(part) for part in location).upper()
     for name in os.environ:
         if name.upper() == wanted:
@@ -182,7 +182,7 @@ def _origin(path: Path, location: Sequence[str | int], key: str) -> tuple[str, s
 
 
 def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
-    """The nearest known key of the table that the unknown one stands in, and else all of them."""
+    """The nearest known key of the unknown key's table; if there is none, all of them."""
     table: Any = model
     for part in location[:-1]:
         if isinstance(part, int):
@@ -190,10 +190,7 @@ def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
         field = getattr(table, "model_fields", {}).get(part)
         table = _model_within(field.annotation) if field is not None else None
     known = list(getattr(table, "model_fields", {}))
-    near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
-    if near:
-        return f" Did you mean {near[0]}?"
-    return f" Known here: {', '.join(known)}." if known else " Remove it."
+    return did_you_mean(location[-1], known) or (f" Known here: {', '.join(known)}." if known else " Remove it.")
 
 
 def _model_within(annotation: Any) -> Any:

@@ -27,9 +27,9 @@ HOST_URI: Final = "urn:sordino:host:"
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 825  # the longest that common TLS clients accept for a leaf
 CLIENT_DAYS: Final = 90
-"""Of participants who renew by themselves; those who can't are given as long as the coordinator."""
+"""For participants that renew by themselves; the others get as many as the coordinator."""
 CLOCK_SKEW: Final = datetime.timedelta(hours=1)
-"""A certificate is valid from this long before it was made: not all clocks agree."""
+"""A certificate is valid from this long before it was made, since clocks differ."""
 
 UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What parsers of foreign certificates, requests and keys raise.
@@ -44,7 +44,7 @@ class CertificateError(InputFailure, ValueError):
 
 @dataclass(frozen=True)
 class ClientName:
-    """Whom a client certificate names: one identity (32 bytes) or one host, the other is None; times with a zone."""
+    """What a client certificate names: one identity (32 bytes) or one host, the other is None; times have a zone."""
 
     identity: bytes | None
     host: str | None
@@ -61,7 +61,7 @@ class CertificateAuthority:
 
     @classmethod
     def make(cls, study: str, now: datetime.datetime) -> CertificateAuthority:
-        """A new one. It goes by the study's name in certificates; ``now`` has a time zone."""
+        """A new one, named after the study in certificates; ``now`` has a time zone."""
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{study} TLS"[:64])])
         builder = _builder(name, name, key.public_key(), now, now + datetime.timedelta(days=CA_DAYS))
@@ -85,7 +85,7 @@ class CertificateAuthority:
             private = serialization.load_pem_private_key(key, None)
             is_ca = parsed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         except (*UNREADABLE, x509.ExtensionNotFound):
-            # Not chained: what a parser says of a file that it can't read may quote it.
+            # Not chained: a parser's message about a file that it can't read may quote the file.
             raise CertificateError("not a certificate authority's certificate and its unencrypted key in PEM") from None
         if not isinstance(private, ec.EllipticCurvePrivateKey) or not isinstance(private.curve, ec.SECP256R1):
             raise CertificateError("the TLS authority's key must be one of P-256")
@@ -95,7 +95,7 @@ class CertificateAuthority:
 
     @property
     def pem(self) -> bytes:
-        """The certificate, which everybody may have."""
+        """The certificate, which is public."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
@@ -107,10 +107,10 @@ class CertificateAuthority:
         """The coordinator's certificate, PEM.
 
         Args:
-            names: host names and IP addresses besides `LOCAL_NAMES` under which it is reached.
+            names: host names and IP addresses besides `LOCAL_NAMES` at which participants reach it.
 
         Raises:
-            ValueError: a name that can stand in no certificate.
+            ValueError: a name that no certificate can contain.
         """
         alternatives = _alternatives((*LOCAL_NAMES, *names))
         return self._issue(key, "sordino coordinator", ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now, SERVER_DAYS)
@@ -118,7 +118,7 @@ class CertificateAuthority:
     def issue_client(
         self, key: ec.EllipticCurvePublicKey, uri: str, now: datetime.datetime, days: float = CLIENT_DAYS
     ) -> bytes:
-        """A certificate with which sessions of one identity, or of one host's participants, can be opened, PEM.
+        """A certificate that can open the sessions of one identity, or of one host's participants, PEM.
 
         Args:
             uri: of `identity_uri` or `host_uri`.
@@ -161,24 +161,24 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """PKCS8 PEM, unencrypted: for a file that only its owner can read."""
+    """PKCS8 PEM, unencrypted, for a file that only its owner can read."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def identity_uri(identity: bytes) -> str:
-    """How a certificate names an identity (32 bytes)."""
+    """The name of an identity (32 bytes) in a certificate."""
     return IDENTITY_URI + identity.hex()
 
 
 def host_uri(host: str) -> str:
-    """How a certificate names a host of the roster."""
+    """The name of a host of the roster in a certificate."""
     return HOST_URI + host
 
 
 def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
-    """The P-256 key in a certificate signing request (PEM) that was checked when it was read; nothing else of it."""
+    """The P-256 key in a certificate signing request (PEM) that was checked when it was read; the rest is ignored."""
     key = x509.load_pem_x509_csr(csr).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise CertificateError("the certificate signing request is for another kind of key than P-256")
@@ -186,14 +186,14 @@ def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def read_client(certificate: bytes, ca: bytes) -> ClientName:
-    """Whom a client certificate names, and until when.
+    """What a client certificate names, and until when it is valid.
 
     Args:
-        certificate, ca: PEM; the first of a chain counts.
+        certificate, ca: PEM; of a chain, the first certificate is read.
 
     Raises:
-        CertificateError: not a client certificate of this authority, or one that names nobody or several. The time
-            isn't looked at.
+        CertificateError: not a client certificate of this authority, or one that doesn't name exactly one identity or
+            host. The time of validity isn't checked.
     """
     try:
         leaf = x509.load_pem_x509_certificates(certificate)[0]

@@ -1,7 +1,10 @@
 """Between protobuf and the protocol core's messages.
 
-Everything that comes from the network passes through a ``read_...`` function here, which checks every length before
-the core sees it and raises `MalformedMessage` otherwise. ``write_...`` are the inverses.
+Everything from the network passes through a ``read_...`` function, which checks every length before the core sees it
+and raises `MalformedMessage` otherwise. ``write_...`` are the inverses.
+
+A protobuf message is serialised as the concatenation of its fields. So what hundreds of participants get alike is
+serialised once, away from the event loop, and joined from parts; the bytes are those that protobuf itself would make.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ PROTOCOL_VERSION = 1
 
 
 class MalformedMessage(ValueError):
-    """A message whose fields are missing or of the wrong length; names the field."""
+    """Fields of the message are missing or of the wrong length; the text names the field."""
 
 
 def _sized(value: bytes, length: int, name: str) -> bytes:
@@ -250,18 +253,18 @@ def message(**content: Any) -> bytes:
 
 
 def enveloped(field: str, content: bytes) -> bytes:
-    """A `CoordinatorMessage` around a field that is serialised already."""
+    """A `CoordinatorMessage` around a field that has been serialised."""
     number = pb.CoordinatorMessage.DESCRIPTOR.fields_by_name[field].number
     return b"".join((bytes([number << 3 | _LENGTH_DELIMITED]), varint(len(content)), content))
 
 
 def neighbour_shares(round_: int, attempt: int, shares: NeighbourShares) -> bytes:
-    """What one participant's neighbours dealt to it."""
+    """The message with the shares that its neighbours dealt to one participant."""
     return enveloped("neighbour_shares", write_neighbour_shares(round_, attempt, shares).SerializeToString())
 
 
 class UnmaskingRequestWriter:
-    """Writes what each participant is asked, and every signature once."""
+    """Writes the request to each participant, and serialises every signature once."""
 
     def __init__(self, round_: int, attempt: int) -> None:
         self._head = write_unmasking_request(round_, attempt, UnmaskingRequest(())).SerializeToString()
@@ -282,9 +285,9 @@ class UnmaskingRequestWriter:
 
 
 class CohortKeysWriter:
-    """Writes u1 for one participant after the other: each member is serialised once in full and once as a digest.
+    """Writes u1 for each participant; each member is serialised once in full and once as a digest.
 
-    Participants that are shown the same, as all are on the complete graph, get the same bytes object.
+    Participants with the same view, which are all of them on the complete graph, get the same bytes object.
     """
 
     def __init__(self, round_: int, attempt: int) -> None:

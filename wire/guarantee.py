@@ -1,4 +1,4 @@
-"""Under which condition an epsilon holds, and whom it trusts: stated here, for every text in which an epsilon stands.
+"""Under which condition an epsilon holds, and whom it trusts, for every text that states an epsilon.
 
 Both follow from the plan's mechanism and from what its coordinator may do.
 """
@@ -19,20 +19,20 @@ EACH_FOR_ITSELF: Final = "local-gaussian"
 
 @dataclass(frozen=True)
 class Trust:
-    """In words.
+    """Whom a plan trusts.
 
     Attributes:
-        words: who must behave for the stated epsilon to hold; what stands before the first colon says it in short.
-        proviso: continues "if at most A collude": empty where the coordinator may lie, or where epsilon holds anyway.
+        words: who must behave for the stated epsilon to hold; the part before the first colon is the short form.
+        proviso: continues "if at most A collude"; empty where the coordinator may lie, or where epsilon holds anyway.
     """
 
     words: str
     proviso: str
 
 
-# What the coordinator is trusted to do, what that means, and the proviso. One that is malicious isn't trusted at all.
+# What the coordinator is trusted to do, what that means, and the proviso. A malicious one isn't trusted at all.
 _COORDINATORS: Final[Mapping[str, tuple[str, str, str]]] = {
-    CURIOUS: ("to follow the protocol", "it tells everybody the same", " and the coordinator doesn't lie"),
+    CURIOUS: ("to follow the protocol", "it sends everybody the same", " and the coordinator doesn't lie"),
     SEMI_MALICIOUS: (
         "to follow the protocol until keys are exchanged",
         "then it may lie",
@@ -42,12 +42,17 @@ _COORDINATORS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def trust_of(mechanism: str, adversary: str) -> Trust:
-    """Whom one trusts under a plan with this mechanism, if its coordinator may do what ``adversary`` names.
+    """Whom a participant trusts under a plan with this mechanism and a coordinator of the kind ``adversary``.
 
     Raises:
-        KeyError: of a mechanism that this version doesn't know.
+        KeyError: this version doesn't know the mechanism.
     """
-    alone = _described(mechanism)
+    if mechanism in DESCRIPTIONS:
+        alone = DESCRIPTIONS[mechanism].trusts
+    else:  # mechanisms that can only be planned take longer to import
+        from mechanisms.registry import MECHANISMS
+
+        alone = MECHANISMS[mechanism].description.trusts
     trusted = _COORDINATORS.get(adversary)
     if trusted is None:
         return Trust(alone, "")
@@ -55,30 +60,19 @@ def trust_of(mechanism: str, adversary: str) -> Trust:
     if mechanism == TRUSTED_COORDINATOR:
         return Trust(f"{alone}; it is also trusted {what}: {meaning}", "")
     if mechanism == EACH_FOR_ITSELF:
-        return Trust(f"{alone}; that only a sum of them is seen trusts the coordinator {what}: {meaning}", "")
+        return Trust(f"{alone}; that the coordinator sees only sums relies on it {what}: {meaning}", "")
     _, _, reason = alone.rpartition(": ")
     return Trust(f"the coordinator, {what}: {meaning}; {reason}", proviso)
 
 
-def _described(mechanism: str) -> str:
-    """Against a coordinator that may lie."""
-    if mechanism in DESCRIPTIONS:
-        return DESCRIPTIONS[mechanism].trusts
-    from mechanisms.registry import MECHANISMS  # those that are planned only, and take longer to import
-
-    return MECHANISMS[mechanism].description.trusts
-
-
-CURIOUS_TRUST: Final = "trusted to follow the protocol: it tells everybody the same, and reads what it can"
+CURIOUS_TRUST: Final = "trusted to follow the protocol: it sends everybody the same, and reads what it can"
 """What a curious coordinator is, in every text that names it."""
-
-
-UNRECORDED: Final = "what the coordinator may do stands in the study's terms, not in this ledger"
-"""Beside the condition of a study of which only the charges are at hand."""
+UNRECORDED: Final = "what the coordinator may do is in the study's terms, not in this ledger"
+"""Follows the condition of a study of which only the charges are known."""
 
 
 def description_of(mechanism: str) -> Description | None:
-    """What the mechanism proves; None of one that this version doesn't know."""
+    """What the mechanism proves; None if this version doesn't know the mechanism."""
     return DESCRIPTIONS.get(mechanism)
 
 
@@ -88,29 +82,29 @@ def adjacency_word(adjacency: str) -> str:
 
 
 def condition(mechanism: str, colluders: int, among: str = "", *, adversary: str | None) -> str:
-    """Who has to behave how.
+    """The condition under which an epsilon holds.
 
     Args:
         colluders: A.
-        among: whom the A are of, such as "of 12"; may be empty.
-        adversary: of the plan; a curious coordinator is trusted to tell everybody the same. None: not known, from a
-            ledger alone.
+        among: of how many participants the A are, such as "of 12"; may be empty.
+        adversary: of the plan; a curious coordinator is trusted to send everybody the same. None: unknown, as a ledger
+            doesn't record it.
     """
     if mechanism == TRUSTED_COORDINATOR:
         return "if the coordinator is trusted"
     if mechanism == EACH_FOR_ITSELF:
-        return "whoever colludes"
+        return "even if all others collude"
     holds = f"if at most {colluders}{' ' if among else ''}{among} collude"
     return f"{holds}; {UNRECORDED}" if adversary is None else holds + trust_of(mechanism, adversary).proviso
 
 
 def counts_colluders(mechanism: str) -> bool:
-    """Whether the noise of A participants is taken off, so that A and h decide about epsilon."""
+    """Whether the noise of A participants is subtracted, so that epsilon depends on A and h."""
     return mechanism not in (TRUSTED_COORDINATOR, EACH_FOR_ITSELF)
 
 
 def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
-    """Why a study that had all its rounds has spent less than its budget; empty where it hasn't.
+    """Why a study with all its rounds done has spent less than its budget; empty where it has spent all.
 
     Args:
         spent, budget: epsilon_coordinator and its budget.
@@ -123,19 +117,22 @@ def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
 
         most = Plan.from_json(plan).epsilon_coordinator
         if most < 0.99 * budget:
-            return f"the plan itself spends {most:.2f} at most: it could have no less noise"
+            return f"the plan itself spends at most {most:.2f}: it could not have less noise"
     if not counts_colluders(str(plan.get("mechanism", ""))) or "min_survivors" not in plan:
         return ""
     if plan.get("sampling", "none") != "none":
-        return "the rest is unspent: nobody was drawn for every round, or more than the fewest survived"
-    return f"the rest is unspent: the noise is sized for {plan['min_survivors']} survivors, and there were more"
+        return "less was spent than planned: nobody was drawn for every round, or more survived than the plan demands"
+    return f"less was spent than planned: noise was sized for {plan['min_survivors']} survivors, and more survived"
 
 
 def guarantee(plan: Mapping[str, Any]) -> str:
     """Adjacency and condition of a plan's epsilon: ``zero-out, if at most 2 of 12 collude``.
 
     Args:
-        plan: as `mechanisms.plan.Plan.to_json` gives it, or less; empty of one that this version doesn't know.
+        plan: as `mechanisms.plan.Plan.to_json` gives it, or a part of it.
+
+    Returns:
+        An empty text if A is missing or this version doesn't know the mechanism.
     """
     described = description_of(str(plan.get("mechanism", "")))
     if described is None or "colluders" not in plan:

@@ -1,8 +1,7 @@
-"""The document that a round begins from: the model, and the round's clips where they adapt.
+"""The document with which a round begins: the model, and the round's clips where they adapt.
 
 The values of the task's parameters as float32, little-endian, then, only where clips adapt, one float64 for each layer.
-Its SHA-256 is the model digest of `secagg.context.RoundConfig`, so that participants who were shown different clips
-share no key.
+Its SHA-256 is the model digest of `secagg.context.RoundConfig`, so participants that got different clips share no key.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def write_model(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipR
 
 
 def model_sha256(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> bytes:
-    """SHA-256 of the document that `write_model` would make, which isn't made for it.
+    """SHA-256 of the document that `write_model` would make, without making it.
 
     Raises:
         ValueError: the clips don't fit the rule.
@@ -58,7 +57,7 @@ def _parts(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) 
 
 
 def read_model(data: bytes, dim: int, rule: ClipRule) -> RoundModel:
-    """Read a document that came from the coordinator.
+    """Read a document from the coordinator.
 
     Raises:
         ValueError: another length, or clips out of range.

@@ -1,8 +1,12 @@
-"""Vectors on the wire: chunks of at most 256 KiB, framed by hand.
+"""How both ends use a connection: vectors in chunks of at most 256 KiB, and when a silent connection is detected.
 
-A chunk is the protobuf message ``Chunk { bytes data = 1; }``, so any protobuf client reads it; but its three parts
-(tag 0x0a, varint length, data) are put together here, because protobuf copies large ``bytes`` fields through an
-allocation that costs more than the rest of the call.
+A chunk is the protobuf message ``Chunk { bytes data = 1; }``, so any protobuf client reads it. Its three parts (tag
+0x0a, varint length, data) are joined here, since protobuf copies large ``bytes`` fields through an allocation that
+costs more than the rest of the call.
+
+gRPC's pings travel on the connection and keep a NAT's entry alive. Heartbeats are messages of a session, and pass
+proxies that answer pings themselves. Each end must accept what the other does, so the times of both are here;
+docs/connections.md says which of them detects what.
 """
 
 from __future__ import annotations
@@ -17,11 +21,11 @@ LARGEST_FRAME: Final = CHUNK_BYTES + 4
 
 
 class InvalidChunk(ValueError):
-    """Bytes that are not one chunk of at most 256 KiB."""
+    """Bytes that aren't one chunk of at most 256 KiB."""
 
 
 def varint(number: int) -> bytes:
-    """A number from 0 up as protobuf writes it: seven bits a byte, the lowest first."""
+    """A number of at least 0 as protobuf writes it: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while number >= 0x80:
         encoded.append(number & 0x7F | 0x80)
@@ -68,16 +72,16 @@ def frames(data: bytes) -> Iterator[bytes]:
 
 
 PARTICIPANT_PING_S: Final = 20.0
-"""A participant pings when nothing came for so long: below the 30 s after which mobile carriers' NATs forget."""
+"""A participant pings after this silence: less than the 30 s after which mobile carriers' NATs drop an entry."""
 COORDINATOR_PING_S: Final = 30.0
 PING_ANSWER_S: Final = 20.0
-"""Without an answer to a ping in that time the connection is closed, at either end."""
+"""Either end closes a connection on which a ping remains unanswered for this time."""
 LEAST_BETWEEN_PINGS_S: Final = 10.0
-"""A participant that pings faster is sent away (GOAWAY, too many pings)."""
+"""The coordinator disconnects a participant that pings faster (GOAWAY, too many pings)."""
 HEARTBEAT_S: Final = 45.0
-"""Between two heartbeats of a participant: below the 60 s after which common proxies close a stream without data."""
+"""Between two heartbeats of a participant: less than the 60 s after which common proxies close a silent stream."""
 HEARTBEAT_ANSWER_S: Final = 30.0
-"""Without a message of the coordinator in that time the participant opens a new session."""
+"""Without a message of the coordinator in this time, the participant opens a new session."""
 
 PARTICIPANT_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", round(PARTICIPANT_PING_S * 1000)),

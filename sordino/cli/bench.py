@@ -96,7 +96,7 @@ def secagg(
         typer.Option(
             metavar="NAME",
             help="What the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: "
-            "it tells everybody the same, and reads what it can. Only malicious has the ConsistencyCheck.",
+            "it sends everybody the same, and reads what it can. Only malicious has the ConsistencyCheck.",
         ),
     ] = _Adversary.MALICIOUS,
     drop: Annotated[float, typer.Option(help="Share of the participants that leaves.")] = 0.0,

@@ -23,7 +23,7 @@ from typing import Any, Final
 from authority.new_study import LocalStudy, make_local_study
 from authority.study_options import StudyOptions
 from mechanisms.statement import DDGAUSS
-from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
+from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port, port_is_free
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
@@ -89,7 +89,7 @@ class Demo:
     back_in: int | None = None
     baseline: subprocess.Popen[str] | None = None
     reader: threading.Thread | None = None
-    asked: Asked = field(default_factory=Asked)
+    asked: StopRequest = field(default_factory=StopRequest)
 
     @property
     def view(self) -> StudyView:

@@ -142,7 +142,7 @@ def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--epsilon", 20, "--adversary", "curious")
     said = " ".join(out.split())
-    assert "Note: the coordinator is trusted to follow the protocol: it tells everybody the same, and" in said
+    assert "Note: the coordinator is trusted to follow the protocol: it sends everybody the same, and" in said
     assert "accepts that (the hosts' files made here already do: curious_coordinator = true)" in said
     configuration = server.study_file.load(tmp_path / "trial")
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")

@@ -238,10 +238,10 @@ def test_the_rotation_is_named(run: Run) -> None:
             ("--clients", 100, "--max-dropout", 0.1, "--adversary", "curious"),
             (
                 "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
-                "coordinator curious trusted to follow the protocol: it tells everybody the same, and reads what it "
+                "coordinator curious trusted to follow the protocol: it sends everybody the same, and reads what it "
                 "can; nobody signs who is in a sum",
                 "Participants join only if their own policy accepts that, nobody",
-                "Trusts: the coordinator, to follow the protocol: it tells everybody the same; each of h_min honest",
+                "Trusts: the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
             ),
         ),
         (

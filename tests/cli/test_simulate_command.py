@@ -55,7 +55,7 @@ def test_a_simulation_in_plain_lines(run: Run) -> None:
     [
         ("ddgauss", "zero-out, if at most 3 of 60 collude"),
         ("gaussian", "zero-out, if the coordinator is trusted"),
-        ("local-gaussian", "replace-one, whoever colludes"),
+        ("local-gaussian", "replace-one, even if all others collude"),
     ],
 )
 def test_an_epsilon_stands_with_its_adjacency_and_condition(
@@ -221,7 +221,7 @@ def test_it_says_that_everybody_diverged(run: Run) -> None:
 
 def test_what_a_budget_leaves_unspent_is_explained(run: Run) -> None:
     out = run("simulate", *SMALL)[1]
-    assert "of 8: the rest is unspent: the noise is sized for 32 survivors, and there were more" in out
+    assert "of 8: less was spent than planned: noise was sized for 32 survivors, and more survived" in out
     out = run("simulate", "--participants", "60", "--rounds", "1", "--bits", "24", "--epsilon", "1000")[1]
     assert out.startswith("Note: of the epsilon 1000 that may be spent, ")
     assert "the plan itself spends" in out

@@ -119,7 +119,7 @@ def test_mistakes_are_told(home: Path, old: str, new: str, told: str) -> None:
         ("x = auto", "not valid TOML: Invalid value (at line 1, column 5) (text needs quotes)."),
         ("x = 1 2", "not valid TOML: Expected newline or end of document after a statement (at line 1, column 7)."),
         ("x = " + "9" * 5000, "host.toml: not valid TOML: "),
-        ("x = " + "[" * 5000, "host.toml: not valid TOML: lists or tables within each other too often."),
+        ("x = " + "[" * 5000, "host.toml: not valid TOML: lists or tables are nested too deeply."),
     ],
 )
 def test_lines_that_a_parser_takes_for_something_else(home: Path, line: str, told: str) -> None:

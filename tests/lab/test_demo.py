@@ -167,7 +167,7 @@ def test_final_lines_are_short_and_complete() -> None:
         "0.741, 0.761",
         "6.78 of 8",
         "delta 1e-05,\n                    zero-out, if at most 5 of 100 collude\n"
-        "                    the rest is unspent: the noise is sized for 70 survivors, and there were more\n",
+        "                    less was spent than planned: noise was sized for 70 survivors, and more survived\n",
         "min_survivors 70",
         "h_min 65",
         "A 5",

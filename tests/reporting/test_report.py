@@ -223,8 +223,8 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
         "It is trusted to tell everybody the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
-        "the coordinator, to follow the protocol: it tells everybody the same; each of h_min honest",
-        "trusted to follow the protocol: it tells everybody the same, and reads what it can; nobody signs who is in a "
+        "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
+        "trusted to follow the protocol: it sends everybody the same, and reads what it can; nobody signs who is in a "
         "sum",
     ):
         assert told in text, told
@@ -238,7 +238,7 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
 def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
     text = page_of("local-gaussian")
     for told in (
-        "of 8, at delta 1e-05; replace-one, whoever colludes",
+        "of 8, at delta 1e-05; replace-one, even if all others collude",
         "What anybody can learn",
         "Adjacency is replace-one",
         "a participant counts on her own noise only",

@@ -253,7 +253,7 @@ def test_who_refused_by_policy_is_named_when_the_study_stops() -> None:
 def test_no_colluders_are_named_where_they_make_no_difference() -> None:
     plan = {"colluders": 2, "clients": 12}
     assert guarantee(plan | {"mechanism": "gaussian"}) == "zero-out, if the coordinator is trusted"
-    assert guarantee(plan | {"mechanism": "local-gaussian"}) == "replace-one, whoever colludes"
+    assert guarantee(plan | {"mechanism": "local-gaussian"}) == "replace-one, even if all others collude"
     assert guarantee(plan | {"mechanism": "skellam"}) == "zero-out, if at most 2 of 12 collude"
     sampled = plan | {"mechanism": "skellam", "sampling": "lottery"}
     assert guarantee(sampled) == "zero-out, if at most 2 of the 12 in a round collude"

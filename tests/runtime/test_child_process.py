@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.child_process import STOP_S, Asked, Child, stop
+from runtime.child_process import STOP_S, Child, StopRequest, stop
 
 
 def ask() -> None:
@@ -21,7 +21,7 @@ def ask() -> None:
 
 def test_the_first_is_noted_and_the_second_interrupts() -> None:
     """An exception between two instructions could leave a lock held."""
-    asked, before = Asked(), signal.getsignal(signal.SIGTERM)
+    asked, before = StopRequest(), signal.getsignal(signal.SIGTERM)
     with asked.noted():
         ask()
         assert asked.to_end
@@ -31,7 +31,7 @@ def test_the_first_is_noted_and_the_second_interrupts() -> None:
 
 
 def test_who_asks_twice_does_not_wait(tmp_path: Path) -> None:
-    ready, asked = tmp_path / "ready", Asked()
+    ready, asked = tmp_path / "ready", StopRequest()
     deaf = f"import signal, time\nsignal.signal(15, print)\nopen({str(ready)!r}, 'w').close()\ntime.sleep(60)"
     child = Child("deaf", [], tmp_path / "log")
     child.process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.DEVNULL)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from authority.new_study import LocalStudy, make_local_study
-from runtime.child_process import STOP_S, Asked, Child, child_environment, stop
+from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from runtime.text import counted
@@ -138,7 +138,7 @@ class LoadTest:
     before_rounds_cpu_s: float | None = None
     zero_until: dict[str, float] = field(default_factory=dict)
     cut_short: CutShort | None = None
-    asked: Asked = field(default_factory=Asked)
+    asked: StopRequest = field(default_factory=StopRequest)
     recoveries: list[Recovery] = field(default_factory=list)
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
     _seen: int = 0

@@ -496,7 +496,7 @@ def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authorit
         "nobody signs whose updates are in a sum",
         "If your update misses a sum you stay charged for it; there are no transcripts",
         "if at most 2 of 70 collude and the coordinator doesn't lie",
-        "ddgauss; trusts the coordinator, to follow the protocol: it tells everybody the same",
+        "ddgauss; trusts the coordinator, to follow the protocol: it sends everybody the same",
     ):
         assert (told in text) == trusted, told
     for told in ("may lie (malicious)", "ddgauss; trusts nobody alone"):
