@@ -12,24 +12,38 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from client.joining.again import take_again
-from client.joining.data import check_form, choose_data, read_example, read_own_file, try_own, unread
-from client.joining.home import (
+from client.joining.checks import (
+    JoinOptions,
+    accepted_plan,
+    check_form,
+    check_host,
+    choose_data,
+    read_example,
+    read_own_file,
+    read_policy,
+    spent_in,
+    take_again,
+    try_own,
+    unread,
+)
+from client.joining.folder import (
     BY_PLACE,
     CARD_FILE,
     JoinedHome,
     default_home,
     find_home,
+    home_at,
     host_text,
     make_home,
     only_process,
     open_home,
+    take_home,
 )
-from client.joining.options import JoinOptions
-from client.joining.policy import accepted_plan, check_host, read_policy, spent_in
+from client.joining.local_enrolment import code_from_desk
 from learning.task_names import STATISTICS, TASKS
 from runtime.failure import ExitCode, Failure
 from runtime.text import peer_text, printable
@@ -196,7 +210,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     # A place that isn't known yet can't stand in the way: each one has its part.
     checked = text.replace(f"\npart = \"{BY_PLACE}\"\n", "\npart = 0\n")
     check_host(checked, options.policy_file, policy, seen, spent_in(options.ledger))
-    from client.joining.text import describe_study
+    from client.joining.description import describe_study
     from wire.join_code import show_fingerprint
 
     for line in describe_study(
@@ -426,3 +440,53 @@ def _safely(say: Say) -> Say:
 
 def _sentence(error: Exception) -> str:
     return str(error).rstrip(".") + "."
+
+
+def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path | None) -> Path:
+    """Her folder, complete; the same call again goes on where it was interrupted.
+
+    A code is asked for at the desk only when a new folder is to be made and the coordinator listens, and the desk takes
+    it back unless the folder was made: whatever is started again and again uses up no places.
+
+    Args:
+        options: with an empty code, and perhaps an empty address, where there is none.
+        desk: socket of the authority's desk.
+        homes: folder of homes, of which the process takes one that no other has.
+
+    Raises:
+        Failure, client.enrolment.EnrolmentUnavailable: as `client.joining.joining.join_by_code`.
+    """
+    home: JoinedHome | None = None
+    if homes is not None:
+        path, home = take_home(
+            homes,
+            address=options.address or None,
+            authority=_authority_of(options.code),
+            desk=desk,
+            begin=bool(options.code) or desk is not None,
+            say=say,
+        )
+        options = replace(options, home=path)
+    elif desk is not None:
+        home = home_at(options.address) if options.home is None else open_home(options.home)
+    if home is not None:
+        go_on(options, home, say)
+        return home.path
+    if desk is None:
+        return join_by_code(options, say)
+    asyncio.run(wait_until_it_listens(options.address, say))
+    with code_from_desk(desk, say) as given:
+        return join_by_code(replace(options, code=given.code, kept=given.keep), say)
+
+
+def _authority_of(code: str) -> Callable[[bytes], bool]:
+    """Whether a public key is that of the authority that a code names; any is where there is no code."""
+    from wire.join_code import InvalidCode, JoinCode, fingerprint
+
+    if not code:
+        return lambda key: True
+    try:
+        wanted = JoinCode.from_text(code).fingerprint
+    except InvalidCode as error:
+        raise Failure(ExitCode.INPUT, f"{str(error).rstrip('.')}.") from None
+    return lambda key: fingerprint(key) == wanted

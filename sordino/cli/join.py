@@ -212,8 +212,8 @@ def run(
     if home is not None and homes is not None:
         raise Failure(ExitCode.INPUT, "--home names one home, --homes a folder of them: use one.")
     if code is not None or desk is not None or homes is not None:
-        from client.joining.options import JoinOptions
-        from client.joining.places import get_place
+        from client.joining.checks import JoinOptions
+        from client.joining.joining import get_place
         from runtime.health_file import showing_life
 
         if address is not None:
@@ -306,7 +306,7 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
 
 
 def _part(text: str | None) -> int | str | None:
-    from client.joining.home import BY_PLACE
+    from client.joining.folder import BY_PLACE
 
     if text is None or text == BY_PLACE:
         return text

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-import client.joining.desk as visits
+import client.joining.local_enrolment as visits
 from authority import local_enrolment
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
 from authority.local_enrolment import LocalEnrolmentSocket
 from authority.store import AuthorityStore, Invitation, locked
-from client.joining.desk import code_from_desk, state_at_desk
+from client.joining.local_enrolment import code_from_desk, state_at_desk
 from runtime.failure import ExitCode, Failure
 from sordino.cli.authority import _rest
 from tests.authority.authority_in_memory import NOW, Office, Participant, make_office, participant

@@ -247,7 +247,7 @@ def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
 def test_what_she_is_shown_before_she_joins() -> None:
     from types import SimpleNamespace
 
-    from client.joining.text import _task
+    from client.joining.description import _task
 
     plan: Any = SimpleNamespace(dim=12, clip=1.0)
 
@@ -271,9 +271,9 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     """Blanks would be folded away from a terminal's line, and a long list must end where it ends."""
     from types import SimpleNamespace
 
+    from client.joining.checks import JoinOptions
+    from client.joining.description import _task
     from client.joining.joining import _check_task
-    from client.joining.options import JoinOptions
-    from client.joining.text import _task
 
     columns = ",".join(str(column) for column in range(0, 800, 2))
     document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7})

@@ -17,8 +17,8 @@ import structlog
 
 import client.enrolment
 from client.enrolment import EnrolmentRefused, ask, enrolment_channel, look
+from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
-from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
 from runtime.logs import configure_logs
 from runtime.text import LONGEST, peer_text, printable

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-import client.joining.home
-import client.joining.homes as homes_module
+import client.joining.folder
+import client.joining.folder as homes_module
 import client.process
 from authority.folder import AuthorityKeys, AuthorityTable, write_folder
 from authority.invitations import revoke
@@ -25,10 +25,8 @@ from authority.roster import begin
 from authority.store import admitted, locked
 from client.enrolment import EnrolmentRefused
 from client.host_file import load
-from client.joining.home import BY_PLACE, JoinedHome, open_home
-from client.joining.homes import take_home
-from client.joining.joining import finish_joining
-from client.joining.places import get_place
+from client.joining.folder import BY_PLACE, JoinedHome, open_home, take_home
+from client.joining.joining import finish_joining, get_place
 from client.settings import HostSettings
 from runtime.failure import Failure
 from sordino.cli import main
@@ -230,7 +228,7 @@ def test_nobody_shares_a_home(tmp_path: Path, held: list[int]) -> None:
 
 def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held: list[int]) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from client.joining.homes import take_home\n"
+        "import os, sys; from pathlib import Path; from client.joining.folder import take_home\n"
         "take_home(Path(sys.argv[1]), address=None, authority=bool, desk=None, begin=True, say=print)\n"
         "os.execv(sys.executable, [sys.executable, '-S', '-c', 'print(1, flush=True); import time; time.sleep(60)'])"
     )

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 
 import client.enrolment
-import client.joining.data
-import client.joining.home
+import client.joining.checks
+import client.joining.folder
 import client.joining.joining
 from client.credentials import load_certificate, load_identity
 from client.enrolment import EnrolmentUnavailable, Look
 from client.host_file import load
-from client.joining.home import DataChoice
+from client.joining.checks import JoinOptions, check_accepts
+from client.joining.folder import DataChoice
 from client.joining.joining import join_by_code
-from client.joining.options import JoinOptions
-from client.joining.policy import check_accepts
 from client.journal import ClientJournal
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable
@@ -163,14 +162,14 @@ def test_what_her_first_row_says_never_decides(task: str, options: dict[str, Any
     chosen = JoinOptions(address="localhost:1", code="", home=None, data=file)
     for row in rows:
         file.write_text(f"age,label\n{row}\n")
-        held = client.joining.data.read_own_file(chosen, file, seen)
-        client.joining.data.unread(file, held, seen)
-        client.joining.data.try_own(str(file), held, seen)
+        held = client.joining.checks.read_own_file(chosen, file, seen)
+        client.joining.checks.unread(file, held, seen)
+        client.joining.checks.try_own(str(file), held, seen)
         file.write_text(f"size,class\n{row}\n")  # the form does
-        other = client.joining.data.read_own_file(chosen, file, seen)
-        assert client.joining.data.unread(file, other, seen) == [] or task == "softmax-regression"
+        other = client.joining.checks.read_own_file(chosen, file, seen)
+        assert client.joining.checks.unread(file, other, seen) == [] or task == "softmax-regression"
         with pytest.raises(Failure, match="can't use the examples of mine"):
-            client.joining.data.try_own(str(file), other, seen)
+            client.joining.checks.try_own(str(file), other, seen)
 
 
 def test_a_folder_that_is_complete(joining: Joining) -> None:
@@ -442,7 +441,7 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
 
 
 def test_what_a_lottery_means_for_her(authority: Authority) -> None:
-    from client.joining.text import describe_study
+    from client.joining.description import describe_study
     from wire.authority_statements import verify_card
 
     drawn = document(sampling="lottery", population=9, largest_roster=9)
@@ -468,8 +467,8 @@ def test_what_a_lottery_means_for_her(authority: Authority) -> None:
 @pytest.mark.parametrize("adversary", ["malicious", "curious"])
 def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authority, adversary: str) -> None:
     """And what she agrees to is her policy: the naive one would refuse what she was just shown."""
-    from client.joining.policy import accepted_plan
-    from client.joining.text import describe_study
+    from client.joining.checks import accepted_plan
+    from client.joining.description import describe_study
     from wire.authority_statements import verify_card
 
     study = document(clients=70, min_survivors=66, adversarial=0.03, max_dropout=0.01, adversary=adversary)

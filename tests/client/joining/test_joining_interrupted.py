@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import client.joining.data
-import client.joining.home
+import client.joining.checks
+import client.joining.folder
 import client.joining.joining
 import runtime.durable
 from client.credentials import load_identity
@@ -102,7 +102,7 @@ def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.Mo
 def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two files the old policy counts, whole."""
     interrupt(unsigned, monkeypatch)
-    home = client.joining.home.open_home(unsigned.home)
+    home = client.joining.folder.open_home(unsigned.home)
     assert home is not None
     old = (unsigned.home / "host.toml").read_bytes()
     honest, done = runtime.durable.replace_durably, []
@@ -154,7 +154,7 @@ def test_interrupted_before_the_request_leaves(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(client.joining.home.tempfile if step == "mkdtemp" else os, step, crash)
+        patch.setattr(client.joining.folder.tempfile if step == "mkdtemp" else os, step, crash)
         with pytest.raises(KeyboardInterrupt):
             unsigned.join()
     assert list(unsigned.work.iterdir()) == []
@@ -197,9 +197,9 @@ def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytes
 
 def test_two_processes_on_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(unsigned, monkeypatch)
-    home = client.joining.home.open_home(unsigned.home)
+    home = client.joining.folder.open_home(unsigned.home)
     assert home is not None
-    with client.joining.home.only_process(home), pytest.raises(Failure, match="in use by another process"):
+    with client.joining.folder.only_process(home), pytest.raises(Failure, match="in use by another process"):
         finish_joining(unsigned.home, unsigned.said.append)
 
 

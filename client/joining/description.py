@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from client.joining.home import DataChoice
+from client.joining.folder import DataChoice
 from runtime.text import counted
 
 if TYPE_CHECKING:
