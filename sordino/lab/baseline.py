@@ -1,65 +1,144 @@
-"""The same training without noise, as a process of low priority beside the demo.
+"""The same training without masks and noise: the accuracy that a study would reach without noise.
 
-``python -m sordino.lab.baseline DIR`` prints one JSON line a round. With ``--cohorts`` the participants of each
-round are read from standard input, as a JSON list of lists of parts of the data: the survivors of the real
-run.
+Updates are still clipped, so the difference to a real run is the price of noise and rounding alone. The demo runs this
+module as a process of low priority:
+
+    python -m sordino.lab.baseline DIR PARTS --end-with PID [--cohorts]
+
+It prints the accuracy after each round as a line of JSON. With ``--cohorts`` it reads the participants of each round
+from standard input: a JSON list of lists of parts of the data, the survivors of the real run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 
-def run(directory: Path, cohorts: Sequence[Sequence[int]] | None, say: Callable[[float], None], parts: int) -> None:
+from learning.datasets import Dataset
+from learning.parameters import Parameters, flatten, shapes_of, unflatten
+from learning.server_optimizers import ServerOptimizer
+from learning.task import Task, update_rng
+from mechanisms.clipping import clip_l2
+
+
+@dataclass(frozen=True)
+class BaselineRound:
+    """Figures on the held-out data after a round: ``round`` counts from 1, ``loss`` is in nats."""
+
+    round: int
+    participants: int
+    accuracy: float
+    loss: float
+    parameters: Parameters
+
+
+def train_without_noise(
+    task: Task,
+    train: Dataset,
+    test: Dataset,
+    parts: Sequence[NDArray[np.int64]],
+    optimizer: ServerOptimizer,
+    *,
+    rounds: int,
+    l2_clip: float,
+    seed: int,
+    cohorts: Sequence[Collection[int]] | None = None,
+) -> Iterator[BaselineRound]:
+    """Train round by round: local updates, clip, unweighted mean, server optimizer, evaluation.
+
+    Args:
+        task: model and local training.
+        train: the whole training set.
+        test: held-out data, evaluated on after each round.
+        parts: indices into ``train``, one array for each participant, as ``partition`` returns them.
+        optimizer: its state moves on.
+        rounds: >= 1.
+        l2_clip: bound on each update's L2 norm, data units, > 0.
+        seed: >= 0, of the batch orders; each participant's in each round is ``update_rng``'s.
+        cohorts: for each round the participants whose updates count (the survivors of a real run); None means all
+            participants in every round.
+
+    Raises:
+        ValueError: a number out of range, a cohort that is empty or names an unknown participant, or an update that
+            isn't finite.
+    """
+    if rounds < 1 or not (math.isfinite(l2_clip) and l2_clip > 0):
+        raise ValueError(f"{rounds} rounds with clip {l2_clip}: both must be above 0")
+    if cohorts is not None and len(cohorts) != rounds:
+        raise ValueError(f"{len(cohorts)} cohorts are given for {rounds} rounds")
+    everyone = range(len(parts))
+    chosen = [sorted(set(everyone if cohorts is None else cohorts[index])) for index in range(rounds)]
+    for number, cohort in enumerate(chosen, start=1):
+        if not cohort or cohort[0] < 0 or cohort[-1] >= len(parts):
+            raise ValueError(f"round {number}: its cohort must name some of the {len(parts)} participants")
+    data = [train.take(part) for part in parts]
+    parameters = task.initial_parameters()
+    shapes, vector = shapes_of(parameters), flatten(parameters)
+    for number, cohort in enumerate(chosen, start=1):
+        total = np.zeros(task.dim, dtype=np.float64)
+        for participant in cohort:
+            rng = update_rng(seed, number, participant)
+            update = flatten(task.local_update(parameters, data[participant], rng, l2_clip)).astype(np.float64)
+            if not np.isfinite(update).all():
+                raise ValueError(f"round {number}: the update of participant {participant} is not finite")
+            total += clip_l2(update, l2_clip)
+        vector = optimizer.apply(vector, total / len(cohort))
+        parameters = unflatten(vector, shapes)
+        figures = task.evaluate(parameters, test)
+        yield BaselineRound(number, len(cohort), figures["accuracy"], figures["loss"], parameters)
+
+
+def run(directory: Path, parts: int, cohorts: Sequence[Sequence[int]] | None) -> Iterator[BaselineRound]:
     """Train as the study's file says, with its clip, without masks and without noise.
 
     Args:
         directory: the study's folder.
-        cohorts: for each round the parts of the data that take part; None is everybody in every round.
-        say: given the accuracy after each round.
-        parts: how many parts the data is cut into, one a participant.
+        parts: number of parts that the data is cut into, one for each participant.
+        cohorts: see `train_without_noise`.
     """
     from learning.cut_data import cut_dataset
     from learning.datasets import load_part
     from learning.make_task import clip_of, make_task
     from learning.own_data import load_test
     from server.study_file import load
-    from sordino.lab.training_without_noise import simulate
 
     configuration = load(directory)
     data = configuration.data
-    train, test = load_part(data.dataset, "train"), load_test(data.dataset, data.test)
     task = make_task(configuration.study.task, dict(configuration.task))
-    simulate(
+    return train_without_noise(
         task,
-        train,
-        test,
+        load_part(data.dataset, "train"),
+        load_test(data.dataset, data.test),
         cut_dataset(data.dataset, data.partition, parts, data.alpha, data.seed, data.shards),
         configuration.server_optimizer.make(),
         rounds=configuration.study.rounds if cohorts is None else len(cohorts),
         l2_clip=clip_of(task, configuration.privacy.clip),
         seed=data.seed,
         cohorts=cohorts,
-        on_round=lambda done: say(done.accuracy),
     )
 
 
-def main() -> None:
-    """Entry of the process: DIR PARTS PARENT [--cohorts]."""
+def main(arguments: list[str]) -> None:
+    """The process: see the module."""
     from runtime.processes import end_with_parent
 
-    directory, parts, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    end_with_parent(parent)
+    directory, parts, _, parent, *more = arguments
+    end_with_parent(int(parent))
     with contextlib.suppress(OSError):
         os.nice(19)
-    cohorts = json.load(sys.stdin) if "--cohorts" in sys.argv[4:] else None
-    run(directory, cohorts, lambda accuracy: print(json.dumps(accuracy), flush=True), parts)
+    cohorts = json.load(sys.stdin) if "--cohorts" in more else None
+    for done in run(Path(directory), int(parts), cohorts):
+        print(json.dumps(done.accuracy), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

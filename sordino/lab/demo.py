@@ -162,6 +162,7 @@ class Demo:
                     "sordino.lab.baseline",
                     str(self.study.directory),
                     str(self.options.participants),
+                    "--end-with",
                     str(os.getpid()),
                     *(["--cohorts"] if cohorts else []),
                 ],

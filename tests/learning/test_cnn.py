@@ -13,7 +13,7 @@ from learning.options import OptionError
 from learning.parameters import flatten, parameters_digest
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
-from sordino.lab.training_without_noise import simulate
+from sordino.lab.baseline import train_without_noise
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,9 +79,9 @@ def test_few_participants_few_rounds_improve() -> None:
     train, test = train.take(np.arange(1_000)), test.take(np.arange(500))
     parts = partition(train.labels, "iid", 5, seed=0)
     task = make_task("cnn", {"local_epochs": 2, "client_rate": 0.05})
-    result = simulate(task, train, test, parts, FedAvg(1.0, 0.5), rounds=4, l2_clip=5.0, seed=0)
-    assert result.accuracy > 0.55
-    assert result.rounds[-1].loss < result.rounds[0].loss
+    done = list(train_without_noise(task, train, test, parts, FedAvg(1.0, 0.5), rounds=4, l2_clip=5.0, seed=0))
+    assert done[-1].accuracy > 0.55
+    assert done[-1].loss < done[0].loss
 
 
 def test_divergence_is_returned_not_hidden() -> None:

@@ -1,35 +1,38 @@
 """Training without a network: it learns, it repeats itself, and its arithmetic is the stated one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from learning.datasets import Dataset, load_dataset
 from learning.make_task import make_task
-from learning.parameters import flatten, unflatten
+from learning.parameters import flatten
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
 from learning.task import update_rng
-from sordino.lab.training_without_noise import SimulatedRound, Simulation, clip_l2, simulate
+from sordino.lab.baseline import BaselineRound, train_without_noise
 
 TRAIN, TEST = load_dataset("fashion-mnist-subset")
 PARTS = partition(TRAIN.labels, "dirichlet", 100, 1.0, 0)
 TASK = make_task("softmax-regression", {})
 
 
-def _simulate(rounds: int = 2, **changes: object) -> Simulation:
-    arguments: dict[str, object] = {"rounds": rounds, "l2_clip": 1.0, "seed": 1, **changes}
-    return simulate(TASK, TRAIN, TEST, PARTS, FedAvg(1.0, 0.9), **arguments)  # type: ignore[arg-type]
+def _train(rounds: int = 2, optimizer: FedAvg | None = None, **changes: Any) -> list[BaselineRound]:
+    arguments: dict[str, Any] = {"rounds": rounds, "l2_clip": 1.0, "seed": 1, **changes}
+    return list(train_without_noise(TASK, TRAIN, TEST, PARTS, optimizer or FedAvg(1.0, 0.9), **arguments))
+
+
+def _figures(done: list[BaselineRound]) -> list[tuple[float, ...]]:
+    return [(one.round, one.participants, one.accuracy, one.loss) for one in done]
 
 
 def test_demo_setting_reaches_its_accuracy() -> None:
-    seen: list[SimulatedRound] = []
-    result = _simulate(15, on_round=seen.append)
-    assert tuple(seen) == result.rounds
-    assert [entry.round for entry in seen] == list(range(1, 16))
-    assert result.accuracy > 0.75
-    assert result.accuracy > result.rounds[0].accuracy + 0.05
-    assert result.rounds[-1].loss < result.rounds[0].loss
-    assert result.accuracy == TASK.evaluate(result.parameters, TEST)["accuracy"]
+    first, *_, last = done = _train(15)
+    assert [one.round for one in done] == list(range(1, 16))
+    assert last.accuracy > max(0.75, first.accuracy + 0.05)
+    assert last.loss < first.loss
+    assert last.accuracy == TASK.evaluate(last.parameters, TEST)["accuracy"]
 
 
 def test_demo_setting_withstands_the_planned_noise() -> None:
@@ -44,21 +47,21 @@ def test_demo_setting_withstands_the_planned_noise() -> None:
         def apply(self, parameters: np.ndarray, mean_update: np.ndarray) -> np.ndarray:
             return super().apply(parameters, mean_update + rng.normal(0, 3.06 / 100, mean_update.shape))
 
-    noisy = simulate(TASK, TRAIN, TEST, PARTS, Noisy(1.0, 0.9), rounds=15, l2_clip=1.0, seed=1).accuracy
+    noisy = _train(15, Noisy(1.0, 0.9))[-1].accuracy
     assert noisy >= 0.70
-    assert _simulate(15).accuracy - noisy <= 0.04
+    assert _train(15)[-1].accuracy - noisy <= 0.04
 
 
 def test_same_seed_same_model() -> None:
-    first, second, other = _simulate(), _simulate(), _simulate(seed=2)
-    assert first.rounds == second.rounds
-    np.testing.assert_array_equal(flatten(first.parameters), flatten(second.parameters))
-    assert not np.array_equal(flatten(first.parameters), flatten(other.parameters))
+    first, second, other = _train(), _train(), _train(seed=2)
+    assert _figures(first) == _figures(second)
+    np.testing.assert_array_equal(flatten(first[-1].parameters), flatten(second[-1].parameters))
+    assert not np.array_equal(flatten(first[-1].parameters), flatten(other[-1].parameters))
 
 
 def test_one_round_by_hand() -> None:
     cohort = [3, 41, 77]
-    result = _simulate(1, cohorts=[cohort], l2_clip=0.25)
+    [done] = _train(1, cohorts=[cohort], l2_clip=0.25)
     start = TASK.initial_parameters()
     clipped = []
     for participant in cohort:
@@ -67,15 +70,14 @@ def test_one_round_by_hand() -> None:
         norm = np.sqrt((update**2).sum())
         assert norm > 0.25
         clipped.append(update * 0.25 / norm)
-    np.testing.assert_allclose(flatten(result.parameters), np.mean(clipped, axis=0), atol=1e-7)
-    assert result.rounds[0].participants == 3
+    np.testing.assert_allclose(flatten(done.parameters), np.mean(clipped, axis=0), atol=1e-7)
+    assert done.participants == 3
 
 
 def test_cohorts_change_who_counts() -> None:
     everyone = [range(100)] * 2
-    assert _simulate(cohorts=everyone).rounds == _simulate().rounds
-    fewer = _simulate(cohorts=[range(100), {5, 1, 9}])
-    assert [entry.participants for entry in fewer.rounds] == [100, 3]
+    assert _figures(_train(cohorts=everyone)) == _figures(_train())
+    assert [one.participants for one in _train(cohorts=[range(100), {5, 1, 9}])] == [100, 3]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,9 @@ def test_cohorts_change_who_counts() -> None:
         ({"cohorts": [[-1], [0]]}, "round 1: its cohort"),
     ],
 )
-def test_bad_arguments_are_refused(changes: dict[str, object], message: str) -> None:
+def test_bad_arguments_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _simulate(**changes)  # type: ignore[arg-type]
+        _train(**changes)
 
 
 def test_a_diverged_participant_is_named() -> None:
@@ -101,12 +103,4 @@ def test_a_diverged_participant_is_named() -> None:
     train = Dataset(images, TRAIN.labels[:20])
     parts = [np.arange(10), np.arange(10, 20)]
     with pytest.raises(ValueError, match="round 1: the update of participant 1 is not finite"):
-        simulate(TASK, train, TEST, parts, FedAvg(), rounds=1, l2_clip=1.0, seed=0)
-
-
-def test_clip() -> None:
-    vector = np.array([3.0, 4.0], dtype=np.float32)
-    np.testing.assert_array_equal(clip_l2(vector, 5.0), vector)
-    np.testing.assert_allclose(clip_l2(vector, 1.0), [0.6, 0.8])
-    np.testing.assert_array_equal(clip_l2(np.zeros(2), 1.0), np.zeros(2))
-    assert unflatten(vector, {"a": (2,)})["a"].tolist() == [3.0, 4.0]
+        list(train_without_noise(TASK, train, TEST, parts, FedAvg(), rounds=1, l2_clip=1.0, seed=0))
