@@ -384,6 +384,7 @@ class Outcomes:
             "sums_wrong": [one.round for one in done if not one.sum_ok],
             "round_s": spread(seconds, (0.5, 0.95)) | {"max": _rounded(max(seconds, default=None))},
             "phase_s": {name: spread(values, (0.5, 0.95)) for name, values in times.items()},
+            "key_to_sum_s": percentile([one.key_to_sum_s for one in self.view.rounds], 0.5) if done else None,
             "loop_lag_ms": self.lag_ms(),
             "upload_bytes": _mean([one.upload_bytes for one in done]),
             "download_bytes": _mean([one.download_bytes for one in done]),
