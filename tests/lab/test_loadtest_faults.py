@@ -193,7 +193,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
     assert (options.clients, options.seconds, options.kept_s, options.paused_s) == (30, 7.0, 3.0, 1.0)
     assert options.crashes == (2, 4)
     assert [link.share for link in options.links] == [0.5, 0.1]
-    assert options.links[1].weather.bytes_per_s == 250_000
+    assert options.links[1].conditions.bytes_per_s == 250_000
     assert options.availability is not None
     assert options.availability.trace == str(tmp_path / "trace.csv")
     assert options.cheats is not None

@@ -52,7 +52,7 @@ from sordino.lab.loadtest.cheats import messages_of, upload_of
 from sordino.lab.loadtest.disturbances import storms_come
 from sordino.lab.loadtest.faults import Delay, Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
-from sordino.lab.loadtest.proxy import CALM, TcpProxy
+from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
 from sordino.lab.loadtest.schedule import Drop, vector
 
 PHASE_OF: Final = {
@@ -267,8 +267,8 @@ class ParticipantGroup:
         needed = mine & frozenset(linked).union(*(load.struck(storm) for storm in load.storms))
         host, _, port = self._settings.coordinator.address.rpartition(":")
         for who in sorted(needed):
-            weather = linked[who].weather if who in linked else CALM
-            proxy = self._proxies[who] = TcpProxy((host, int(port)), weather, seed=load.seed * 100_003 + who)
+            conditions = linked[who].conditions if who in linked else UNIMPAIRED
+            proxy = self._proxies[who] = TcpProxy((host, int(port)), conditions, seed=load.seed * 100_003 + who)
             self._ports[who] = await proxy.start()
 
     def _strike(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from runtime.failure import ExitCode, Failure
 from secagg.messages import PHASES
-from sordino.lab.loadtest.proxy import Weather
+from sordino.lab.loadtest.proxy import LinkConditions
 from sordino.lab.loadtest.schedule import ANY, PHASE_NAMES, digest, dropped_count
 
 BETWEEN_ROUNDS: Final = "between"
@@ -123,14 +123,14 @@ class Link(Fault):
     def check(self) -> None:
         super().check()
         try:
-            self.weather  # noqa: B018  # refuses what can't be
+            self.conditions  # noqa: B018  # it refuses values out of range
         except ValueError as error:
             raise Failure(ExitCode.INPUT, f"link: {error}.") from None
 
     @property
-    def weather(self) -> Weather:
+    def conditions(self) -> LinkConditions:
         """What the proxy makes."""
-        return Weather(
+        return LinkConditions(
             latency_s=self.latency_ms / 1000,
             jitter_s=self.jitter_ms / 1000,
             bytes_per_s=self.mbit_s * 1e6 / 8 if self.mbit_s else None,
