@@ -35,9 +35,8 @@ from client.policy import (
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
 from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
-from wire.records.ledger_pace import DAY_S
 from wire.records.ledger_rows import EXACT, InvalidRow, epsilon, price
-from wire.records.ledger_totals import Totals
+from wire.records.ledger_totals import DAY_S, Totals
 from wire.study import StudyDocument
 
 ROOT = Path(__file__).resolve().parents[2]

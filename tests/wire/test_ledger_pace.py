@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.records.ledger import PARTICIPANT, About, Ledger, read_ledger
-from wire.records.ledger_pace import DAY_S, Pace
 from wire.records.ledger_rows import CHARGE, EXACT, LedgerEntry
-from wire.records.ledger_totals import Totals
+from wire.records.ledger_totals import DAY_S, Pace, Totals
 
 NOON = 1_800_000_000.0
 STUDY, OTHER = "ab" * 32, "cd" * 32

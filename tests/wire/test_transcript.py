@@ -41,19 +41,7 @@ from tests.support.rounds_on_record import (
 )
 from wire.join_code import fingerprint
 from wire.records.transcript import (
-    ADVERTISEMENTS,
-    AUTHORITY,
-    CHARGE,
-    CHECKS,
-    COORDINATOR,
-    DIGESTS,
-    FIT,
-    FORM,
-    LOTTERY,
-    PARAMETERS,
-    QUORUM,
-    ROSTER,
-    SETS,
+    Check,
     Excluded,
     InvalidTranscript,
     Transcript,
@@ -61,7 +49,6 @@ from wire.records.transcript import (
     stated_parameters,
     write_transcript,
 )
-from wire.records.transcript import STUDY as STUDY_CHECK
 from wire.records.transcript_checks import verify_transcript
 from wire.study import StudyDocument
 
@@ -94,7 +81,7 @@ def written(kind: str) -> bytes:
 def failed(data: bytes, known: bytes | None = AUTHORITY_KEY) -> str:
     with pytest.raises(InvalidTranscript) as caught:
         verify_transcript(data, known)
-    assert caught.value.check in CHECKS
+    assert caught.value.check in Check
     assert caught.value.sentence
     return caught.value.check
 
@@ -136,8 +123,8 @@ def test_the_authority_may_be_a_key_or_a_fingerprint_and_is_never_another() -> N
     data = written("whole")
     verify_transcript(data, fingerprint(AUTHORITY_KEY))
     verify_transcript(data, None)
-    assert failed(data, bytes(32)) == AUTHORITY
-    assert failed(data, bytes(16)) == AUTHORITY
+    assert failed(data, bytes(32)) == Check.AUTHORITY
+    assert failed(data, bytes(16)) == Check.AUTHORITY
 
 
 def test_signers_are_exactly_those_of_the_unmasking_request() -> None:
@@ -153,7 +140,7 @@ def test_it_holds_what_the_document_names_and_nothing_else() -> None:
     for name in [*fields, *fields["charge"], *fields["ticket"], *fields["parameters"]]:
         assert f"`{name}`" in text, name
     assert len(fields) == 23
-    for check in CHECKS:
+    for check in Check:
         assert f"`{check}`" in text, check
 
 
@@ -162,7 +149,7 @@ def test_the_ledger_may_name_participants_by_numbers_of_its_own() -> None:
     numbers = {who: 10 - who for who in finished.unmasking.u3}
     row = Ledger().charge(entry_of(finished.setting, 1, 1, sorted(numbers.values())))
     assert verify_transcript(finished.write(row, numbers=numbers), AUTHORITY_KEY).contents.numbers[0] == 10
-    assert failed(finished.write(row)) == CHARGE
+    assert failed(finished.write(row)) == Check.CHARGE
 
 
 def test_it_is_the_same_file_however_often_it_is_written() -> None:
@@ -214,7 +201,7 @@ def test_no_field_can_be_changed_without_the_coordinators_key(name: str) -> None
     fields = json.loads(written("drawn"))
     fields[name] = other_value(name, fields[name])
     data = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-    assert failed(data) in (FORM, AUTHORITY, COORDINATOR)
+    assert failed(data) in (Check.FORM, Check.AUTHORITY, Check.COORDINATOR)
 
 
 def other_value(name: str, value: Any) -> Any:
@@ -259,7 +246,7 @@ def other_value(name: str, value: Any) -> Any:
 )
 def test_other_bytes_are_no_transcript(change: Callable[[bytes], bytes]) -> None:
     assert change(written("whole")) != written("whole")
-    assert failed(change(written("whole"))) == FORM
+    assert failed(change(written("whole"))) == Check.FORM
 
 
 ODD = [
@@ -463,89 +450,89 @@ def caught_are(*people: int | bytes, out: tuple[int, ...] = ()) -> Change:
 
 
 LIES: dict[str, tuple[str, str, Change]] = {
-    "a survivor is left out": ("six", QUORUM, fewer_survivors),
-    "somebody who left is a survivor": ("whole", QUORUM, more_survivors),
-    "u2 and u3 are swapped": ("whole", SETS, sets_swapped),
-    "u3 is too small": ("whole", SETS, too_few),
-    "u2 holds somebody who isn't in u1": ("whole", SETS, lambda t, _: replace(t, u2=(*t.u2, 7))),
-    "u1 forgets who left": ("whole", QUORUM, smaller_u1),
-    "u1 holds somebody who wasn't drawn": ("drawn", LOTTERY, another_in_u1(-1)),
-    "u1 holds somebody who isn't on the roster": ("whole", LOTTERY, another_in_u1(7)),
-    "keys are the coordinator's": ("whole", ADVERTISEMENTS, advertised(2, own_keys)),
-    "keys are another member's": ("whole", ADVERTISEMENTS, advertised(2, lambda t, _: t.advertisements[4])),
+    "a survivor is left out": ("six", Check.QUORUM, fewer_survivors),
+    "somebody who left is a survivor": ("whole", Check.QUORUM, more_survivors),
+    "u2 and u3 are swapped": ("whole", Check.SETS, sets_swapped),
+    "u3 is too small": ("whole", Check.SETS, too_few),
+    "u2 holds somebody who isn't in u1": ("whole", Check.SETS, lambda t, _: replace(t, u2=(*t.u2, 7))),
+    "u1 forgets who left": ("whole", Check.QUORUM, smaller_u1),
+    "u1 holds somebody who wasn't drawn": ("drawn", Check.LOTTERY, another_in_u1(-1)),
+    "u1 holds somebody who isn't on the roster": ("whole", Check.LOTTERY, another_in_u1(7)),
+    "keys are the coordinator's": ("whole", Check.ADVERTISEMENTS, advertised(2, own_keys)),
+    "keys are another member's": ("whole", Check.ADVERTISEMENTS, advertised(2, lambda t, _: t.advertisements[4])),
     "a colluder repeats a key": (
         "whole",
-        ADVERTISEMENTS,
+        Check.ADVERTISEMENTS,
         advertised(2, lambda t, f: keys_of(f, 2, t.advertisements[0].mask_key)),
     ),
-    "a colluder's key is of low order": ("whole", ADVERTISEMENTS, advertised(2, lambda t, f: keys_of(f, 2, bytes(32)))),
-    "a colluder's keys come later": ("whole", QUORUM, advertised(2, lambda t, f: keys_of(f, 2))),
+    "a colluder's key is of low order": (
+        "whole",
+        Check.ADVERTISEMENTS,
+        advertised(2, lambda t, f: keys_of(f, 2, bytes(32))),
+    ),
+    "a colluder's keys come later": ("whole", Check.QUORUM, advertised(2, lambda t, f: keys_of(f, 2))),
     "two members' keys are exchanged": (
         "whole",
-        ADVERTISEMENTS,
+        Check.ADVERTISEMENTS,
         lambda t, _: replace(t, advertisements=(*t.advertisements[1::-1], *t.advertisements[2:])),
     ),
-    "another plan that holds": ("whole", ADVERTISEMENTS, another_plan),
-    "a plan that doesn't hold": ("whole", STUDY_CHECK, broken_plan),
-    "another study": ("whole", STUDY_CHECK, another_study),
-    "a round behind the plan's last": ("whole", STUDY_CHECK, lambda t, f: charged(replace(t, round=6), f)),
-    "another round": ("whole", ADVERTISEMENTS, lambda t, f: charged(replace(t, round=2), f)),
-    "another attempt": ("whole", ADVERTISEMENTS, lambda t, f: charged(replace(t, attempt=2), f)),
-    "another model": ("whole", ADVERTISEMENTS, lambda t, _: replace(t, model_sha256=bytes(32))),
-    "another version of the roster": ("whole", ADVERTISEMENTS, another_roster(version=2)),
-    "a roster without somebody who left": ("whole", LOTTERY, another_roster(members=(0, 2, 3, 4, 5, 6))),
-    "a roster that the coordinator signed": ("whole", ROSTER, another_roster(coordinator_key())),
-    "a roster of another study": ("whole", ROSTER, another_roster(study="another")),
-    "a roster larger than the plan": ("whole", FIT, another_roster(members=tuple(range(8)))),
-    "a roster without its lottery": ("drawn", FIT, another_roster(draws=None)),
-    "the ticket of another round": ("drawn", LOTTERY, ticket_of(3)),
-    "a seed of its own": ("drawn", LOTTERY, ticket_of(2, bytes(32))),
-    "no ticket": ("drawn", LOTTERY, lambda t, _: replace(t, ticket=None)),
-    "a lottery where there is none": ("whole", LOTTERY, ticket_of(1)),
-    "a lower threshold": ("whole", PARAMETERS, lambda t, _: replace(t, parameters={**t.parameters, "threshold": 4})),
-    "fewer signatures needed": (
-        "whole",
-        PARAMETERS,
-        lambda t, _: replace(t, parameters={**t.parameters, "signatures_needed": 3}),
-    ),
-    "a lower threshold on the ring": ("ring", PARAMETERS, stated(threshold=5)),
-    "a smaller degree": ("ring", PARAMETERS, stated(degree=6)),
-    "another graph": ("ring", PARAMETERS, stated(graph="complete")),
-    "the complete graph as a ring": ("whole", PARAMETERS, stated(graph="harary")),
-    "another adversary": ("ring", PARAMETERS, stated(adversary="curious")),
-    "a plan for another graph": ("ring", ADVERTISEMENTS, a_plan_with(graph="complete")),
-    "a plan for another adversary": ("whole", ADVERTISEMENTS, a_plan_with(adversary="curious")),
-    "fewer colluders": ("whole", PARAMETERS, lambda t, _: replace(t, parameters={**t.parameters, "colluders": 0})),
-    "a signature that is none": ("whole", QUORUM, signatures(lambda s: ((s[0][0], bytes(64)), *s[1:]))),
-    "a signature of another": ("whole", QUORUM, signatures(lambda s: ((s[0][0], s[1][1]), *s[1:]))),
-    "fewer signatures than the quorum": ("whole", QUORUM, signatures(lambda s: s[1:])),
-    "a signer twice": ("whole", QUORUM, signatures(lambda s: (s[0], s[0], *s[2:]))),
-    "a signer who isn't in u3": ("whole", QUORUM, signatures(lambda s: sorted((*s[:-1], (3, s[-1][1]))))),
-    "signatures of another attempt": ("whole", QUORUM, of_attempt_two),
-    "a cheaper charge": ("whole", CHARGE, cheaper),
-    "a cheaper curve": ("whole", CHARGE, cheaper_elsewhere),
-    "a charge for fewer": ("whole", CHARGE, lambda t, f: charged(t, f, participants=(*t.u3[:-1], 7))),
-    "a charge of another round": ("whole", CHARGE, lambda t, f: charged(t, f, round=2)),
-    "a charge with more honest ones": ("whole", CHARGE, lambda t, f: charged(t, f, colluders=0, honest=5)),
-    "a charge under another adjacency": ("whole", CHARGE, lambda t, f: charged(t, f, adjacency="other")),
-    "a charge of another study": ("whole", CHARGE, lambda t, f: charged(t, f, study_sha256="0" * 64)),
-    "a row under another number": ("whole", CHARGE, lambda t, _: replace(t, charge=replace(t.charge, number=2))),
+    "another plan that holds": ("whole", Check.ADVERTISEMENTS, another_plan),
+    "a plan that doesn't hold": ("whole", Check.STUDY, broken_plan),
+    "another study": ("whole", Check.STUDY, another_study),
+    "a round behind the plan's last": ("whole", Check.STUDY, lambda t, f: charged(replace(t, round=6), f)),
+    "another round": ("whole", Check.ADVERTISEMENTS, lambda t, f: charged(replace(t, round=2), f)),
+    "another attempt": ("whole", Check.ADVERTISEMENTS, lambda t, f: charged(replace(t, attempt=2), f)),
+    "another model": ("whole", Check.ADVERTISEMENTS, lambda t, _: replace(t, model_sha256=bytes(32))),
+    "another version of the roster": ("whole", Check.ADVERTISEMENTS, another_roster(version=2)),
+    "a roster without somebody who left": ("whole", Check.LOTTERY, another_roster(members=(0, 2, 3, 4, 5, 6))),
+    "a roster that the coordinator signed": ("whole", Check.ROSTER, another_roster(coordinator_key())),
+    "a roster of another study": ("whole", Check.ROSTER, another_roster(study="another")),
+    "a roster larger than the plan": ("whole", Check.FIT, another_roster(members=tuple(range(8)))),
+    "a roster without its lottery": ("drawn", Check.FIT, another_roster(draws=None)),
+    "the ticket of another round": ("drawn", Check.LOTTERY, ticket_of(3)),
+    "a seed of its own": ("drawn", Check.LOTTERY, ticket_of(2, bytes(32))),
+    "no ticket": ("drawn", Check.LOTTERY, lambda t, _: replace(t, ticket=None)),
+    "a lottery where there is none": ("whole", Check.LOTTERY, ticket_of(1)),
+    "a lower threshold": ("whole", Check.PARAMETERS, stated(threshold=4)),
+    "fewer signatures needed": ("whole", Check.PARAMETERS, stated(signatures_needed=3)),
+    "a lower threshold on the ring": ("ring", Check.PARAMETERS, stated(threshold=5)),
+    "a smaller degree": ("ring", Check.PARAMETERS, stated(degree=6)),
+    "another graph": ("ring", Check.PARAMETERS, stated(graph="complete")),
+    "the complete graph as a ring": ("whole", Check.PARAMETERS, stated(graph="harary")),
+    "another adversary": ("ring", Check.PARAMETERS, stated(adversary="curious")),
+    "a plan for another graph": ("ring", Check.ADVERTISEMENTS, a_plan_with(graph="complete")),
+    "a plan for another adversary": ("whole", Check.ADVERTISEMENTS, a_plan_with(adversary="curious")),
+    "fewer colluders": ("whole", Check.PARAMETERS, stated(colluders=0)),
+    "a signature that is none": ("whole", Check.QUORUM, signatures(lambda s: ((s[0][0], bytes(64)), *s[1:]))),
+    "a signature of another": ("whole", Check.QUORUM, signatures(lambda s: ((s[0][0], s[1][1]), *s[1:]))),
+    "fewer signatures than the quorum": ("whole", Check.QUORUM, signatures(lambda s: s[1:])),
+    "a signer twice": ("whole", Check.QUORUM, signatures(lambda s: (s[0], s[0], *s[2:]))),
+    "a signer who isn't in u3": ("whole", Check.QUORUM, signatures(lambda s: sorted((*s[:-1], (3, s[-1][1]))))),
+    "signatures of another attempt": ("whole", Check.QUORUM, of_attempt_two),
+    "a cheaper charge": ("whole", Check.CHARGE, cheaper),
+    "a cheaper curve": ("whole", Check.CHARGE, cheaper_elsewhere),
+    "a charge for fewer": ("whole", Check.CHARGE, lambda t, f: charged(t, f, participants=(*t.u3[:-1], 7))),
+    "a charge of another round": ("whole", Check.CHARGE, lambda t, f: charged(t, f, round=2)),
+    "a charge with more honest ones": ("whole", Check.CHARGE, lambda t, f: charged(t, f, colluders=0, honest=5)),
+    "a charge under another adjacency": ("whole", Check.CHARGE, lambda t, f: charged(t, f, adjacency="other")),
+    "a charge of another study": ("whole", Check.CHARGE, lambda t, f: charged(t, f, study_sha256="0" * 64)),
+    "a row under another number": ("whole", Check.CHARGE, lambda t, _: replace(t, charge=replace(t.charge, number=2))),
     "a row of the ledger that has no hash": (
         "whole",
-        CHARGE,
+        Check.CHARGE,
         lambda t, _: replace(t, charge=replace(t.charge, hash=bytes(32))),
     ),
-    "two survivors are one": ("whole", CHARGE, lambda t, _: replace(t, numbers=(t.numbers[0], *t.numbers[:-1]))),
-    "no digest of the sum": ("whole", DIGESTS, lambda t, _: replace(t, sum_sha256=None)),
-    "a digest of a sum without noise": ("gaussian", DIGESTS, lambda t, _: replace(t, sum_sha256=number(0) * 4)),
+    "two survivors are one": ("whole", Check.CHARGE, lambda t, _: replace(t, numbers=(t.numbers[0], *t.numbers[:-1]))),
+    "no digest of the sum": ("whole", Check.DIGESTS, lambda t, _: replace(t, sum_sha256=None)),
+    "a digest of a sum without noise": ("gaussian", Check.DIGESTS, lambda t, _: replace(t, sum_sha256=number(0) * 4)),
     "who is excluded takes part": (
         "whole",
-        SETS,
+        Check.SETS,
         lambda t, f: replace(t, excluded=(Excluded(f.config.roster.identity(0), "cheated"),)),
     ),
-    "somebody who isn't on the roster is caught": ("whole", SETS, caught_are(bytes(32))),
-    "somebody is caught twice": ("whole", SETS, caught_are(0, 0)),
-    "who is excluded is caught again": ("absent", SETS, caught_are(6, out=(6,))),
+    "somebody who isn't on the roster is caught": ("whole", Check.SETS, caught_are(bytes(32))),
+    "somebody is caught twice": ("whole", Check.SETS, caught_are(0, 0)),
+    "who is excluded is caught again": ("absent", Check.SETS, caught_are(6, out=(6,))),
 }
 
 
@@ -565,28 +552,28 @@ def test_nothing_is_proved_about_a_round_in_which_nobody_signs() -> None:
     setting = whole(plan=replace(plan(7), adversary="curious"))
     finished = play(setting, late=[3])
     assert finished.signatures == ()
-    assert failed(finished.write()) == QUORUM
+    assert failed(finished.write()) == Check.QUORUM
     invented = charged(replace(finished.transcript(), u2=(0, 1, 2, 4, 5), u3=(0, 1, 2, 4, 5)), finished)
     invented = replace(invented, sum_sha256=b"s" * 32, next_model_sha256=b"n" * 32)
-    assert failed(signed(invented)) == QUORUM
+    assert failed(signed(invented)) == Check.QUORUM
 
 
 def test_a_card_binds_the_coordinators_key() -> None:
     found = read_transcript(written("whole"))
     other = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    assert failed(signed(found, other)) == COORDINATOR
-    assert failed(signed(replace(found, card=card(key=other)), coordinator_key())) == COORDINATOR
-    assert failed(signed(replace(found, card=card(signer=other)))) == AUTHORITY
-    assert failed(signed(replace(found, card=card().replace(STUDY.encode(), b"another")))) == AUTHORITY
-    assert failed(signed(replace(found, card=b"null"))) == AUTHORITY
+    assert failed(signed(found, other)) == Check.COORDINATOR
+    assert failed(signed(replace(found, card=card(key=other)), coordinator_key())) == Check.COORDINATOR
+    assert failed(signed(replace(found, card=card(signer=other)))) == Check.AUTHORITY
+    assert failed(signed(replace(found, card=card().replace(STUDY.encode(), b"another")))) == Check.AUTHORITY
+    assert failed(signed(replace(found, card=b"null"))) == Check.AUTHORITY
     # With an authority of its own a file holds up to what the known one signed.
-    assert failed(signed(replace(found, card=card(signer=other))), None) == ROSTER
+    assert failed(signed(replace(found, card=card(signer=other))), None) == Check.ROSTER
 
 
 def test_the_first_check_that_fails_is_named() -> None:
     found, finished = read_transcript(written("whole")), round_of("whole")
     changed = replace(cheaper(found, finished), signatures=found.signatures[1:])
-    assert failed(signed(changed)) == QUORUM
+    assert failed(signed(changed)) == Check.QUORUM
     changed = replace(changed, parameters={**found.parameters, "degree": 5})
-    assert failed(signed(changed)) == PARAMETERS
-    assert failed(signed(replace(changed, model_sha256=bytes(32)))) == ADVERTISEMENTS
+    assert failed(signed(changed)) == Check.PARAMETERS
+    assert failed(signed(replace(changed, model_sha256=bytes(32)))) == Check.ADVERTISEMENTS

@@ -24,7 +24,7 @@ from tests.support.rounds_on_record import (
     study_of,
     whole,
 )
-from wire.records.transcript import CHAIN, InvalidTranscript, Transcript, read_transcript, write_transcript
+from wire.records.transcript import Check, InvalidTranscript, Transcript, read_transcript, write_transcript
 from wire.records.transcript_checks import Chain, verify_transcript
 
 
@@ -45,7 +45,7 @@ def broken(files: list[bytes]) -> str:
         verify_transcript(data, AUTHORITY_KEY)
     with pytest.raises(InvalidTranscript) as caught:
         check(files)
-    assert caught.value.check == CHAIN
+    assert caught.value.check == Check.CHAIN
     return caught.value.sentence
 
 
@@ -123,7 +123,7 @@ def a_row_before(found: Transcript) -> Transcript:
 LIES: dict[str, tuple[str, Callable[[Transcript], Transcript]]] = {
     "another one before": ("one is missing", lambda t: replace(t, previous=bytes(32))),
     "a beginning of its own": ("one is missing", lambda t: replace(t, previous=None)),
-    "another participant under a number": ("somebody else", another_number),
+    "another participant under a number": ("another participant", another_number),
     "another ledger": ("doesn't follow", a_row_between),
     "an earlier row": ("don't grow", a_row_before),
 }

@@ -1,12 +1,12 @@
-"""What a finished round leaves behind: one signed file that anyone who knows the study's authority can check offline.
+"""The transcript of a finished round: one signed file that anyone who knows the study's authority can check offline.
 
-It holds what the participants signed (their advertised keys, and the survivor sets), everything those signatures are
-bound to (study document, roster, lottery ticket, model digest), what both sides derived from it, and what the
-coordinator charged. It holds no upload, share, seed, rebuilt key, ciphertext or clip statistic.
+It contains what the participants signed (their advertised keys, and the survivor sets), everything those signatures
+are bound to (study document, roster, lottery ticket, model digest), what both sides derived from it, and the
+coordinator's charge. It contains no upload, share, seed, rebuilt key, ciphertext or clip statistic.
 
-The file is canonical JSON: sorted names, no blanks, ASCII, one line. Binary fields are hexadecimal where they are short
-and few, base64 in lists. The documents that somebody signed or hashed are in it as the very text of their files.
-`wire/records/transcript_checks.py` says what holds; docs/transcripts.md names every field.
+The file is canonical JSON: sorted names, no blanks, ASCII, one line. Short single binary fields are hexadecimal, those
+in lists base64. Documents that were signed or hashed are contained as the exact text of their files.
+`wire/records/transcript_checks.py` checks the contents; docs/transcripts.md names every field.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -35,25 +36,24 @@ LARGEST_TRANSCRIPT: Final = 512 << 20
 LONGEST_REASON: Final = 500
 _KEY, _SIGNATURE, _DIGEST = 32, 64, 32
 
-# What is checked, in this order. The names are stable: they stand in errors and in JSON.
-FORM: Final = "format"
-AUTHORITY: Final = "authority"
-COORDINATOR: Final = "coordinator"
-ROSTER: Final = "roster"
-STUDY: Final = "study"
-FIT: Final = "roster-fits-plan"
-LOTTERY: Final = "lottery"
-ADVERTISEMENTS: Final = "advertisements"
-PARAMETERS: Final = "parameters"
-SETS: Final = "sets"
-QUORUM: Final = "signatures"
-CHARGE: Final = "charge"
-DIGESTS: Final = "digests"
-CHAIN: Final = "chain"
-CHECKS: Final = (
-    *(FORM, AUTHORITY, COORDINATOR, ROSTER, STUDY, FIT, LOTTERY, ADVERTISEMENTS, PARAMETERS, SETS, QUORUM, CHARGE),
-    *(DIGESTS, CHAIN),
-)
+class Check(StrEnum):
+    """What is checked, in this order. The names are stable: errors and JSON contain them."""
+
+    FORM = "format"
+    AUTHORITY = "authority"
+    COORDINATOR = "coordinator"
+    ROSTER = "roster"
+    STUDY = "study"
+    FIT = "roster-fits-plan"
+    LOTTERY = "lottery"
+    ADVERTISEMENTS = "advertisements"
+    PARAMETERS = "parameters"
+    SETS = "sets"
+    QUORUM = "signatures"
+    CHARGE = "charge"
+    DIGESTS = "digests"
+    CHAIN = "chain"
+
 
 T = TypeVar("T")
 
@@ -62,18 +62,18 @@ class InvalidTranscript(ValueError):
     """A transcript that doesn't hold.
 
     Attributes:
-        check: the first of `CHECKS` that fails.
+        check: the first that fails.
         sentence: what is wrong.
     """
 
-    def __init__(self, check: str, sentence: str) -> None:
+    def __init__(self, check: Check, sentence: str) -> None:
         super().__init__(f"{check}: {sentence}")
         self.check, self.sentence = check, sentence
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Whom the coordinator doesn't invite any more, because shares of hers proved that she cheated."""
+    """A participant that the coordinator no longer invites, since shares that it dealt or held proved it cheated."""
 
     identity: bytes  # Ed25519 public key, 32 bytes
     reason: str
@@ -81,7 +81,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Charge:
-    """A row of the coordinator's ledger as it stands there."""
+    """A row of the coordinator's ledger, unchanged."""
 
     number: int  # from 1
     previous: bytes  # hash of the row before it, 32 bytes
@@ -91,9 +91,9 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """What a file says. That one could be made says only that its form is right.
+    """The contents of a file. An instance proves only that the file's form is right.
 
-    Participants are positions in this roster, ascending. Bytes without a length are the text of a file.
+    Participants are positions in this roster, ascending. Bytes without a stated length are the text of a file.
     """
 
     card: bytes
@@ -108,12 +108,12 @@ class Transcript:
     advertisements: tuple[Advertisement, ...] = field(repr=False)  # one for each member of u1
     u2: tuple[int, ...]
     u3: tuple[int, ...]
-    numbers: tuple[int, ...]  # by which the coordinator's ledger names the members of u3
+    numbers: tuple[int, ...]  # of the members of u3 in the coordinator's ledger
     signatures: tuple[tuple[int, bytes], ...] = field(repr=False)  # over u2 and u3: a quorum's
     excluded: tuple[Excluded, ...]
     charge: Charge
-    caught: tuple[Excluded, ...] = ()  # who cheated in this very attempt, and isn't invited from here on
-    sum_sha256: bytes | None = None  # of the opened sum, little-endian words; None where that would tell too much
+    caught: tuple[Excluded, ...] = ()  # those that cheated in this attempt, and are no longer invited
+    sum_sha256: bytes | None = None  # of the opened sum, little-endian words; None where it would reveal too much
     next_model_sha256: bytes = b""
     previous: bytes | None = None  # SHA-256 of the transcript before this one; None: the first
     signature: bytes = b""  # the coordinator's
@@ -125,11 +125,11 @@ class Transcript:
 
     @cached_property
     def sha256(self) -> bytes:
-        """By which the next transcript names this one: 32 bytes."""
+        """With which the next transcript names this one: 32 bytes."""
         return hashlib.sha256(self.data).digest()
 
     def statement(self) -> bytes:
-        """What the coordinator signs: everything but the signature."""
+        """What the coordinator signs: everything except the signature."""
         return encode("sordino/v1/transcript", _text(self._fields()))
 
     def _fields(self) -> dict[str, Any]:
@@ -154,26 +154,24 @@ class Transcript:
             "numbers": list(self.numbers),
             "signers": [signer for signer, _ in self.signatures],
             "signatures": [_base64(signature) for _, signature in self.signatures],
-            "excluded": [{"identity": one.identity.hex(), "reason": one.reason} for one in self.excluded],
-            "caught": [{"identity": one.identity.hex(), "reason": one.reason} for one in self.caught],
+            **{
+                name: [{"identity": one.identity.hex(), "reason": one.reason} for one in named]
+                for name, named in (("excluded", self.excluded), ("caught", self.caught))
+            },
             "charge": {
                 "number": charge.number,
                 "previous": charge.previous.hex(),
                 "hash": charge.hash.hex(),
                 "row": charge.row.decode(),
             },
-            "sum_sha256": None if self.sum_sha256 is None else self.sum_sha256.hex(),
+            "sum_sha256": self.sum_sha256 and self.sum_sha256.hex(),
             "next_model_sha256": self.next_model_sha256.hex(),
-            "previous": None if self.previous is None else self.previous.hex(),
+            "previous": self.previous and self.previous.hex(),
         }
 
 
 def stated_parameters(parameters: RoundParameters, u1: int) -> dict[str, Any]:
-    """What both sides derive from the plan and from the size of u1; no message carries it.
-
-    Args:
-        u1: number of members.
-    """
+    """What both sides derive from the plan and from the number of members of u1; no message carries it."""
     sharing = parameters.sharing(u1)
     return {
         "graph": COMPLETE if sharing.degree == u1 - 1 else HARARY,
@@ -204,12 +202,12 @@ def transcript_of(
     numbers: Mapping[int, int] | None = None,
     excluded: Mapping[bytes, str] | None = None,
 ) -> Transcript:
-    """What there is to say of an attempt once it is charged; what the opened sum adds comes with `write_transcript`.
+    """The transcript of an attempt when it is charged; `write_transcript` adds what the opened sum contributes.
 
     Args:
         card, roster, study: the files' bytes.
         advertisements: of u1, by position in the roster.
-        signatures: (signer, signature) of a quorum, as they are journaled with the charge.
+        signatures: (signer, signature) of a quorum, as journaled with the charge.
         row: the coordinator's charge.
         numbers: position in the roster -> number in the ledger; default: the same.
         excluded: identity -> reason.
@@ -254,10 +252,10 @@ def write_transcript(
     Args:
         transcript: of `transcript_of`.
         coordinator_key: whose public half is on the card.
-        sum_sha256: SHA-256 of the opened sum, or None where the sum holds no noise: its digest would let it be guessed.
-        next_model_sha256: of the model that the next round begins with.
+        sum_sha256: SHA-256 of the opened sum, or None where the sum has no noise and could be guessed from its digest.
+        next_model_sha256: of the model with which the next round begins.
         previous: SHA-256 of the transcript before this one; None for the first.
-        caught: identity -> reason, of those who cheated in this attempt.
+        caught: identity -> reason, for participants that cheated in this attempt.
     """
     whole = replace(
         transcript,
@@ -270,7 +268,7 @@ def write_transcript(
 
 
 def sign_transcript(transcript: Transcript, coordinator_key: Ed25519PrivateKey) -> Transcript:
-    """The same with the coordinator's signature over all of it."""
+    """The transcript with the coordinator's signature over all of it."""
     return replace(transcript, signature=coordinator_key.sign(transcript.statement()))
 
 
@@ -294,29 +292,29 @@ def _base64(data: bytes) -> str:
 
 
 def read_transcript(data: bytes) -> Transcript:
-    """What a file says; nothing of it is checked but its form.
+    """The contents of a file, of which only the form is checked.
 
     Raises:
-        InvalidTranscript: (format) not a transcript, or not written as transcripts are.
+        InvalidTranscript: (format) not a transcript, or not in the canonical form.
     """
     if len(data) > LARGEST_TRANSCRIPT:
-        raise InvalidTranscript(FORM, f"it has more than {LARGEST_TRANSCRIPT >> 20} MiB")
+        raise InvalidTranscript(Check.FORM, f"it has more than {LARGEST_TRANSCRIPT >> 20} MiB")
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidTranscript(FORM, "it is no JSON text: not a transcript, or cut short") from error
+        raise InvalidTranscript(Check.FORM, "it isn't JSON: not a transcript, or cut short") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("format"), str):
-        raise InvalidTranscript(FORM, "it is not a transcript")
+        raise InvalidTranscript(Check.FORM, "it is not a transcript")
     if fields["format"] != FORMAT:
-        raise InvalidTranscript(FORM, f"it has the format {fields['format'][:40]!r}, this version reads {FORMAT}")
+        raise InvalidTranscript(Check.FORM, f"it has the format {fields['format'][:40]!r}, this version reads {FORMAT}")
     try:
         transcript = _read(fields)
         again = transcript.data
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         named = isinstance(error, _BadField)
-        raise InvalidTranscript(FORM, str(error) if named else "a field is missing or of another type") from error
+        raise InvalidTranscript(Check.FORM, str(error) if named else "a field is missing or of another type") from error
     if again != data:
-        raise InvalidTranscript(FORM, "its bytes are not the canonical ones: a field too many, or written otherwise")
+        raise InvalidTranscript(Check.FORM, "its bytes aren't canonical: a field too many, or another notation")
     return transcript
 
 
@@ -400,7 +398,7 @@ def _bytes(value: str, length: int) -> bytes:
     except binascii.Error as error:
         raise _BadField("a key or signature isn't base64") from error
     if len(data) != length:
-        raise _BadField(f"a list holds a value that hasn't {length} bytes")
+        raise _BadField(f"a list has a value without {length} bytes")
     return data
 
 
@@ -419,7 +417,7 @@ def _ticket(value: Mapping[str, Any]) -> Ticket:
 
 def _excluded(value: Mapping[str, Any]) -> Excluded:
     reason = _named(value, "reason", str)
-    if reason != _printable(reason):  # it is shown on terminals
+    if reason != _printable(reason):  # terminals show it
         raise _BadField(f"a reason isn't at most {LONGEST_REASON} printable characters")
     return Excluded(_hex(value, "identity", _KEY), reason)
 

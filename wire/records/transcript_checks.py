@@ -1,21 +1,22 @@
 """Does a transcript hold? Everything is computed again from what the authority and the participants signed.
 
-The coordinator's own signature proves only who is responsible for the file: a coordinator that lies can sign any. What
-it can't make are the authority's signatures on card and roster, and the participants' signatures: on their keys, bound
-to study, plan, model, roster, round and attempt, and on the survivor sets, bound to all of u1 as well.
+The coordinator's signature proves only that it is responsible for the file: a coordinator that lies can sign any file.
+It can't make the authority's signatures on card and roster, nor the participants' signatures: on their keys, bound to
+study, plan, model, roster, round and attempt, and on the survivor sets, bound to all of u1 as well.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from itertools import pairwise
 from typing import Final
 
-from mechanisms.statement import GAUSSIAN
-from mechanisms.statement import LOTTERY as BY_LOTTERY
+from mechanisms.statement import GAUSSIAN, LOTTERY
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import InvalidParameters
 from secagg.keys import advertisement_statement, is_low_order
@@ -26,28 +27,10 @@ from wire.authority_statements import Card, InvalidCard, verify_card
 from wire.join_code import FINGERPRINT_BYTES, fingerprint, show_fingerprint
 from wire.records.ledger import row_hash
 from wire.records.ledger_rows import InvalidRow, LedgerEntry, make_entry
-from wire.records.transcript import (
-    ADVERTISEMENTS,
-    AUTHORITY,
-    CHAIN,
-    CHARGE,
-    COORDINATOR,
-    DIGESTS,
-    FIT,
-    LOTTERY,
-    PARAMETERS,
-    QUORUM,
-    ROSTER,
-    SETS,
-    STUDY,
-    InvalidTranscript,
-    Transcript,
-    read_transcript,
-    stated_parameters,
-)
+from wire.records.transcript import Check, InvalidTranscript, Transcript, read_transcript, stated_parameters
 from wire.study import InvalidStudy, StudyDocument, check_roster_fits, round_parameters, smallest_roster
 
-_ROUNDING: Final = 1e-9  # by how much two machines may disagree on a Renyi cost
+_ROUNDING: Final = 1e-9  # largest relative difference between two machines' results for a Renyi cost
 
 
 @dataclass(frozen=True)
@@ -68,27 +51,27 @@ class VerifiedTranscript:
 
 
 def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscript:
-    """Check everything that a file can show by itself.
+    """Check everything that a single file can prove.
 
     Args:
         data: the file.
         authority: the study's authority, known beforehand: its Ed25519 public key (32 bytes) or its fingerprint (16).
-            None takes the one that the file names, and then proves nothing about who runs the study.
+            None takes the one that the file names; then the result doesn't prove which authority the study has.
 
     Raises:
-        InvalidTranscript: with the first check of `wire.records.transcript.CHECKS` that fails.
+        InvalidTranscript: names the first `wire.records.transcript.Check` that fails.
     """
     found = read_transcript(data)
     card = _card(found, authority)
     if not verify_signature(card.coordinator_public, found.signature, found.statement()):
-        raise InvalidTranscript(COORDINATOR, "it is not signed by the coordinator that the card names, or was changed")
+        raise InvalidTranscript(Check.COORDINATOR, "it isn't signed by the card's coordinator, or it was changed")
     roster = _roster(found, card)
     document = _document(found, card)
     config = _config(found, roster, document)
     context = _advertisements(found, config)
     derived = stated_parameters(config.parameters, len(found.u1))
     if json.dumps(dict(found.parameters), sort_keys=True) != json.dumps(derived, sort_keys=True):  # 6.0 is not 6
-        raise InvalidTranscript(PARAMETERS, "graph or thresholds are not those that plan and u1 give")
+        raise InvalidTranscript(Check.PARAMETERS, "graph or thresholds are not those that plan and u1 give")
     _sets(found, config)
     _signatures(found, config, context)
     entry = _charge(found, document)
@@ -96,62 +79,64 @@ def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscrip
     return VerifiedTranscript(found, card, roster, document, config, entry)
 
 
+@contextmanager
+def _failing(check: Check, *errors: type[Exception], prefix: str = "") -> Iterator[None]:
+    """Turn these errors into an `InvalidTranscript` of a check."""
+    try:
+        yield
+    except errors as error:
+        raise InvalidTranscript(check, f"{prefix}{error}") from error
+
+
 def _card(found: Transcript, authority: bytes | None) -> Card:
     try:
         named = bytes.fromhex(json.loads(found.card)["authority"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InvalidTranscript(AUTHORITY, "it holds no card of a study") from error
+        raise InvalidTranscript(Check.AUTHORITY, "it holds no card of a study") from error
     if authority is None:
         authority = named
     wanted = authority if len(authority) == FINGERPRINT_BYTES else fingerprint(authority)
     if fingerprint(named) != wanted:
         raise InvalidTranscript(
-            AUTHORITY,
+            Check.AUTHORITY,
             f"its authority has the fingerprint {show_fingerprint(fingerprint(named))}, "
             f"not {show_fingerprint(wanted)}",
         )
-    try:
+    with _failing(Check.AUTHORITY, InvalidCard, prefix="its card doesn't hold: "):
         return verify_card(found.card, wanted)
-    except InvalidCard as error:
-        raise InvalidTranscript(AUTHORITY, f"its card doesn't hold: {error}") from error
 
 
 def _roster(found: Transcript, card: Card) -> Roster:
-    try:
+    with _failing(Check.ROSTER, InvalidRoster):
         roster = verify_roster(found.roster, card.authority_public)
-    except InvalidRoster as error:
-        raise InvalidTranscript(ROSTER, str(error)) from error
     if roster.study != card.study:
-        raise InvalidTranscript(ROSTER, f"it is that of the study {roster.study!r}, the card's is {card.study!r}")
+        raise InvalidTranscript(Check.ROSTER, f"it is that of the study {roster.study!r}, the card's is {card.study!r}")
     return roster
 
 
 def _document(found: Transcript, card: Card) -> StudyDocument:
-    try:
+    with _failing(Check.STUDY, InvalidStudy):
         document = StudyDocument.from_bytes(found.study)
-    except InvalidStudy as error:
-        raise InvalidTranscript(STUDY, str(error)) from error
     if document.study != card.study:
-        raise InvalidTranscript(STUDY, f"it is of the study {document.study!r}, the card's is {card.study!r}")
+        raise InvalidTranscript(Check.STUDY, f"it is of the study {document.study!r}, the card's is {card.study!r}")
     if found.round > document.plan.rounds:
-        raise InvalidTranscript(STUDY, f"it is round {found.round}, the plan ends with round {document.plan.rounds}")
+        last = document.plan.rounds
+        raise InvalidTranscript(Check.STUDY, f"it is round {found.round}, the plan ends with round {last}")
     return document
 
 
 def _config(found: Transcript, roster: Roster, document: StudyDocument) -> RoundConfig:
-    """What every signature of the attempt is bound to; checks the roster against the plan, and who was drawn."""
+    """What every signature of the attempt is bound to; checks the roster against the plan, and the drawn cohort."""
     plan = document.plan
-    try:
+    with _failing(Check.FIT, InvalidRoster):
         check_roster_fits(plan, roster)
-    except InvalidRoster as error:
-        raise InvalidTranscript(FIT, str(error)) from error
     if len(roster) < smallest_roster(plan):
         needed = smallest_roster(plan)
-        raise InvalidTranscript(FIT, f"{needed} must be on the roster before a round, it has {len(roster)}")
-    if (found.ticket is not None) != (plan.sampling == BY_LOTTERY):
+        raise InvalidTranscript(Check.FIT, f"{needed} must be on the roster before a round, it has {len(roster)}")
+    if (found.ticket is not None) != (plan.sampling == LOTTERY):
         drawn = "draws each cohort, and the ticket is missing" if found.ticket is None else "draws no cohorts"
-        raise InvalidTranscript(LOTTERY, f"the plan {drawn}")
-    try:
+        raise InvalidTranscript(Check.LOTTERY, f"the plan {drawn}")
+    with _failing(Check.LOTTERY, InvalidTicket, InvalidParameters):
         config = RoundConfig(
             roster=roster,
             round=found.round,
@@ -162,27 +147,25 @@ def _config(found: Transcript, roster: Roster, document: StudyDocument) -> Round
             ticket=found.ticket,
         )
         invited = config.invited
-    except (InvalidTicket, InvalidParameters) as error:
-        raise InvalidTranscript(LOTTERY, str(error)) from error
     strangers = [who for who in found.u1 if who not in invited]
     if strangers:
         known = strangers[0] < len(roster)
         reason = "did not win the round's lottery" if known else "is not on the roster"
-        raise InvalidTranscript(LOTTERY, f"participant {strangers[0]} of u1 {reason}")
+        raise InvalidTranscript(Check.LOTTERY, f"participant {strangers[0]} of u1 {reason}")
     return config
 
 
 def _advertisements(found: Transcript, config: RoundConfig) -> bytes:
-    """cohort_context, once every member's keys are its own."""
+    """cohort_context, after a check that every member has signed its keys and no key occurs twice."""
     round_context, roster = config.round_context(), config.roster
     seen: set[bytes] = set()
     listed: list[tuple[bytes, bytes]] = []
     for who, advertised in zip(found.u1, found.advertisements, strict=True):
         for key in (advertised.mask_key, advertised.channel_key):
             if key in seen:
-                raise InvalidTranscript(ADVERTISEMENTS, f"participant {who} advertised a key that was there before")
+                raise InvalidTranscript(Check.ADVERTISEMENTS, f"participant {who} advertised a key that is not new")
             if is_low_order(key):
-                raise InvalidTranscript(ADVERTISEMENTS, f"participant {who} advertised a key of low order")
+                raise InvalidTranscript(Check.ADVERTISEMENTS, f"participant {who} advertised a key of low order")
             seen.add(key)
         identity = roster.identity(who)
         statement = advertisement_statement(
@@ -190,7 +173,7 @@ def _advertisements(found: Transcript, config: RoundConfig) -> bytes:
         )
         if not verify_signature(identity, advertised.signature, statement):
             raise InvalidTranscript(
-                ADVERTISEMENTS,
+                Check.ADVERTISEMENTS,
                 f"participant {who} did not sign these keys for this study, plan, model, roster, round and attempt",
             )
         listed.append((identity, advertised.digest()))
@@ -202,53 +185,53 @@ def _sets(found: Transcript, config: RoundConfig) -> None:
     u1, u2, u3 = frozenset(found.u1), frozenset(found.u2), frozenset(found.u3)
     for name, inner, outer_name, outer in (("u2", u2, "u1", u1), ("u3", u3, "u2", u2)):
         if not inner <= outer:
-            raise InvalidTranscript(SETS, f"{name} is not a subset of {outer_name}")
+            raise InvalidTranscript(Check.SETS, f"{name} is not a subset of {outer_name}")
     for name, size, needed in (
         ("u1", len(u1), parameters.quorum),
         ("u2", len(u2), parameters.quorum),
         ("u3", len(u3), max(parameters.min_survivors, parameters.threshold(len(u1)))),
     ):
         if size < needed:
-            raise InvalidTranscript(SETS, f"{name} has {size} members, {needed} needed")
+            raise InvalidTranscript(Check.SETS, f"{name} has {size} members, {needed} needed")
     excluded = {one.identity for one in found.excluded}
     if len(excluded) < len(found.excluded):
-        raise InvalidTranscript(SETS, "somebody is named twice among those who are excluded")
+        raise InvalidTranscript(Check.SETS, "an excluded participant is named twice")
     if any(roster.identity(who) in excluded for who in found.u1):
-        raise InvalidTranscript(SETS, "a member of u1 is named among those who are excluded")
+        raise InvalidTranscript(Check.SETS, "a member of u1 is named as excluded")
     caught = {one.identity for one in found.caught}
     if len(caught) < len(found.caught) or not caught <= roster.positions.keys() - excluded:
-        raise InvalidTranscript(SETS, "who was caught is named once, is on the roster, and wasn't excluded before")
+        raise InvalidTranscript(
+            Check.SETS, "a participant that was caught is named once, is on the roster, and wasn't excluded before"
+        )
 
 
 def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> None:
     signers = [signer for signer, _ in found.signatures]
     if any(a >= b for a, b in pairwise(signers)):
-        raise InvalidTranscript(QUORUM, "the signers are not strictly ascending: one counts twice")
+        raise InvalidTranscript(Check.QUORUM, "the signers aren't strictly ascending: one counts twice")
     if not frozenset(found.u3).issuperset(signers):
-        raise InvalidTranscript(QUORUM, "somebody signed who is not in u3")
+        raise InvalidTranscript(Check.QUORUM, "a signer isn't in u3")
     if not config.parameters.signed:
-        raise InvalidTranscript(QUORUM, "by its plan nobody signs the survivor sets: nothing shows who they are")
+        raise InvalidTranscript(Check.QUORUM, "under its plan nobody signs the survivor sets, so nothing proves them")
     needed = config.parameters.signatures_needed(len(found.u1))
     if len(signers) < needed:
-        raise InvalidTranscript(QUORUM, f"{len(signers)} participants signed the survivor sets, {needed} needed")
+        raise InvalidTranscript(Check.QUORUM, f"{len(signers)} participants signed the survivor sets, {needed} needed")
     statement = survivor_statement(config, context, frozenset(found.u2), frozenset(found.u3))
     for signer, signature in found.signatures:
         if not config.roster.verify(signer, signature, statement):
-            raise InvalidTranscript(QUORUM, f"the signature of participant {signer} doesn't cover these sets")
+            raise InvalidTranscript(Check.QUORUM, f"the signature of participant {signer} doesn't cover these sets")
 
 
 def _charge(found: Transcript, document: StudyDocument) -> LedgerEntry:
     charge = found.charge
     if row_hash(charge.previous, charge.number, charge.row) != charge.hash:
-        raise InvalidTranscript(CHARGE, "the row of the ledger doesn't have its hash")
-    try:
+        raise InvalidTranscript(Check.CHARGE, "the row of the ledger doesn't have its hash")
+    with _failing(Check.CHARGE, InvalidRow, prefix="not a row of a ledger: "):
         entry = LedgerEntry.from_bytes(charge.row)
-    except InvalidRow as error:
-        raise InvalidTranscript(CHARGE, f"not a row of a ledger: {error}") from error
     numbers = tuple(sorted(found.numbers))
     if entry.participants is None or entry.participants != numbers or len(set(numbers)) != len(numbers):
-        raise InvalidTranscript(CHARGE, "it charges other participants than u3")
-    try:
+        raise InvalidTranscript(Check.CHARGE, "it charges other participants than u3")
+    with _failing(Check.CHARGE, ValueError):
         due = make_entry(
             document.plan,
             study=document.study,
@@ -258,39 +241,37 @@ def _charge(found: Transcript, document: StudyDocument) -> LedgerEntry:
             participants=numbers,
             clock=lambda: entry.at,
         )
-    except ValueError as error:
-        raise InvalidTranscript(CHARGE, str(error)) from error
     for one in fields(LedgerEntry):
-        if one.name not in ("cost", "curve") and getattr(entry, one.name) != getattr(due, one.name):
-            raise InvalidTranscript(
-                CHARGE, f"its {one.name} is {_short(getattr(entry, one.name))}, not {_short(getattr(due, one.name))}"
-            )
+        stands, must = getattr(entry, one.name), getattr(due, one.name)
+        if one.name not in ("cost", "curve") and stands != must:
+            raise InvalidTranscript(Check.CHARGE, f"its {one.name} is {_short(stands)}, not {_short(must)}")
     pairs = [((due.order, due.cost), (entry.order, entry.cost))]
     if [order for order, _ in entry.curve] != [order for order, _ in due.curve]:
-        raise InvalidTranscript(CHARGE, "it states its cost at other orders than the plan")
+        raise InvalidTranscript(Check.CHARGE, "it states its cost at other orders than the plan")
     pairs += zip(due.curve, entry.curve, strict=True)
     for (order, least), (_, stated) in pairs:
         if not math.isclose(stated, least, rel_tol=_ROUNDING):
             raise InvalidTranscript(
-                CHARGE, f"it charges {stated:.6g} at the order {order:g}, the plan says {least:.6g}"
+                Check.CHARGE, f"it charges {stated:.6g} at the order {order:g}, the plan says {least:.6g}"
             )
     return entry
 
 
 def _short(value: object) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)  # whatever a coordinator wrote there
+    text = repr(value) if isinstance(value, str) else str(value)  # a coordinator may have written anything there
     return text if len(text) <= 24 else text[:16] + "…"
 
 
 def _digests(found: Transcript, document: StudyDocument) -> None:
-    # The sum of a trusted coordinator has no noise yet, and a digest of it could be guessed.
+    # The sum of a trusted coordinator has no noise yet, so it could be guessed from its digest.
     if (found.sum_sha256 is None) != (document.plan.mechanism == GAUSSIAN):
-        wanted = "must not be told" if found.sum_sha256 is not None else "is missing"
-        raise InvalidTranscript(DIGESTS, f"the sum's digest {wanted} under the mechanism {document.plan.mechanism}")
+        wanted = "must not be published" if found.sum_sha256 is not None else "is missing"
+        name = document.plan.mechanism
+        raise InvalidTranscript(Check.DIGESTS, f"the sum's digest {wanted} under the mechanism {name}")
 
 
 class Chain:
-    """Transcripts of one coordinator in their order, each named by the next: none was left out or written anew."""
+    """Transcripts of one coordinator in order, each named by the next, so that none was left out or replaced."""
 
     def __init__(self) -> None:
         self._last: VerifiedTranscript | None = None
@@ -298,10 +279,10 @@ class Chain:
         self._numbers: dict[bytes, int] = {}
 
     def add(self, after: VerifiedTranscript) -> None:
-        """The next one.
+        """Add the next one.
 
         Raises:
-            InvalidTranscript: (chain) it doesn't follow.
+            InvalidTranscript: (chain) it doesn't follow the one before.
         """
         if self._last is not None:
             _follows(self._last, after)
@@ -310,7 +291,7 @@ class Chain:
             if self._identities.setdefault(number, identity) != identity or (
                 self._numbers.setdefault(identity, number) != number
             ):
-                raise InvalidTranscript(CHAIN, f"number {number} of the ledger meant somebody else before")
+                raise InvalidTranscript(Check.CHAIN, f"number {number} of the ledger meant another participant before")
         self._last = after
 
 
@@ -326,7 +307,7 @@ def _follows(before: VerifiedTranscript, after: VerifiedTranscript) -> None:
         ),
         (old.study == new.study, "the study document is another"),
         (before.card.coordinator_public == after.card.coordinator_public, "the coordinator's key is another"),
-        (new.previous == before.sha256, f"{rounds} doesn't name it as the one before: one is missing or was replaced"),
+        (new.previous == before.sha256, f"{rounds} doesn't name it as its predecessor: one is missing or replaced"),
         (
             new.round > old.round + 1 or new.model_sha256 == old.next_model_sha256,
             f"round {new.round} began with another model than round {old.round} ended with",
@@ -338,4 +319,4 @@ def _follows(before: VerifiedTranscript, after: VerifiedTranscript) -> None:
         ),
     ):
         if not holds:
-            raise InvalidTranscript(CHAIN, sentence)
+            raise InvalidTranscript(Check.CHAIN, sentence)
