@@ -317,8 +317,8 @@ TAMPERINGS: dict[Callable[[Path], None], tuple[int | None, str]] = {
     beginning: (1, "row 1 doesn't follow the beginning"),
     beginning_removed: (None, "its beginning is missing"),
     head_file_removed: (None, "ledger.sqlite.head: is missing"),
-    head_file_garbage: (None, "ledger.sqlite.head: is not what stands beside a ledger"),
-    head_file_without_end: (None, "ledger.sqlite.head: is not what stands beside a ledger"),
+    head_file_garbage: (None, "ledger.sqlite.head: isn't the head of a ledger"),
+    head_file_without_end: (None, "ledger.sqlite.head: isn't the head of a ledger"),
     beginning_of_another_type: (None, "its beginning was changed"),
     head_file_of_another: (None, "belongs to another ledger"),
 }
@@ -557,7 +557,7 @@ def test_a_disk_that_takes_no_more(path: Path) -> None:
         (entry(6, delta=1e-6), "its delta is not that"),
         (entry(6, adjacency="replace-one"), "its adjacency is not that"),
         (entry(6, colluders=1, honest=4), "its colluders is not that"),
-        (hers(6), "not a row of a coordinator"),
+        (hers(6), "no row of a coordinator"),
     ],
 )
 def test_rows_that_cannot_follow(path: Path, row: LedgerEntry, told: str) -> None:
@@ -574,7 +574,7 @@ def test_two_studies_share_a_participants_ledger(tmp_path: Path) -> None:
     for study, digest in (("seven", STUDY), ("eight", OTHER)):
         ledger = open_(path, About(PARTICIPANT))
         ledger.append(hers(1, study=study, study_sha256=digest)).result()
-        with pytest.raises(InvalidRow, match="not a row of a participant"):
+        with pytest.raises(InvalidRow, match="no row of a participant"):
             ledger.append(entry(2))
         ledger.close()
     assert set(read_ledger(path)[2].studies) == {STUDY, OTHER}

@@ -1,11 +1,11 @@
-"""The privacy ledger: append-only, hash-chained, one writer; the coordinator's and the participants' are the same code.
+"""The privacy ledger: append-only, hash-chained, one writer; coordinator and participants use the same code.
 
 Every row holds the hash of the row before it. A chain alone doesn't show that its end is missing, so its head (number
 of rows and last hash) is kept in three places: in a table of the ledger, in a small file beside it, and in the journal
-of whoever writes it. docs/ledger.md says what that shows and what it can't.
+of its writer. docs/ledger.md says what that shows and what it can't.
 
-The file beside it is written before and after each append: first with the head that is and the one that comes, then
-with the new one alone. Whatever moment a crash picks, the ledger ends at a head that the file names.
+The file beside it is written before and after each append: first with the present head and the coming one, then with
+the new head alone. After a crash at any moment, the ledger ends at a head that the file names.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _ATTEMPTS_TO_READ: Final = 20
 
 
 class LedgerError(StorageError):
-    """The ledger can't be used: missing, no ledger, of another study or format; names the file and the reason."""
+    """The ledger can't be used: missing, no ledger, of another study or format. The message names file and reason."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
 
 
 class ChangedLedger(LedgerError):
-    """The ledger isn't what was written.
+    """The ledger was changed after it was written.
 
     Attributes:
-        row: the first that is wrong, from 1; None where no single row is.
+        row: the first that is wrong, from 1; None if it isn't a single row.
     """
 
     def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
@@ -63,7 +63,7 @@ class ChangedLedger(LedgerError):
 
 @dataclass(frozen=True)
 class Head:
-    """Where a chain ends: the number of rows and the hash of the last one (without rows: of the beginning)."""
+    """The end of a chain: the number of rows and the hash of the last one (without rows: of the beginning)."""
 
     rows: int
     hash: bytes
@@ -90,9 +90,9 @@ class About:
 
     Attributes:
         side: `COORDINATOR` or `PARTICIPANT`.
-        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); a participant's
-            holds all studies over the same data, and both are empty.
-        mark: 32 random hexadecimal digits, so that two ledgers of one study can be told apart.
+        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); both are empty
+            in a participant's, which holds all studies over the same data.
+        mark: 32 random hexadecimal digits that distinguish ledgers of the same study.
     """
 
     side: str
@@ -118,6 +118,14 @@ class About:
             raise ValueError("not the beginning of a ledger")
         return about
 
+    def check(self, entry: LedgerEntry) -> None:
+        """Refuse a row of another study, or of the other side. Raises `InvalidRow`."""
+        coordinator = self.side == COORDINATOR
+        if coordinator and (entry.study, entry.study_sha256) != (self.study, self.study_sha256):
+            raise InvalidRow("it belongs to another study than the ledger")
+        if (entry.identity is None) != coordinator:
+            raise InvalidRow(f"it is no row of a {self.side}")
+
     def beginning(self) -> Head:
         """The head of a ledger without rows."""
         return Head(0, digest("sordino/v1/ledger", self.to_bytes()))
@@ -140,15 +148,15 @@ Visit = Callable[[Row], None]
 
 
 def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals]:
-    """Check a whole ledger: rows, chain, order, head, and the file beside it. Nothing is written.
+    """Check a whole ledger: rows, chain, order, head, and the file beside it. Writes nothing.
 
     May be called while a writer appends.
 
     Args:
-        visit: is given each row in order. Called anew from the first row if the writer came between.
+        visit: called with each row in order, and again from the first row if the writer has appended meanwhile.
 
     Raises:
-        LedgerError: there is no such ledger, or the file is none.
+        LedgerError: there is no such ledger, or the file isn't one.
         ChangedLedger: something in it was changed.
     """
     found = find_ledger(path, visit)
@@ -158,7 +166,7 @@ def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, To
 
 
 def find_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals] | None:
-    """Like `read_ledger`; None where none was ever made, or its making was cut off before its first row."""
+    """Like `read_ledger`; None if there was never one, or a crash interrupted its making before the first row."""
     for _ in range(_ATTEMPTS_TO_READ):
         told = _read_head_file(path)
         try:
@@ -166,15 +174,15 @@ def find_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, To
         except ChangedLedger:
             if _read_head_file(path) == told:
                 raise  # else the writer appended meanwhile
-    raise LedgerError(path, "is being written all the time: try again")
+    raise LedgerError(path, "is written too often to be read: try again")
 
 
 @dataclass(frozen=True)
 class _Told:
-    """What the file beside a ledger says."""
+    """The content of the file beside a ledger."""
 
     mark: str
-    heads: tuple[Head, ...]  # the one that is, and perhaps the one that an append was about to make
+    heads: tuple[Head, ...]  # the present one, and perhaps the one that an append was about to make
 
 
 def _read_head_file(path: Path) -> _Told | None:
@@ -191,7 +199,7 @@ def _read_head_file(path: Path) -> _Told | None:
     except OSError as error:
         raise LedgerError(place, f"can't be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ChangedLedger(place, "is not what stands beside a ledger: restore it together with the ledger") from error
+        raise ChangedLedger(place, "isn't the head of a ledger: restore it together with the ledger") from error
     return told
 
 
@@ -199,12 +207,12 @@ def _write_head_file(path: Path, about: About, head: Head, coming: Head | None =
     values: dict[str, Any] = {"ledger": about.mark, "rows": head.rows, "head": head.hash.hex()}
     if coming is not None:
         values |= {"next_rows": coming.rows, "next_head": coming.hash.hex()}
-    # A crash that brings back the file with both heads does no harm: the ledger ends at one of them.
+    # A crash may bring back the file with both heads; that is harmless, since the ledger ends at one of them.
     replace_durably(head_file(path), json.dumps(values).encode() + b"\n", at_once=coming is not None or not head.rows)
 
 
 def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:
-    """None if no ledger was ever finished here: nothing at all, or one whose making was cut off."""
+    """None if there is no ledger, or one whose making a crash interrupted."""
     began = told is None or told.heads[0].rows == 0 == told.heads[-1].rows
     if not path.exists():
         if told is not None and not began:
@@ -245,13 +253,7 @@ def _read_rows(
     head, totals = about.beginning(), Totals()
     for row in _checked(connection, path, head):
         try:
-            if about.side == COORDINATOR and (row.entry.study, row.entry.study_sha256) != (
-                about.study,
-                about.study_sha256,
-            ):
-                raise InvalidRow("it belongs to another study")
-            if (row.entry.identity is None) != (about.side == COORDINATOR):
-                raise InvalidRow(f"it is no row of a {about.side}")
+            about.check(row.entry)
             totals.add(row.entry)
         except InvalidRow as error:
             raise ChangedLedger(path, f"row {row.number} can't stand there: {error}", row.number) from error
@@ -266,7 +268,7 @@ def _read_rows(
 
 
 def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator[Row]:
-    """All rows, each of which follows the one before it."""
+    """All rows; checks that each follows the one before it."""
     for row, previous, hash_, body in connection.execute(
         "SELECT number, previous, hash, body FROM rows ORDER BY number"
     ):
@@ -291,7 +293,7 @@ def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator
 
 
 def _compare(path: Path, about: About, head: Head, told: _Told | None) -> None:
-    """Hold the chain against the file beside it."""
+    """Compare the chain with the file beside it."""
     place = head_file(path)
     if told is None:
         raise ChangedLedger(place, "is missing: it belongs to the ledger and is copied with it")
@@ -302,7 +304,7 @@ def _compare(path: Path, about: About, head: Head, told: _Told | None) -> None:
 
 
 def _same_head(path: Path, found: Head, told: Head, who: str) -> None:
-    """Raises `ChangedLedger` unless both are one."""
+    """Raises `ChangedLedger` unless both are equal."""
     if found == told:
         return
     if found.rows < told.rows:
@@ -322,18 +324,18 @@ def _rows(told: _Told) -> str:
 
 
 class Ledger:
-    """A ledger that is open for appending. A second one on the same file, in any process, is refused."""
+    """A ledger that is open for appending; the file can't be opened again, in any process, at the same time."""
 
     def __init__(self, path: Path, about: About, *, create: bool, visit: Visit | None = None) -> None:
         """Check the whole ledger, and open it or make a new one.
 
         Args:
             about: what the ledger must be for; its mark is ignored.
-            create: whether a new one may be made where there is none and no sign of one.
-            visit: is given each row in order.
+            create: whether to make a new one where there is no ledger and no sign of one.
+            visit: called with each row in order.
 
         Raises:
-            LedgerError: it can't be used, is changed, missing, or in use; nothing was written.
+            LedgerError: it can't be used, was changed, is missing, or in use; nothing was written.
         """
         self.path = path
         self._found: tuple[About, Head, Totals] | None = None
@@ -347,7 +349,7 @@ class Ledger:
                 if not create:
                     raise LedgerError(path, "is missing: restore it from a copy")
                 begun = About(about.side, about.study, about.study_sha256, os.urandom(16).hex())
-                _write_head_file(path, begun, begun.beginning())  # first, so that a ledger never stands alone
+                _write_head_file(path, begun, begun.beginning())  # first: a ledger never exists without it
                 self._found = (begun, begun.beginning(), Totals())
                 fresh.append(begun)
             else:
@@ -390,40 +392,37 @@ class Ledger:
                 _write_head_file(self.path, self.about, self.head)
 
     def append(self, entry: LedgerEntry) -> Future[Row]:
-        """Add a row; the future resolves when it is durable. Rows are kept in the order of calls.
+        """Add a row; the future resolves when it is durable. Rows keep the order of calls.
 
         Raises:
             InvalidRow: the row can't follow those before it; nothing is written.
 
-        The future raises `StorageError`: it isn't written, and nothing more can be until the ledger is opened again.
+        The future raises `StorageError` if the row isn't written; then no row can be until the ledger is opened again.
         """
         future: Future[Row] = Future()
         with self._turn:
             if self._broken is not None:
                 future.set_exception(self._broken)
                 return future
-            if self.about.side == COORDINATOR and entry.study_sha256 != self.about.study_sha256:
-                raise InvalidRow("the row belongs to another study than the ledger")
-            if (entry.identity is None) != (self.about.side == COORDINATOR):
-                raise InvalidRow(f"not a row of a {self.about.side}")
+            self.about.check(entry)
             self.totals.add(entry)
             body, before = entry.to_bytes(), self._ending
             row = Row(before.rows + 1, before.hash, row_hash(before.hash, before.rows + 1, body), entry)
             self._ending = row.head
-            future.set_running_or_notify_cancel()  # a caller that is cancelled takes no row back
+            future.set_running_or_notify_cancel()  # cancelling a caller doesn't take its row back
             self._pending.append((row, body, future))
             self._writer.submit(self._write)
         return future
 
     def close(self) -> None:
-        """Write what is handed in and close the file."""
+        """Write all rows that were appended and close the file."""
         self._writer.shutdown()
         with self._turn:
             self._broken = self._broken or LedgerError(self.path, "is closed")
         self._store.close()
 
     def _write(self) -> None:
-        """Everything handed in so far, as one append."""
+        """Write everything appended so far, at once."""
         with self._turn:
             batch, self._pending = self._pending, []
             broken = self._broken
@@ -453,7 +452,7 @@ class Ledger:
             self._give_up(error)
 
     def _give_up(self, error: StorageError | OSError) -> StorageError:
-        """What is in memory is ahead of the files from here on: only opening them again can tell what was written."""
+        """From now on memory is ahead of the files: only opening them again can show what was written."""
         failure = error if isinstance(error, StorageError) else LedgerError(self.path, f"can't be written: {error}")
         with self._turn:
             self._broken = failure
@@ -464,7 +463,7 @@ def _check_purpose(path: Path, found: About, wanted: About) -> None:
     if found.side != wanted.side:
         raise LedgerError(path, f"is a {found.side}'s ledger, not a {wanted.side}'s: name another file")
     if found.study != wanted.study:
-        raise LedgerError(path, f"is the ledger of the study {found.study!r}, not of {wanted.study!r}: name that one's")
+        raise LedgerError(path, f"is the ledger of the study {found.study!r}, not of {wanted.study!r}: name the latter")
     if found.study_sha256 != wanted.study_sha256:
         raise LedgerError(
             path, f"is the ledger of a study {found.study!r} with another plan or task: restore the one of this study"

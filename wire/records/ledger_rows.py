@@ -1,12 +1,12 @@
-"""What one row of a ledger says, in bytes that can be hashed.
+"""The content of one row of a ledger, in bytes that can be hashed.
 
-A row is a fact with its price: whose data, in which attempt, under which assumptions (adjacency, mechanism, A, honest
-survivors, sampling), and what it costs as a Renyi curve. The price is what was charged at that time; nothing is
-computed again from a newer formula without being noticed.
+A row is a fact with its price: which data, in which attempt, under which assumptions (adjacency, mechanism, A, honest
+survivors, sampling), and its cost as a Renyi curve. The price is the one charged at that time; a newer formula can't
+change it unnoticed.
 
-The coordinator's rows name participants by their position in the roster. A participant's rows name her own identity;
-there a charge at h_min may be replaced, once, by the exact cost or by nothing, and the replacement is a row of its own.
-It also names her data: what identities over the same data spend adds up, for it is the data that noise protects.
+The coordinator's rows name participants by their position in the roster. A participant's rows name its identity; there
+a charge at h_min may be replaced, once, by the exact cost or by zero, and the replacement is another row. They also
+name its data: costs of identities over the same data add up, since noise protects the data.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
 CHARGE: Final = "charge"
-"""From here on the attempt costs this much, whatever comes of it."""
+"""The attempt costs this much, however it ends."""
 EXACT: Final = "exact"
-"""Takes the place of the charge at h_min: a quorum has signed a u3 that holds this participant."""
+"""Replaces the charge at h_min: a quorum has signed a u3 with this participant."""
 EXCLUDED: Final = "excluded"
-"""Takes the place of the charge at h_min: a quorum has signed a u3 without this participant, which costs nothing."""
+"""Replaces the charge at h_min: a quorum has signed a u3 without this participant, which costs nothing."""
 KINDS: Final = (CHARGE, EXACT, EXCLUDED)
 
-# Every row has the cost at these orders where its mechanism has a bound there, so that rows of studies whose filters
-# have different orders can be composed. Skellam's bound holds for whole orders only.
+# Every row has the cost at those of these orders at which its mechanism has a bound, so that rows of studies with
+# filters of different orders can be composed. Skellam's bound holds for whole orders only.
 FURTHER_ORDERS: Final = (
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0, 28.0, 32.0),
     *(40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0, 1024.0),
@@ -41,7 +41,7 @@ FURTHER_ORDERS: Final = (
 
 
 class InvalidRow(ValueError):
-    """A row that says nothing sensible, or can't follow those before it; one sentence."""
+    """A row that contradicts itself, or can't follow those before it; one sentence."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,13 @@ class Price:
     curve: tuple[tuple[float, float], ...]  # (order, cost) at `FURTHER_ORDERS`, where there is a bound
 
 
+@lru_cache(maxsize=64)  # one for each number of survivors that occurs in a study
 def price(plan: Plan, honest: int) -> Price:
-    """What one sum with so many honest survivors costs each of them.
+    """The cost of one sum with this number of honest survivors for each of them.
 
     Raises:
         ValueError: the plan covers no such sum.
     """
-    return _price(plan, honest)
-
-
-@lru_cache(maxsize=64)  # one for each number of survivors that a study sees
-def _price(plan: Plan, honest: int) -> Price:
     at = plan.round_curve(honest)
     further = []
     for order in FURTHER_ORDERS:
@@ -76,7 +72,7 @@ def _price(plan: Plan, honest: int) -> Price:
     return Price(float(plan.order), float(plan.round_cost(honest)), tuple(further))
 
 
-@lru_cache(maxsize=1024)  # asked for when a round begins, and again before its charge
+@lru_cache(maxsize=1024)  # called when a round begins, and again before its charge
 def epsilon(order: float, cost: float, delta: float, draws: int) -> float:
     """epsilon at delta of a Renyi cost at one order, the sampler's distance from its law included."""
     from mechanisms.privacy_curves import epsilon_with_sampler_error
@@ -99,15 +95,15 @@ class LedgerEntry:
     round: int
     attempt: int
     kind: str  # one of `KINDS`
-    participants: tuple[int, ...] | None  # the coordinator's: u3 by roster position, ascending
-    identity: str | None  # a participant's: Ed25519 public key, 64 hexadecimal digits
-    data: str  # a participant's: name of the data that she trains on, 64 hexadecimal digits; a coordinator's: empty
+    participants: tuple[int, ...] | None  # coordinator's row: u3 by roster position, ascending
+    identity: str | None  # participant's row: Ed25519 public key, 64 hexadecimal digits
+    data: str  # participant's row: name of its training data, 64 hexadecimal digits; coordinator's row: empty
     adjacency: str
     mechanism: str
     colluders: int  # A
-    honest: int  # noise shares that are counted on: |u3| - A, or h_min before u3 is known
+    honest: int  # noise shares that count: |u3| - A, or h_min before u3 is known
     sampling: str  # how a round's participants were chosen
-    rate: float  # q, in (0, 1]; for released models only: the cost here is unamplified
+    rate: float  # q, in (0, 1]; matters for released models only: the cost here is unamplified
     order: float  # of the study's Renyi filter
     cost: float  # Renyi divergence at it
     curve: tuple[tuple[float, float], ...]  # (order, cost), ascending
@@ -161,7 +157,7 @@ class LedgerEntry:
             raise InvalidRow("honest must be the number of participants less the colluders")
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: sorted names, no blanks, floats by their shortest exact form. Equal rows have equal bytes."""
+        """Canonical JSON: sorted names, no blanks, floats in their shortest exact form. Equal rows have equal bytes."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -219,11 +215,11 @@ def make_entry(
     """Price one attempt.
 
     Args:
-        plan: that the vectors are encoded under.
-        participants: u3 by roster position: a row of the coordinator.
-        identity: a row of this participant.
-        data: of a participant's row, the name of the data that she trains on.
-        survivors: of a participant's row |u3|, or None while it isn't known: then at h_min, the most it can cost.
+        plan: under which the vectors are encoded.
+        participants: u3 by roster position, for a row of the coordinator.
+        identity: of the participant, for its row.
+        data: name of its training data, for a participant's row.
+        survivors: |u3|, for a participant's row; None while it is unknown: then the cost at h_min, the largest.
 
     Raises:
         ValueError: the plan covers no such sum.

@@ -1,7 +1,7 @@
-"""What the rows of a ledger add up to: by participant, by data, by study and over all studies.
+"""What the rows of a ledger add up to: by participant, by data, by study and over all studies; and attempts per day.
 
-A coordinator's rows add up by participant. A participant's add up by her data, whatever identities she took part with:
-it is the data that noise protects.
+A coordinator's rows add up by participant. A participant's rows add up by its data, over all identities with which it
+took part, since noise protects the data.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Spent:
     """What one participant has spent in one study, or all identities over the same data."""
 
     charges: int = 0
-    cost: float = 0.0  # Renyi, at the study's order, of the charges that can't be replaced any more
+    cost: float = 0.0  # Renyi, at the study's order, of the charges that can no longer be replaced
     draws: int = 0
     curve: dict[float, float] = field(default_factory=dict)  # of an identity; at the orders that all its rows have
-    last: LedgerEntry | None = None  # of an identity: its latest charge, which may still be replaced
+    last: LedgerEntry | None = None  # of an identity: its latest charge, which can still be replaced
     replaced: bool = False
     data: str = ""  # of an identity: the name of its data
 
@@ -41,14 +41,14 @@ class Spent:
         return self.curve if self.last is None else _add(self.curve, self.last.curve, self.charges == 1)
 
     def settle(self) -> None:
-        """The latest charge stays as it is."""
+        """Make the latest charge final."""
         if self.last is not None:
             self.curve = self.at_every_order()
             self.cost, self.draws, self.last = self.renyi, self.all_draws, None
 
 
 def _sum(accounts: Sequence[Spent]) -> Spent:
-    """Of identities over the same data: each sum that one of them was in holds a contribution of that data."""
+    """The total of identities over the same data: each sum with one of them has a contribution of that data."""
     if len(accounts) == 1:
         return accounts[0]
     total = Spent()
@@ -62,7 +62,7 @@ def _sum(accounts: Sequence[Spent]) -> Spent:
 
 
 def renyi_at(curve: Mapping[float, float], order: float) -> float:
-    """Cost at an order, or else at the next one above it that the curve has; infinite where there is none.
+    """Cost at an order, or else at the next order above it in the curve; infinite if there is none.
 
     Renyi divergence never falls as the order grows, so this is a bound at the order itself.
     """
@@ -81,12 +81,12 @@ class StudyTotals:
 
     first: LedgerEntry
     spent: dict[int | str, Spent] = field(default_factory=dict)  # by roster position or identity
-    draws: int = 0  # of all the coordinator's rows: whoever was in one sum sees models that hold the others
+    draws: int = 0  # of all the coordinator's rows: a participant of one sum sees models made from the others
     latest: dict[str, tuple[int, int]] = field(default_factory=dict)
     over: dict[str, list[Spent]] = field(default_factory=dict)  # a participant's: by data, one for each identity
 
     def of_data(self, data: str) -> Spent:
-        """What was spent from one participant's data, whatever identities she took part with."""
+        """What was spent from one participant's data, by all its identities."""
         return _sum(self.over.get(data, ()))
 
     def by_data(self) -> list[Spent]:
@@ -94,18 +94,18 @@ class StudyTotals:
         return [_sum(accounts) for accounts in self.over.values()]
 
     def epsilon_of_data(self, data: str) -> float:
-        """epsilon at the study's delta of all that was spent from this data; 0 where nothing was."""
+        """epsilon at the study's delta of all that was spent from this data; 0 if nothing was spent."""
         return self._epsilon(self.of_data(data)) if data in self.over else 0.0
 
     def _epsilon(self, spent: Spent) -> float:
         return epsilon(self.first.order, spent.renyi, self.first.delta, spent.all_draws)
 
     def renyi(self, who: int | str) -> float:
-        """Composed Renyi cost of one participant at the study's order; 0 for one who was in no sum."""
+        """Composed Renyi cost of one participant at the study's order; 0 if it was in no sum."""
         return self.spent[who].renyi if who in self.spent else 0.0
 
     def epsilon_of(self, who: int | str) -> float:
-        """epsilon of one participant at the study's delta; 0 for one who was in no sum."""
+        """epsilon of one participant at the study's delta; 0 if it was in no sum."""
         if who not in self.spent:
             return 0.0
         if self.first.identity is not None:
@@ -115,7 +115,7 @@ class StudyTotals:
     def renyi_at(self, order: float) -> float:
         """The largest composed cost of one data of a participant's ledger; see `wire.records.ledger_totals.renyi_at`.
 
-        At the study's own order it is what its filter counts, and no bound from the next order of the curves.
+        At the study's own order it is the filter's value, not a bound from the next order of the curves.
         """
         return max((self.cost_at(one, order) for one in self.by_data()), default=0.0)
 
@@ -134,24 +134,24 @@ class StudyTotals:
 
 
 class Totals:
-    """What rows add up to, by study; refuses a row that can't follow those before it."""
+    """The totals of rows by study; refuses a row that can't follow those before it."""
 
     def __init__(self) -> None:
         self.studies: dict[str, StudyTotals] = {}  # by study_sha256
         self.pace = Pace()  # of a participant's rows
 
     def spent(self, study_sha256: bytes, data: str) -> Spent:
-        """From one data in one study, by all identities together."""
+        """What all identities together have spent from one data in one study."""
         study = self.studies.get(study_sha256.hex())
         return Spent() if study is None else study.of_data(data)
 
     def check(self, entry: LedgerEntry) -> None:
-        """Whether `add` would take the row.
+        """Check that `add` would accept the row.
 
         Raises:
-            InvalidRow: another plan, order, delta, adjacency, mechanism or A than the study's rows before it; other
-                data than the identity's rows before it; a round or attempt that isn't later; a replacement of
-                nothing, or by a higher cost.
+            InvalidRow: another plan, order, delta, adjacency, mechanism or A than the study's earlier rows; other data
+                than the identity's earlier rows; a round or attempt that isn't later; a replacement of nothing, or by a
+                higher cost.
         """
         study = self.studies.get(entry.study_sha256)
         if study is None:
@@ -179,7 +179,7 @@ class Totals:
             raise InvalidRow("it replaces a charge by a higher one")
 
     def add(self, entry: LedgerEntry) -> None:
-        """Count a row in. Raises `InvalidRow`, with nothing counted."""
+        """Add a row. Raises `InvalidRow`, and then changes nothing."""
         self.check(entry)
         study = self.studies.setdefault(entry.study_sha256, StudyTotals(entry))
         study.latest[entry.identity or ""] = (entry.round, entry.attempt)
@@ -206,9 +206,9 @@ class Totals:
     def across_studies(self) -> list[Together]:
         """Composed cost over all studies of a participant's ledger, one for each kind of guarantee.
 
-        Of each study the data from which most was spent counts, by all its identities: an upper bound for all data of
-        this ledger. What holds under another adjacency, or only if a coordinator is trusted, is never added to the
-        rest.
+        In each study the data with the largest cost counts, over all its identities: an upper bound for all data of
+        this ledger. Guarantees under another adjacency, or only for a trusted coordinator, are never added to the
+        others.
         """
         kinds: dict[tuple[str, bool], list[StudyTotals]] = {}
         for study in self.studies.values():
@@ -230,21 +230,21 @@ class Together:
 
     @property
     def order(self) -> float:
-        """At which the figure is stated: that of the first study's filter.
+        """The order at which the figure is stated: that of the first study's filter.
 
-        The first row came before everything that could be chosen adaptively, so its order is fixed in advance; and the
+        The first row precedes everything that could be chosen adaptively, so its order is fixed in advance; and the
         figure of a ledger with one study is that study's own.
         """
         return self.studies[0].first.order
 
     @property
     def renyi(self) -> float:
-        """Composed cost at `order`: of each study the data that spent most. Infinite where a row has no bound."""
+        """Composed cost at `order`, in each study of the data with the largest; infinite where a row has no bound."""
         return sum(study.renyi_at(self.order) for study in self.studies)
 
     @property
     def draws(self) -> int:
-        """Noise coordinates in the sums that were charged: of each study, as with `renyi`, the largest of one data."""
+        """Noise coordinates in the charged sums: in each study, as with `renyi`, the largest number of one data."""
         return sum(max((one.all_draws for one in study.by_data()), default=0) for study in self.studies)
 
 
@@ -270,8 +270,10 @@ Attempt = tuple[str, int, int]
 
 
 class Pace:
-    """Attempts by the time they were charged; only those of the last day before the latest row are kept.
+    """How many attempts a participant's ledger was charged for within a day, by a clock that never goes back.
 
+    Only the rows decide, so a restart, another study or another coordinator changes nothing. A row counts at the latest
+    time that it or an earlier row states, and so does the present: setting the clock back gives no free attempt.
     Several participants of a host that are charged for one attempt count as one: each of them sent one vector.
     """
 
@@ -281,7 +283,7 @@ class Pace:
         """The latest time of any row, in seconds since 1970."""
 
     def note(self, at: float, attempt: Attempt | None = None) -> None:
-        """A row was written at this time (seconds since 1970), and was a charge for an attempt or wasn't."""
+        """Note a row's time (seconds since 1970), and the attempt if the row is a charge."""
         self.latest = max(self.latest, at)
         if attempt is not None:
             self._charged.pop(attempt, None)
@@ -290,11 +292,11 @@ class Pace:
             self._charged.pop(next(iter(self._charged)))
 
     def within_a_day(self, now: float, besides: Attempt | None = None) -> int:
-        """Attempts charged in the 24 hours before ``now``, less the one that is asked about."""
+        """Attempts charged in the 24 hours before ``now``, without ``besides``."""
         return len(self._recent(now, besides))
 
     def free_again(self, now: float, most: int, besides: Attempt | None = None) -> float:
-        """When fewer than ``most`` (at least 1) attempts will lie within a day; ``now`` if that is so already."""
+        """When fewer than ``most`` (at least 1) attempts lie within a day; ``now`` if that is already so."""
         times = self._recent(now, besides)
         return now if len(times) < most else times[-most] + DAY_S
 
