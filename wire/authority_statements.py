@@ -1,9 +1,9 @@
-"""What a study's authority says, each word signed: its card, answers to requests, and the package it publishes.
+"""The signed statements of a study's authority: its card, answers to requests, and the package it publishes.
 
-    card     what the coordinator shows to whoever wants to join; signed by the authority that her code names
-    answer   the authority's word on one request, with a certificate when it is accepted
+    card     the coordinator shows it to everybody who wants to join; signed by the authority that the join code names
+    answer   the authority's decision on one request, with a certificate if it is accepted
     package  all that the authority publishes at once: roster, lottery, answers
-    standing whether an identity has a place, said at the authority's desk to whoever asked with a fresh nonce
+    standing whether an identity has a place, stated on the local enrolment socket for a fresh nonce
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class InvalidCard(ValueError):
 
 
 class InvalidAnswer(ValueError):
-    """Not an answer, or not one that the authority signed."""
+    """Not an answer, or not signed by the authority."""
 
 
 class InvalidPackage(ValueError):
-    """Not what an authority publishes, or cut short."""
+    """Not a package of an authority, or cut short."""
 
 
-# ---------------------------------------------------------------- JSON from strangers
+# ---------------------------------------------------------------- JSON from another machine
 
 
 def read_fields(
@@ -62,10 +62,10 @@ def read_fields(
     numbers: tuple[str, ...] = (),
     truths: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """A JSON object with exactly these keys and kinds of values.
+    """A JSON object with exactly these keys, and values of these types.
 
     Raises:
-        ValueError: of the kind ``error``.
+        ValueError: of the class ``error``.
     """
     if len(data) > largest:
         raise error(f"more than {largest} bytes")
@@ -87,7 +87,7 @@ def read_fields(
 
 
 def from_hex(text: str, length: int | None, error: type[ValueError]) -> bytes:
-    """Bytes of a field, of this length where there is only one; else a ValueError of the kind ``error``."""
+    """Bytes of a field, of this length unless it is None; raises a ValueError of the class ``error``."""
     try:
         value = bytes.fromhex(text)
     except ValueError as problem:
@@ -98,7 +98,7 @@ def from_hex(text: str, length: int | None, error: type[ValueError]) -> bytes:
 
 
 def is_study(name: str) -> bool:
-    """Whether a study may have this name, as rosters have it."""
+    """Whether a study may have this name; the rule is that of rosters."""
     return 0 < len(name) <= 64 and name.isascii() and name.isprintable()
 
 
@@ -107,7 +107,7 @@ def is_study(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Card:
-    """What a joiner must know of a study before she asks for a place.
+    """What a participant must know of a study before it requests a place.
 
     Attributes:
         authority_public: Ed25519 key that signs rosters, 32 bytes.
@@ -182,8 +182,8 @@ def verify_card(data: bytes, expected: bytes) -> Card:
     )
     if not hmac.compare_digest(fingerprint(card.authority_public), expected):
         raise InvalidCard(
-            "the coordinator shows another authority than the join code names: check the address, and the fingerprint "
-            "with whoever gave you the code"
+            "the coordinator shows another authority than the join code names: check the address, and compare the "
+            "fingerprint with the person who gave you the code"
         )
     signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidCard)
     if not verify_signature(card.authority_public, signature, _card_statement(card)):
@@ -207,16 +207,16 @@ def _card_statement(card: Card) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """The authority's word on one request.
+    """The authority's decision on one request.
 
     Attributes:
         request_id: SHA-256 of the request's bytes; it names study, identity and code.
-        reason: one sentence when it isn't accepted, else empty.
-        host: the name that the roster gives her; empty when it isn't accepted.
-        certificate: of her TLS key, PEM, the chain's first first; empty when it isn't accepted.
-        roster_version: the first that lists her, or the newest one when she renews.
-        place: hers, from 1 in the order in which participants were admitted, and nobody else's ever; 0 when it isn't
-            accepted, or was by an authority that told none.
+        reason: one sentence if it isn't accepted, else empty.
+        host: the participant's name on the roster; empty if it isn't accepted.
+        certificate: of its TLS key, PEM, leaf first; empty if it isn't accepted.
+        roster_version: the first that lists it, or the newest one for a renewal.
+        place: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
+            the authority's release had no places.
 
     Raises:
         InvalidAnswer: a field of another form.
@@ -250,7 +250,7 @@ def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
         ValueError: it accepts, and gives no place.
     """
     if answer.accepted and not answer.place:
-        raise ValueError("whoever is accepted has a place")
+        raise ValueError("an accepted participant has a place")
     fields = {
         "format": _ANSWER,
         "request_id": answer.request_id.hex(),
@@ -266,16 +266,16 @@ def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
-    """Read an answer and check its signature; one of the first format too, which an authority may hold of old.
+    """Read an answer and check its signature; also one in the first format, which an authority may still store.
 
     Args:
-        request_id: of one's own request, where the answer must be the one to it.
+        request_id: of the request that it must answer; None: of any.
 
     Raises:
-        InvalidAnswer: unreadable, signed by somebody else, or the answer to another request.
+        InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
     names = ("request_id", "reason", "host", "certificate", "signature")
-    # Its format is the first that an answer says. The two are signed under labels of their own.
+    # An answer begins with its format. The two formats are signed under different labels.
     old = f'"{_ANSWER_WITHOUT_PLACE}"'.encode() in data[:64]
     numbers = ("roster_version",) if old else ("roster_version", "place")
     format_ = _ANSWER_WITHOUT_PLACE if old else _ANSWER
@@ -319,12 +319,12 @@ def _answer_statement(answer: Answer, *, old: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class Package:
-    """What an authority publishes at once; each part carries its own proof.
+    """What an authority publishes at once; each part has its own signature.
 
     Attributes:
-        roster_file: the newest signed roster, which the coordinator may have already.
+        roster_file: the newest signed roster, which the coordinator may already have.
         lottery_file: the seeds of that version; None where no cohorts are drawn.
-        answers: as `sign_answer` wrote them.
+        answers: of `sign_answer`.
     """
 
     roster_file: bytes
@@ -336,7 +336,7 @@ def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[
     """Bytes for the coordinator, at most `LARGEST_PACKAGE`.
 
     Raises:
-        InvalidPackage: they would be more.
+        InvalidPackage: it would be larger.
     """
     drawn = (b"none", b"") if lottery_file is None else (b"lottery", lottery_file)
     data = encode(_PACKAGE_LABEL, roster_file, *drawn, *answers)
@@ -346,7 +346,7 @@ def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[
 
 
 def read_package(data: bytes) -> Package:
-    """Take a package apart; what the parts say is for the reader to check.
+    """Split a package into its parts, which the caller must check.
 
     Raises:
         InvalidPackage: unreadable, cut short or too large.
@@ -370,7 +370,7 @@ def read_package(data: bytes) -> Package:
 
 
 def pending_statement(study: str, nonce: bytes) -> bytes:
-    """What the authority signs to be shown the requests that wait."""
+    """What the authority signs to get the waiting requests."""
     return encode("sordino/v1/enrolment-pending", study.encode(), nonce)
 
 
@@ -379,12 +379,12 @@ STANDING_NONCE_BYTES: Final = 32
 
 
 def standing_statement(study: str, identity: bytes, standing: str, nonce: bytes) -> bytes:
-    """What the authority signs to tell, to whoever asked with this nonce, whether an identity has a place.
+    """What the authority signs to state whether an identity has a place.
 
     Args:
         identity: 32 bytes.
         standing: one of `STANDINGS`.
-        nonce: 32 bytes, fresh; what was once true can't be said again later.
+        nonce: of the question, 32 bytes, fresh, so that an old statement can't be replayed.
     """
     if len(identity) != PUBLIC_KEY_BYTES or standing not in STANDINGS or len(nonce) != STANDING_NONCE_BYTES:
         raise ValueError("a standing has an identity and a nonce of 32 bytes each")

@@ -1,10 +1,10 @@
-"""Formats of enrolment: how a place on the roster is asked for. Nothing here needs the coordinator to be honest.
+"""Requests for a place on the roster. Nothing here relies on an honest coordinator.
 
-A request is signed by the participant's identity and, to join, authenticated under her code; what the authority
-answers is in `wire.authority_statements`, the code in `wire.join_code`, and both can be had from here as well.
+A request is signed by the participant's identity and, to join, authenticated under its join code (`wire.join_code`);
+`wire.authority_statements` has the answers.
 
-Each statement that is signed or authenticated starts with a label of its own, and its fields carry their lengths.
-Requests have one encoding only: other bytes are another request, which only the identity's owner can have made.
+Each signed or authenticated statement begins with its own label, and its fields carry their lengths. A request has only
+one encoding: other bytes are another request, which only the identity's owner can have made.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _REQUEST: Final = "sordino-enrolment-request-1"
 
 
 class InvalidRequest(ValueError):
-    """Not a request, or not one that its identity signed; one sentence."""
+    """Not a request, or not signed by its identity; one sentence."""
 
 
 @dataclass(frozen=True)
 class EnrolmentRequest:
-    """What a participant asks the authority for.
+    """What a participant requests of the authority.
 
     Attributes:
-        kind: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place she has.
+        kind: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place that it has.
         identity: Ed25519 public key, 32 bytes.
-        host: the name she wishes for her process; the authority gives her that one or another.
+        host: the requested name of its process; the authority gives it this or another name.
         csr: certificate signing request of a P-256 key, PEM; only its key is used.
-        at: seconds since 1970 by her clock.
-        code_id: of her join code, 16 bytes; empty for ``renew``.
+        at: seconds since 1970 by its clock.
+        code_id: of its join code, 16 bytes; empty for ``renew``.
 
     Raises:
         InvalidRequest: a field of another form.
@@ -69,7 +69,7 @@ class EnrolmentRequest:
         if not HOST_NAME.fullmatch(self.host):
             raise InvalidRequest("a host's name has 1 to 64 letters, digits, dots, dashes and underscores")
         if not (isinstance(self.at, float) and math.isfinite(self.at) and 0 <= self.at < 2**40):
-            raise InvalidRequest("the request's time is none")
+            raise InvalidRequest("the request has no valid time")
         if len(self.code_id) != (CODE_ID_BYTES if self.kind == "join" else 0):
             raise InvalidRequest("a request to join names its code, one to renew none")
         _check_csr(self.csr)
@@ -90,7 +90,7 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """A request whose identity and key have signed it. Whether it knows the code, `mac_is` tells the authority."""
+    """A request that its identity and its TLS key have signed. `mac_is` shows the authority if it knew the code."""
 
     request: EnrolmentRequest
     data: bytes = field(repr=False)
@@ -99,29 +99,29 @@ class SignedRequest:
 
     @property
     def id(self) -> bytes:
-        """SHA-256 of its bytes: what its answer names."""
+        """SHA-256 of its bytes, which its answer names."""
         return hashlib.sha256(self.data).digest()
 
     def mac_is(self, code_secret: bytes) -> bool:
-        """Whether whoever made this very request knew the secret of the join code (16 bytes)."""
+        """Whether the sender of exactly this request knew the secret of the join code (16 bytes)."""
         expected = code_mac(code_secret, _mac_statement(self.request, self.signature))
         return hmac.compare_digest(self.mac, expected)
 
 
 def make_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate signing request for a P-256 key, PEM: names nobody, since only the key in it is used."""
+    """A certificate signing request for a P-256 key, PEM; it has no name, since only its key is used."""
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def make_request(request: EnrolmentRequest, identity_key: IdentityKey, code: JoinCode | None) -> bytes:
-    """The bytes to hand in, and to hand in again when asking what became of them.
+    """The bytes of a request; sending them again asks for the answer.
 
     Args:
         code: to join; None to renew.
 
     Raises:
-        ValueError: the key or the code isn't the one that the request names.
+        ValueError: the request names another key or code.
         InvalidRequest: it has more than `LARGEST_REQUEST` bytes.
     """
     if identity_key.public != request.identity or (b"" if code is None else code.code_id) != request.code_id:

@@ -1,8 +1,8 @@
-"""Join codes: what a study's authority hands to one participant, outside of every channel of the study.
+"""Join codes: a study's authority gives each to one participant, outside of every channel of the study.
 
-A code holds the authority's fingerprint, so that whoever types it trusts nobody else's roster; 16 secret bytes, under
-which her request is authenticated; when it expires; and a checksum, so that a slip is told before anything is sent.
-It is typed by hand or pasted: case, dashes and blanks don't matter, nor do O for 0 and I or L for 1.
+A code holds the authority's fingerprint, so that its user trusts no other authority's roster; 16 secret bytes, under
+which the request is authenticated; its expiry; and a checksum, so that a typing error is found before anything is sent.
+It is typed or pasted: case, dashes and blanks don't matter, nor do O for 0 and I or L for 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECRET_BYTES: Final = 16
 CODE_ID_BYTES: Final = 16
 MAC_BYTES: Final = 32
 LONGEST_VALID_S: Final = 366 * 86_400
-"""No code is valid for longer, so one that seems to be shows that this machine's clock is behind."""
+"""No code is valid for longer; if one seems to be, this machine's clock is behind."""
 
 _PREFIX: Final = "SORD1"
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
@@ -29,7 +29,7 @@ _CHECKSUM_BITS: Final = 5 * _LETTERS - 8 * _PAYLOAD_BYTES  # 37
 
 
 class InvalidCode(ValueError):
-    """The join code can't be used; one sentence that never repeats it."""
+    """The join code can't be used; one sentence that never contains it."""
 
 
 class TruncatedCode(InvalidCode):
@@ -37,15 +37,15 @@ class TruncatedCode(InvalidCode):
 
 
 class MistypedCode(InvalidCode):
-    """As long as a code, but its checksum doesn't fit or a letter is none of the alphabet."""
+    """The length is right, but the checksum doesn't fit or a letter isn't in the alphabet."""
 
 
 class ExpiredCode(InvalidCode):
-    """A good code whose time is over."""
+    """A valid code that has expired."""
 
 
 def fingerprint(authority_public: bytes) -> bytes:
-    """16 bytes that name an authority's Ed25519 key (32 bytes)."""
+    """16 bytes that identify an authority's Ed25519 key (32 bytes)."""
     return digest("sordino/v1/authority-fingerprint", authority_public)[:FINGERPRINT_BYTES]
 
 
@@ -56,13 +56,13 @@ def show_fingerprint(value: bytes) -> str:
 
 
 def code_mac(secret: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256 under a key of its own, so that what names a code in public tells nothing about its MACs."""
+    """HMAC-SHA256 under a separately derived key, so that a code's public id reveals nothing about its MACs."""
     return hmac.digest(digest("sordino/v1/join-code-mac", secret), message, "sha256")
 
 
 @dataclass(frozen=True)
 class JoinCode:
-    """One invitation as the participant holds it; good for one identity.
+    """One invitation as the participant holds it, for one identity.
 
     Attributes:
         fingerprint: of the authority, 16 bytes.
@@ -70,7 +70,7 @@ class JoinCode:
         expires: seconds since 1970, a whole number of minutes.
 
     Raises:
-        ValueError: a length or a time that no code has.
+        ValueError: an impossible length or time.
     """
 
     fingerprint: bytes
@@ -85,23 +85,23 @@ class JoinCode:
 
     @classmethod
     def new(cls, authority_public: bytes, expires: float, random_bytes: RandomBytes) -> JoinCode:
-        """A fresh code; its expiry is rounded up to a whole minute."""
+        """A new code; its expiry is rounded up to a whole minute."""
         return cls(fingerprint(authority_public), random_bytes(SECRET_BYTES), -int(-expires // 60) * 60)
 
     @property
     def code_id(self) -> bytes:
-        """16 public bytes by which the authority finds the invitation; they don't tell the secret."""
+        """16 public bytes with which the authority finds the invitation; they don't reveal the secret."""
         return digest("sordino/v1/join-code-id", self.fingerprint, self.secret)[:CODE_ID_BYTES]
 
     def mac(self, message: bytes) -> bytes:
-        """32 bytes that only a holder of this code can make for a message."""
+        """32 bytes that only a holder of this code can compute for a message."""
         return code_mac(self.secret, message)
 
     def check_time(self, now: float) -> None:
-        """Refuse a code whose time is over, by the clock of whoever asks (seconds since 1970).
+        """Refuse an expired code, by the caller's clock (seconds since 1970).
 
         Raises:
-            ExpiredCode: it is, or the clock is so far behind that nothing can be said.
+            ExpiredCode: it has expired, or the clock is too far behind to know.
         """
         if now >= self.expires:
             raise ExpiredCode(
@@ -111,7 +111,7 @@ class JoinCode:
             raise ExpiredCode("the join code was made long after what this machine's clock shows: set the clock")
 
     def to_text(self) -> str:
-        """The text as it is typed: ``SORD1-`` and 13 groups of 5, with dashes between them."""
+        """The text to type: ``SORD1-`` and 13 groups of 5, with dashes between them."""
         payload = self.fingerprint + self.secret + (self.expires // 60).to_bytes(4, "big")
         value = int.from_bytes(payload, "big") << _CHECKSUM_BITS | _checksum(payload)
         letters = "".join(_ALPHABET[value >> 5 * place & 31] for place in reversed(range(_LETTERS)))
@@ -119,11 +119,11 @@ class JoinCode:
 
     @classmethod
     def from_text(cls, text: str) -> JoinCode:
-        """Read what was typed or pasted. Whether its time is over, `check_time` tells.
+        """Read what was typed or pasted; `check_time` checks the expiry.
 
         Raises:
             TruncatedCode: of another length.
-            MistypedCode: a letter that no code has, or letters wrong or swapped.
+            MistypedCode: a letter that isn't in the alphabet, or letters wrong or swapped.
             InvalidCode: not a join code, or one of another version.
         """
         letters = "".join(text.split()).replace("-", "").upper()
