@@ -1,5 +1,6 @@
-"""The study's authority: who may take part, and the keys that say so. It is no part of the coordinator.
+"""The study's authority: decides who may take part, and holds the keys that prove it. It isn't part of the coordinator.
 
-``folder`` holds its files, ``store`` what it has decided, ``requests`` judges who wants to join, ``roster`` signs the
-next version, ``office`` puts these together, and ``link`` talks to the coordinator, which may lie.
+``folder`` has its files, ``store`` its decisions; ``requests`` judges requests, ``roster`` signs the next version,
+``link`` calls the coordinator, which may lie, ``visit`` combines these, and ``local_enrolment`` gives codes to
+participants on the same machine.
 """

@@ -1,11 +1,11 @@
-"""An authority's folder: its keys, its settings, and what is made at its beginning.
+"""An authority's folder: its keys, its settings, and the coordinator's files that it makes.
 
     authority.key, authority.pub   Ed25519: signs rosters, cards and answers
     tls-ca.key, tls-ca.pem         P-256: signs TLS certificates
     authority.toml                 the study, the coordinator's port for enrolment, numbers
     state.sqlite                   invitations, requests, members, signed versions (`authority.store`)
 
-Both private keys are nowhere else. What the coordinator needs is public, but for its own two keys.
+Both private keys are nowhere else. The coordinator's files are public, except its own two keys.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AuthorityError(InputFailure, ValueError):
-    """The authority can't do what was asked; one sentence that names what to change, and never a secret."""
+    """The authority can't do this; one sentence that names what to change, and never a secret."""
 
 
 class AuthorityTable(Table):
-    """[authority]: what it decides for, and how."""
+    """[authority]: its study and its rules."""
 
     study: str = Field(pattern=rf"^{_STUDY.pattern}$")
     coordinator: str = ""
-    """HOST:PORT of the coordinator's port for enrolment; empty: everything is carried by hand."""
+    """HOST:PORT of the coordinator's port for enrolment; empty: people carry the files."""
     draws: int = Field(default=0, ge=0, le=MAX_DRAWS)
     """Rounds for which each roster version draws cohorts; 0: the whole roster takes part in each."""
     places: int = Field(default=0, ge=0, le=LARGEST_ROSTER)
@@ -58,9 +58,9 @@ class AuthorityTable(Table):
     client_days: float = Field(default=CLIENT_DAYS, gt=0, le=LONGEST_CLIENT_DAYS)
     """How long a participant's TLS certificate is valid."""
     own_data: bool = False
-    """Whether each participant brings data of her own: an invitation says what to type."""
+    """Whether each participant brings its own data, so that invitations contain --data."""
     task: str = ""
-    """The study's task where it is module:Class, which each participant names; else empty."""
+    """The study's task if it is a module:Class, which each participant must name; else empty."""
 
     @field_validator("task")
     @classmethod
@@ -90,12 +90,12 @@ class AuthorityKeys:
 
     @classmethod
     def make(cls, study: str, now: datetime.datetime) -> AuthorityKeys:
-        """New ones; ``now`` has a time zone."""
+        """New keys; ``now`` has a time zone."""
         return cls(Ed25519PrivateKey.generate(), CertificateAuthority.make(study, now))
 
     @property
     def public(self) -> bytes:
-        """The Ed25519 public key, 32 bytes: what everybody pins."""
+        """The Ed25519 public key, 32 bytes, which everybody pins."""
         return self.signing.public_key().public_bytes_raw()
 
     @property
@@ -152,11 +152,11 @@ def open_folder(path: Path) -> AuthorityFolder:
 
 
 def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> AuthorityFolder:
-    """Write keys and settings into a folder in which no authority is yet. The store is made by who decides first.
+    """Write keys and settings into a folder without an authority. The first decision makes the store.
 
     Raises:
-        AuthorityError: an authority's key is there already.
-        OSError: the folder takes no writes.
+        AuthorityError: the folder already has an authority's key.
+        OSError: the folder can't be written.
     """
     if any((path / name).exists() for name in (KEY_FILE, AUTHORITY_FILE, TLS_KEY_FILE, STATE_FILE)):
         raise AuthorityError(f"{path} holds an authority already: name a new folder; an authority is never overwritten")
@@ -181,14 +181,14 @@ def _settings_text(settings: AuthorityTable) -> str:
         f"client_days = {settings.client_days:g}  # how long a participant's TLS certificate is valid",
     ]
     if settings.own_data:
-        lines.append("own_data = true  # participants bring data of their own: an invitation asks for --data")
+        lines.append("own_data = true  # participants bring their own data: invitations contain --data")
     if settings.task:
-        lines.append(f"task = {json.dumps(settings.task)}  # a class of one's own, which each participant names")
+        lines.append(f"task = {json.dumps(settings.task)}  # a module:Class, which each participant names")
     return "\n".join(lines) + "\n"
 
 
 def ed25519_pem(key: Ed25519PrivateKey) -> bytes:
-    """PKCS8 PEM, unencrypted: for a file that only its owner can read."""
+    """PKCS8 PEM, unencrypted, for a file that only its owner can read."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -196,7 +196,7 @@ def ed25519_pem(key: Ed25519PrivateKey) -> bytes:
 
 @dataclass(frozen=True)
 class CoordinatorFiles:
-    """What the coordinator gets from the authority; the two keys are its own and stay nowhere else."""
+    """What the coordinator gets from the authority; its two keys are kept nowhere else."""
 
     authority_public: bytes
     card: bytes
@@ -206,7 +206,7 @@ class CoordinatorFiles:
     transcript_key: bytes = field(repr=False)
 
     def write(self, folder: Path) -> None:
-        """Into a folder to be carried to the coordinator's machine."""
+        """Write them into a folder that is carried to the coordinator's machine."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tls").mkdir(exist_ok=True)
         (folder / PUBLIC_FILE).write_bytes(self.authority_public)
@@ -223,13 +223,13 @@ def make_coordinator_files(
     """Certificates and keys of a coordinator, and its card.
 
     Args:
-        address: HOST:PORT where participants open sessions; goes on the card.
+        address: HOST:PORT where participants open sessions; the card states it.
         names: further host names and addresses of its TLS certificate.
         now: with a time zone.
 
     Raises:
-        ValueError: a name that can stand in no certificate.
-        wire.enrolment.InvalidCard: a study or an address that can stand on no card.
+        ValueError: a name that no certificate can contain.
+        wire.authority_statements.InvalidCard: a study or an address that no card can contain.
     """
     server, transcript = new_key(), Ed25519PrivateKey.generate()
     certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)

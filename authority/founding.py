@@ -1,4 +1,4 @@
-"""The beginning of an authority by itself, and the roster as files to carry by hand."""
+"""A new authority without a study, and the files that people carry between authority and coordinator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from authority.folder import (
     AuthorityError,
@@ -24,18 +24,23 @@ from authority.folder import (
 from authority.roster import begin
 from authority.store import AuthorityStore, Version, locked
 from runtime.durable import replace_durably
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure
+from runtime.key_files import read_key_file
 from runtime.settings_file import split_address
-from wire.authority_statements import InvalidCard
+from secagg.roster import Roster, verify_roster
+from wire.authority_statements import Card, InvalidCard, verify_card
+from wire.join_code import fingerprint
 from wire.study import LOTTERY_FILE
 
 COORDINATOR_FOLDER: Final = "coordinator"
 ROSTER_FILE: Final = "roster.json"
 SESSION_PORT: Final = 8443
+_PUBLIC: Final = ("authority.pub", "card.json", "tls/ca.pem", "tls/server.pem")
+_SECRET: Final = ("transcript.key", "tls/server.key")
 
 
 def session_address(coordinator: str, names: Sequence[str]) -> str:
-    """HOST:PORT of the sessions where nothing else is said: `sordino init` puts enrolment on the port after them."""
+    """The default HOST:PORT of the sessions: `sordino init` puts enrolment on the next port."""
     if coordinator:
         host, port = split_address(coordinator)
         port -= 1
@@ -52,13 +57,13 @@ def found(
     names: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> AuthorityFolder:
-    """A new authority in a folder that is new or empty: keys, an empty roster, and ``coordinator/`` to be carried away.
+    """Make an authority in a new or empty folder: keys, an empty roster, and ``coordinator/`` to be carried away.
 
     The folder appears whole or not at all.
 
     Args:
         address: HOST:PORT where participants open sessions.
-        names: further host names and addresses by which the coordinator is reached.
+        names: further host names and addresses of the coordinator.
 
     Raises:
         AuthorityError: the folder isn't empty, or a name or address can't be used.
@@ -94,10 +99,10 @@ def found(
 
 
 def write_roster(version: Version, folder: Path) -> list[Path]:
-    """A signed roster, with its lottery's seeds where there are any, as files; the old or the new after any crash.
+    """Write a signed roster, and its lottery's seeds if there are any; after a crash each file is old or new.
 
     Returns:
-        The files. The lottery comes first: the coordinator takes up a roster when its file is replaced.
+        The files. The lottery comes first, since the coordinator uses a roster as soon as its file is replaced.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -106,7 +111,7 @@ def write_roster(version: Version, folder: Path) -> list[Path]:
         written.append(folder / LOTTERY_FILE)
     replace_durably(folder / ROSTER_FILE, version.roster)
     written.append(folder / ROSTER_FILE)
-    # The seeds say who is drawn for the rounds to come: they stay 0600, for the coordinator alone.
+    # The seeds reveal who is drawn for the coming rounds: they stay 0600, for the coordinator only.
     written[-1].chmod(0o644)
     return written
 
@@ -115,22 +120,12 @@ def newest(store: AuthorityStore) -> Version:
     """The last version that was signed.
 
     Raises:
-        AuthorityError: there is none; the folder isn't whole.
+        AuthorityError: there is none, so the folder isn't whole.
     """
     version = store.newest()
     if version is None:
         raise AuthorityError(f"{store.path} has signed no roster: the folder isn't whole, restore it")
     return version
-
-
-if TYPE_CHECKING:
-    from secagg.roster import Roster
-    from wire.authority_statements import Card
-
-_PUBLIC: Final = ("authority.pub", "card.json", "tls/ca.pem", "tls/server.pem")
-_SECRET: Final = ("transcript.key", "tls/server.key")
-_ROSTER: Final = "roster.json"
-_LOTTERY: Final = "lottery.json"
 
 
 @dataclass(frozen=True)
@@ -143,39 +138,31 @@ class CarriedAuthority:
 
     @classmethod
     def read(cls, folder: Path) -> CarriedAuthority:
-        """Hold the files against each other.
+        """Check that the files belong together.
 
         Raises:
-            Failure: a file is missing, or not of one authority and study.
+            Failure: a file is missing, or the files aren't of one authority and study.
         """
-        from runtime.key_files import KeyFileError, read_key_file
-        from secagg.roster import InvalidRoster, verify_roster
-        from wire.authority_statements import InvalidCard, verify_card
-        from wire.join_code import fingerprint
-
-        missing = [name for name in (*_PUBLIC, *_SECRET, _ROSTER) if not (folder / name).is_file()]
+        missing = [name for name in (*_PUBLIC, *_SECRET, ROSTER_FILE) if not (folder / name).is_file()]
         if missing:
-            raise Failure(
-                ExitCode.INPUT,
-                f"{folder} isn't what an authority gives to a coordinator: there is no {missing[0]}. Name the folder "
-                "`coordinator` that `sordino authority init` made, whole.",
+            raise InputFailure(
+                f"{folder} isn't what an authority gives to a coordinator: there is no {missing[0]}. Name the whole "
+                f"folder `{COORDINATOR_FOLDER}` that `sordino authority init` made."
             )
         try:
             public = bytes.fromhex((folder / "authority.pub").read_text(encoding="ascii").strip())
             card = verify_card((folder / "card.json").read_bytes(), fingerprint(public))
-            roster = verify_roster((folder / _ROSTER).read_bytes(), public)
+            roster = verify_roster((folder / ROSTER_FILE).read_bytes(), public)
             for name in _SECRET:
                 read_key_file(folder / name)
-        except (InvalidCard, InvalidRoster, KeyFileError, ValueError) as error:
-            raise Failure(ExitCode.INPUT, f"{folder}: {error}. Carry the authority's files again, whole.") from None
+        except ValueError as error:  # InvalidCard, InvalidRoster and KeyFileError too
+            raise InputFailure(f"{folder}: {error}. Copy all of the authority's files again.") from None
         if roster.study != card.study:
-            raise Failure(ExitCode.INPUT, f"{folder}: card.json and roster.json are of two studies. Carry both again.")
+            raise InputFailure(f"{folder}: card.json and roster.json are of two studies. Copy both again.")
         return cls(folder, card, roster)
 
     def copy(self, study: Path) -> None:
-        """Into a study's folder, each file where study.toml looks for it."""
-        from runtime.durable import replace_durably
-
+        """Into a study's folder, each file to its place in study.toml."""
         for name in (*_PUBLIC, *_SECRET):
             target = study / "coordinator" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +172,6 @@ class CarriedAuthority:
                 file.write((self.folder / name).read_bytes())
         (study / "tls").mkdir(exist_ok=True)
         shutil.copyfile(self.folder / "tls" / "ca.pem", study / "tls" / "ca.pem")
-        shutil.copyfile(self.folder / _ROSTER, study / _ROSTER)
-        if (self.folder / _LOTTERY).exists():
-            replace_durably(study / _LOTTERY, (self.folder / _LOTTERY).read_bytes())
+        shutil.copyfile(self.folder / ROSTER_FILE, study / ROSTER_FILE)
+        if (self.folder / LOTTERY_FILE).exists():
+            replace_durably(study / LOTTERY_FILE, (self.folder / LOTTERY_FILE).read_bytes())

@@ -1,4 +1,4 @@
-"""Who is asked to join, and who is told to go: join codes, names of hosts, revocations."""
+"""Invitations and revocations: join codes, names of hosts, places."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wire.join_code import LONGEST_VALID_S, JoinCode
 SHORTEST_VALID_S: Final = 60
 CLOCK_SLACK_S: Final = 600.0
 EXPIRED_KEPT_S: Final = 3600.0
-"""So long an unused code of the desk is kept after its end, so that who comes late is told that she does."""
+"""How long an expired, unused code from the socket is kept, so that a late request is refused with this reason."""
 _SHORTEST_BEGINNING: Final = 4
 
 
 def check_clock(store: AuthorityStore, now: float) -> None:
-    """Refuse to decide by a clock that has gone back: codes that expired would be good again.
+    """Check that the clock hasn't gone back, which would make expired codes valid again.
 
     Raises:
         AuthorityError: the last decision lies in the future.
@@ -42,18 +42,18 @@ def invite(
     random_bytes: RandomBytes,
     from_desk: bool = False,
 ) -> JoinCode:
-    """A fresh join code, stored before it is returned.
+    """A new join code, stored before it is returned.
 
-    With one of the desk the store forgets those that the desk gave for nothing: else whoever takes codes and goes away
-    would fill it. The new one is as young as any of them, so that the time of the last decision is known still.
+    A new code from the socket deletes unused earlier ones from the store; otherwise a client that requests codes and
+    goes away would fill it. The new one is the youngest, so the time of the last decision remains known.
 
     Args:
-        name: of the participant's host; empty leaves it to her.
-        valid_s: until the authority must have seen her request.
-        from_desk: whether whoever opened the desk's socket gets it.
+        name: of the participant's host; empty: the participant chooses.
+        valid_s: time in which the authority must see the request.
+        from_desk: whether it is given through the local enrolment socket.
 
     Raises:
-        AuthorityError: the name is in use, or the time is no sensible one.
+        AuthorityError: the name is in use, or the time is out of range.
     """
     check_clock(store, now)
     if not SHORTEST_VALID_S <= valid_s <= LONGEST_VALID_S:
@@ -76,7 +76,7 @@ def invite(
 
 
 def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
-    """How many of the open codes would find no place if all were used; 0 where any number may take part."""
+    """How many of the open codes would get no place if all were used; 0 if the number of places isn't limited."""
     if not folder.settings.places:
         return 0
     invited, _ = store.open_codes(now)
@@ -84,33 +84,33 @@ def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) ->
 
 
 def open_places(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
-    """Of a limited number of places, those that no member has and no open code promises; below 0: too many codes."""
+    """Of a limited number of places, those without a member or an open code; below 0: too many open codes."""
     invited, _ = store.open_codes(now)
     return folder.settings.places - store.present() - invited
 
 
 def places_of_desk(store: AuthorityStore, now: float) -> int:
-    """How many places went through the desk: members that joined with its codes, and its open codes."""
+    """Places given through the socket: members that joined with its codes, and its open codes."""
     _, of_desk = store.open_codes(now)
     return store.present_by_desk() + of_desk
 
 
 def taken_names(store: AuthorityStore, now: float) -> set[str]:
-    """Names, in lower case, that no new host may have: every member's that ever was, and what is promised.
+    """Names, in lower case, that no new host may have: those of all members ever, and of open invitations.
 
-    A revoked host's too: a certificate that names it may still be valid.
+    A revoked host's name is never reused, since a certificate for it may still be valid.
     """
     promised = {one.name.casefold() for one in store.open_invitations(now) if one.name}
     return {host.casefold() for host in store.hosts()} | promised
 
 
 def name_for(store: AuthorityStore, invitation: Invitation, wish: str, identity: bytes, now: float) -> str:
-    """The host's name for a new identity: the invitation's, else the wish, else the wish and where the identity begins.
+    """The host's name for a new identity: the invitation's, else the wish, else the wish and the identity's beginning.
 
-    Never one that another identity has or had, nor one that is promised to somebody else.
+    Never a name that another identity has or had, nor one that is promised to another participant.
     """
     if invitation.name:
-        return invitation.name  # nobody else could get it, for as long as the invitation was open
+        return invitation.name  # reserved while the invitation is open
     taken = taken_names(store, now)
     name, digits = wish, 6
     while name.casefold() in taken:
@@ -122,10 +122,10 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
     """Members by the name of their host, or by how an identity begins (at least four hexadecimal digits).
 
     Returns:
-        Those that are meant: one, or with ``whole_host`` all of a host; none if nobody is.
+        The one that matches, or with ``whole_host`` all of a host; an empty list if none does.
 
     Raises:
-        AuthorityError: several are meant.
+        AuthorityError: several match.
     """
     members = store.members()
     found = [member for member in members if member.host == who]
@@ -141,10 +141,10 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
 
 
 def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = False) -> list[Member]:
-    """Strike members off the next version of the roster.
+    """Remove members from the next version of the roster.
 
     Raises:
-        AuthorityError: nobody is meant, several are, or they were revoked before.
+        AuthorityError: no member or several match, or they were revoked before.
     """
     check_clock(store, now)
     found = find_members(store, who, whole_host=whole_host)
@@ -158,10 +158,10 @@ def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = Fa
 
 
 def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
-    """Take an open invitation back, by its name or by how its id begins; None if there is no such.
+    """Withdraw an open invitation, by its name or the beginning of its id; None if there is none.
 
     Raises:
-        AuthorityError: several are meant.
+        AuthorityError: several match.
     """
     wanted = who.lower()
     found = [
@@ -178,7 +178,7 @@ def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
 
 
 def duration(seconds: float) -> str:
-    """``3 days``, ``5 hours``, ``2 minutes``: rounded to the largest unit of which there are two."""
+    """``3 days``, ``5 hours``, ``2 minutes``: rounded, in the largest unit that gives at least two."""
     for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= 2 * length:
             return f"{round(seconds / length)} {unit}s"

@@ -1,7 +1,7 @@
 """The authority's side of the enrolment service: it calls the coordinator, never the other way round.
 
-TLS is pinned to the authority's own TLS certificate. What comes back is only material to judge: the coordinator can
-withhold requests and say anything about versions, but make up no request that counts.
+TLS is pinned to the authority's own TLS certificate. Answers aren't trusted: the coordinator can withhold requests and
+claim any version, but it can't forge a request that counts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ LARGEST_MESSAGE: Final = 64 << 20
 
 
 class LinkError(NetworkFailure):
-    """The coordinator can't be reached, or doesn't do what was asked; one sentence."""
+    """The coordinator can't be reached, or refuses; one sentence."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """What the coordinator shows: requests as they came, and the version of the roster that it says it has."""
+    """What the coordinator shows: requests as received, and the roster version that it claims to have."""
 
     requests: tuple[bytes, ...]
     roster_version: int
@@ -49,10 +49,10 @@ class Link:
         self._channel, self._folder = channel, folder
 
     def pending(self) -> Pending:
-        """What waits for the authority.
+        """The requests that wait for the authority.
 
         Raises:
-            LinkError: it can't be fetched.
+            LinkError: they can't be fetched.
         """
         nonce, signature = self._proof()
         request = pb.PendingRequest(nonce=nonce, signature=signature)
@@ -60,10 +60,10 @@ class Link:
         return Pending(tuple(found.requests), found.roster_version)
 
     def publish(self, package: bytes) -> int:
-        """Hand over a package; returns the roster's version that the coordinator has then.
+        """Send a package; returns the roster version that the coordinator has afterwards.
 
         Raises:
-            LinkError: it wasn't taken, or nobody knows: publish it again.
+            LinkError: it wasn't accepted, or this is unknown: publish it again.
         """
         nonce, signature = self._proof()
         metadata = ((NONCE_METADATA, nonce), (SIGNATURE_METADATA, signature))
@@ -106,7 +106,7 @@ def open_link(folder: AuthorityFolder) -> Iterator[Link]:
     options = [
         ("grpc.max_receive_message_length", LARGEST_MESSAGE),
         ("grpc.use_local_subchannel_pool", 1),
-        # Whoever calls waits between two visits; the channel must not wait for minutes on top of it.
+        # The caller waits between two visits; the channel must not add minutes to that.
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 2_000),
     ]

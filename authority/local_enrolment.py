@@ -1,15 +1,15 @@
-"""The desk of an authority that runs: a Unix socket at which whoever can open it gets a join code of her own.
+"""The local enrolment socket of a running authority (``--desk``): each process that can open it gets a join code.
 
-For participants on the authority's own machine, such as containers that share a volume with it: no code lies in a file,
-and a coordinator that doesn't see the socket can't get one. Each code is good for one identity and for a short time.
-But a code that is handed over by hand lets in one; whoever can open the socket can take as many places as the desk has.
+For participants on the authority's machine, such as containers that share a volume with it. No code is in a file, and a
+coordinator that doesn't see the socket can't get one. Each code is for one identity and a short time. A code that a
+person hands over admits one participant; a process that can open the socket can take all the places that it gives.
 
-    she:  {"want": "code"}                                the desk:  {"code": ..., "study": ..., "coordinator": ...}
-          {"kept": true}                                             her folder is written; else the code is taken back
-    she:  {"want": "state", "identity": H, "nonce": H}    the desk:  {"state": "member", "signature": H}
+    client:  {"want": "code"}                                authority:  {"code": ..., "study": ..., "coordinator": ...}
+             {"kept": true}                                  the client's folder is written; else the code is withdrawn
+    client:  {"want": "state", "identity": H, "nonce": H}    authority:  {"state": "member", "signature": H}
 
-One line of JSON each, H in hexadecimal; {"refused": REASON} in the place of any answer. A state is signed: whoever put
-a socket of her own in the desk's place could else have participants begin anew, with new ledgers.
+One line of JSON each, H in hexadecimal; {"refused": REASON} instead of any answer. A state is signed: otherwise a
+process that replaces the socket by its own could make participants begin anew, with new ledgers.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from wire.authority_statements import standing_statement
 from wire.join_code import JoinCode
 
 VALID_S: Final = 600.0
-"""How long a code of the desk is good: until the authority has seen the request, which takes a second."""
+"""Validity of a code from the socket. The authority sees the request a second after it was sent."""
 BETWEEN_CODES_S: Final = 0.2
-"""After each question for a code, answered with one or not: each takes the lock under which requests are judged."""
+"""Pause after each request for a code, granted or not: each takes the lock under which requests are judged."""
 STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE = 20.0, 40
-"""Questions that are answered, of all visitors together: each one takes that lock too."""
+"""Rate and burst of answers about standings, for all clients together: each takes that lock too."""
 BETWEEN_VISITORS_S: Final = 0.005
 BUSY_S: Final = 20.0
-"""For so long after a code was handed out a request with it is likely."""
+"""For this time after a code was given, a request with it is likely."""
 ASKS_S, KEEPS_S = 5.0, VALID_S
-"""How long the desk waits for her question, and for her folder."""
+"""How long the authority waits for a client's question, and for its folder."""
 MOST_VISITORS: Final = 256
 _LONGEST_LINE: Final = 1024
 _LONGEST_PATH: Final = 107  # of a Unix socket's name, in bytes
 
 
 class LocalEnrolmentSocket:
-    """Answers until it is closed; each visitor in a thread of her own, so that a slow one holds nobody up."""
+    """Answers until it is closed; each client in its own thread, so that a slow one doesn't delay the others."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class LocalEnrolmentSocket:
         """Listen at once.
 
         Args:
-            path: of the socket; one that nobody listens at any more is replaced.
-            tell: is called, by any thread, with what happened: ``handed_out`` and ``taken_back`` with a code's id,
+            path: of the socket; a socket on which no process listens any more is replaced.
+            tell: called, from any thread, with events: ``handed_out`` and ``taken_back`` with a code's id,
                 ``refused`` with a reason. Never with a code.
-            places: most members that may have come through the desk, with its open codes; None: as many as there are.
+            places: limit for members with codes from the socket and its open codes together; None: no further limit.
 
         Raises:
             AuthorityError: the number of places isn't limited, or the socket can't be made.
         """
         if not folder.settings.places:
             raise AuthorityError(
-                f"--desk gives a place to everybody who can open its socket, so their number must be limited: set "
+                f"--desk gives a place to every process that can open its socket, so places must be limited: set "
                 f"places in {folder.path / 'authority.toml'}"
             )
         self._folder, self._path, self._tell = folder, path, tell
@@ -91,14 +91,14 @@ class LocalEnrolmentSocket:
         self._thread.start()
 
     def busy(self) -> bool:
-        """Whether a code was handed out lately."""
+        """Whether a code was given lately."""
         return time.monotonic() - self._last < BUSY_S
 
     def close(self) -> None:
-        """No further visitors; the socket is removed. Codes that are out stay good."""
+        """Stop accepting and remove the socket. Codes that were given stay valid."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         self._thread.join()
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ class LocalEnrolmentSocket:
             try:
                 visitor, _ = self._listener.accept()
             except OSError:
-                if not self._closed.wait(0.1):  # too many open files, or the like: it passes
+                if not self._closed.wait(0.1):  # such as too many open files, which passes
                     continue
                 return
             if not self._visitors.acquire(timeout=ASKS_S):
@@ -118,7 +118,7 @@ class LocalEnrolmentSocket:
                 continue
             try:
                 threading.Thread(target=self._attend, args=(visitor,), name="desk visitor", daemon=True).start()
-            except RuntimeError:  # no more threads, which passes; without this one nobody would be let in again
+            except RuntimeError:  # no more threads, which passes; the accepting thread must survive it
                 visitor.close()
                 self._visitors.release()
                 self._closed.wait(0.1)
@@ -136,7 +136,7 @@ class LocalEnrolmentSocket:
                 else:
                     _write_line(visitor, {"refused": "the desk doesn't know this question"})
         except (OSError, ValueError):
-            pass  # she has gone, or isn't one of ours
+            pass  # the client has gone, or speaks something else
         finally:
             self._visitors.release()
 
@@ -144,7 +144,7 @@ class LocalEnrolmentSocket:
         """Whether an identity is a member, was revoked, or is unknown here, signed.
 
         Raises:
-            ValueError: the identity or the nonce is none.
+            ValueError: the identity or the nonce is invalid.
         """
         identity, nonce = bytes.fromhex(str(asked.get("identity"))), bytes.fromhex(str(asked.get("nonce")))
         keys, study = self._folder.keys, self._folder.settings.study
@@ -207,7 +207,7 @@ class LocalEnrolmentSocket:
             )
 
     def _take_back(self, code: JoinCode) -> None:
-        """Nothing can have been asked for with it: the place is free for the next one, whose making forgets it."""
+        """Withdraw a code that can't have been used: its place is free, and the next code's making deletes it."""
         withdrawn = (
             "UPDATE invitations SET withdrawn = ? WHERE code_id = ? AND identity IS NULL",
             (self._clock(), code.code_id),
@@ -216,7 +216,7 @@ class LocalEnrolmentSocket:
             with locked(self._folder.state) as store:
                 store.write(withdrawn)
         except (AuthorityError, StorageError):
-            return  # it expires
+            return  # the code expires
         self._tell({"taken_back": code.code_id.hex()})
 
 
@@ -224,7 +224,7 @@ class LocalEnrolmentSocket:
 def open_local_enrolment(
     folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
 ) -> Iterator[LocalEnrolmentSocket | None]:
-    """A desk while an authority runs, or none where no path is named.
+    """A local enrolment socket until the block ends; None without a path.
 
     Raises:
         AuthorityError: as `LocalEnrolmentSocket`.
@@ -240,7 +240,7 @@ def open_local_enrolment(
 
 
 def _listen(path: Path) -> socket.socket:
-    """A socket for its owner and group; it has its mode before it has its name."""
+    """A socket for its owner and group; it gets its mode before its name."""
     made = path.with_name(f".{path.name}.{os.getpid()}")
     if len(os.fsencode(made)) > _LONGEST_PATH:
         raise AuthorityError(f"--desk {path}: the name is too long for a socket; name a shorter one")

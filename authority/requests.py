@@ -1,9 +1,9 @@
-"""Judging who wants to join or to renew. The coordinator that carries requests may replay, reorder, withhold or flood.
+"""Judging requests to join or to renew. The coordinator, which carries them, may replay, reorder, withhold or flood.
 
-A request to join counts by its MAC under an open invitation, one to renew by the identity's place on the roster;
-nothing that the coordinator can make up counts. Each request is judged by itself and once: what was accepted, or
-refused to somebody who proved to hold a code or a place, is stored with its answer. Refusals of requests that prove
-nothing are computed again when they are shown again, so that a flood of them fills no disk.
+A request to join needs a MAC under an open invitation, one to renew the identity's place on the roster; the coordinator
+can forge neither. Each request is judged separately and once: it is stored with its answer if it is accepted, or
+refused although it proves a code or a place. Refusals of requests that prove nothing are computed anew each time, so
+that a flood of them doesn't fill the disk.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from wire.certificates import CertificateError, host_uri, identity_uri, key_of_r
 from wire.enrolment import EnrolmentRequest, InvalidRequest, SignedRequest, read_request
 
 REQUESTS_A_DAY: Final = 24
-"""Of one identity; more wait. A process that renews needs one in weeks."""
+"""For one identity; more must wait. A process that renews needs one every few weeks."""
 
 Verdict = Literal["accept", "refuse", "known", "later"]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is to be done about one request, or what was.
+    """The decision on one request.
 
     Attributes:
         verdict: ``known``: it was judged before. ``later``: it can't be judged now, and waits.
         reason: one sentence, unless it is accepted.
-        host: that the participant has or gets; empty when refused.
-        proven: she showed that she holds a code or a place.
-        answer: signed, to be published; None while the next roster version is awaited.
+        host: the participant's host name; empty if refused.
+        proven: whether it proves a code or a place.
+        answer: signed, to be published; None until the next roster version is signed.
     """
 
     request: SignedRequest
@@ -72,7 +72,7 @@ def newest_roster(folder: AuthorityFolder, store: AuthorityStore) -> Roster | No
 
 
 def read_requests(datas: Sequence[bytes]) -> list[SignedRequest]:
-    """Those that can be read, each once; what isn't a request is left out and holds nobody up."""
+    """Those that can be read, each once; anything else is skipped."""
     found: dict[bytes, SignedRequest] = {}
     for data in datas:
         try:
@@ -86,11 +86,11 @@ def read_requests(datas: Sequence[bytes]) -> list[SignedRequest]:
 def look(
     folder: AuthorityFolder, store: AuthorityStore, signed: SignedRequest, roster: Roster | None, now: float
 ) -> Judgement:
-    """What would be done about a request; changes nothing.
+    """How a request would be judged; changes nothing.
 
     Args:
         roster: of `newest_roster`.
-        now: seconds since 1970 by the authority's clock, which alone says whether a code has expired.
+        now: seconds since 1970 by the authority's clock, the only one that decides whether a code has expired.
     """
     request = signed.request
     before = store.judged(signed.id)
@@ -136,7 +136,7 @@ def _refuse_renewal(member: Member | None, roster: Roster | None) -> str:
 def _refuse_join(
     invitation: Invitation | None, request: EnrolmentRequest, member: Member | None, *, proven: bool, now: float
 ) -> str:
-    """The sentence for the participant; those that nobody proved to deserve tell nothing about invitations."""
+    """The sentence for the participant; without a proof it reveals nothing about invitations."""
     if invitation is None or not proven:
         return "no invitation of this study has this join code: ask for a new one"
     if invitation.identity not in (None, request.identity):
@@ -158,14 +158,14 @@ def judge(
     now: float,
     chosen: Callable[[SignedRequest], bool] = lambda _: True,
 ) -> list[Judgement]:
-    """Decide on requests and store what was decided. Whoever is accepted is on the next version that is signed.
+    """Decide on requests and store the decisions. Accepted participants are on the next signed version.
 
     Args:
-        chosen: which ones; the others stay as they are and aren't in the result.
+        chosen: which requests; the others don't change and aren't in the result.
 
     Raises:
         AuthorityError: the clock has gone back, or the folder's files don't belong together.
-        runtime.durable.StorageError: a decision couldn't be stored; those before it are, and none is told.
+        runtime.durable.StorageError: a decision couldn't be stored; earlier ones are, and none is sent.
     """
     check_clock(store, now)
     roster = newest_roster(folder, store)
@@ -175,11 +175,11 @@ def judge(
             continue
         try:
             done.append(_judge_one(folder, store, signed, roster, now))
-        except CertificateError as error:  # a fault of this folder: the participant can wait for its remedy
+        except CertificateError as error:  # a fault of this folder: the request waits until it is corrected
             done.append(Judgement(signed, "later", str(error)))
         except (StorageError, AuthorityError):
             raise
-        except Exception as error:  # whatever is odd about one request, the others are judged
+        except Exception as error:  # an odd request must not prevent the others from being judged
             done.append(Judgement(signed, "later", f"it can't be judged: {type(error).__name__}"))
     return done
 
@@ -201,7 +201,7 @@ def _judge_one(
         answer = accept(folder, store, signed.id, request.identity, request.csr, version, now)
     statements = [_stored(signed, now, answer)]
     if request.kind == "join":
-        # The same identity under the same code changes nothing.
+        # Repeating an identity with its code changes nothing.
         statements += [
             ("UPDATE invitations SET identity = ? WHERE code_id = ?", (request.identity, request.code_id)),
             admitted(request.identity, found.host, True, now),
@@ -232,11 +232,11 @@ def accept(
 
     Args:
         version: of the first roster that lists the identity, or of the newest one.
-        member: where the store isn't to be asked.
+        member: the identity's; default: as stored.
     """
     found = member or store.member(identity)
     assert found is not None  # noqa: S101  # only members are accepted
-    # A host that was made with the study may hold several identities behind one certificate.
+    # A host that was made with the study may have several identities behind one certificate.
     uri = identity_uri(identity) if found.by_code else host_uri(found.host)
     when = datetime.datetime.fromtimestamp(math.floor(now), datetime.UTC)
     certificate = folder.keys.tls.issue_client(key_of_request(csr), uri, when, folder.settings.client_days)

@@ -1,4 +1,4 @@
-"""Closing a version of the roster: who is on it, the lottery's seeds, its signature, and answers to those it lists."""
+"""Closing a version of the roster: its participants, the lottery's seeds, the signature, and answers to new members."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def begin(
     now: float,
     random_bytes: RandomBytes = os.urandom,
 ) -> Version:
-    """Sign version 1, with whoever was made together with the study; they get the first places, in this order.
+    """Sign version 1 with the participants that were made with the study; they get the first places, in this order.
 
     Raises:
-        AuthorityError: there is a version already.
+        AuthorityError: there is already a version.
     """
     if store.newest() is not None:
         raise AuthorityError(f"{folder.path} has signed rosters already")
@@ -47,16 +47,16 @@ def sign_next(
     after: int = 0,
     random_bytes: RandomBytes = os.urandom,
 ) -> Version | None:
-    """Sign the next version, if it differs from the last one, and answer those who waited for it.
+    """Sign the next version, if it differs from the last one, and answer the requests that waited for it.
 
-    Everything is durable before this returns, and nothing is published here: a version that was once stored is the
-    only one of its number, whatever happens to this process.
+    Everything is durable before this returns, and nothing is published here: a stored version is the only one with its
+    number, even if this process crashes.
 
     Args:
-        after: a version that is known to exist elsewhere: the next one gets a higher number.
+        after: a version that exists elsewhere: the next one gets a higher number.
 
     Returns:
-        The new version, or None when the last one still says who takes part.
+        The new version, or None if the last one is still right.
 
     Raises:
         AuthorityError: the clock has gone back, or there are as many versions as there may be.
@@ -77,7 +77,7 @@ def sign_next(
         else:
             try:
                 answer = accept(folder, store, request.id, request.identity, request.csr, version, now, member)
-            except CertificateError:  # it goes on waiting; revocations must be signed all the same
+            except CertificateError:  # the request keeps waiting; revocations must be signed nevertheless
                 continue
         answers.append(("UPDATE requests SET answer = ? WHERE id = ?", (answer, request.id)))
     if not changed:
@@ -98,7 +98,7 @@ def _close(
     statements: Sequence[Statement],
 ) -> None:
     study, rounds = folder.settings.study, folder.settings.draws
-    # The list is closed: only now is drawn who will be in which cohort, so nobody could join to be in one.
+    # Cohorts are drawn only now that the list is closed, so nobody could join in order to be in one of them.
     draws = Draws.draw(study, version, rounds, random_bytes) if rounds else None
     try:
         roster = Roster(study, version, entries, None if draws is None else draws.lottery)
@@ -106,9 +106,9 @@ def _close(
         raise AuthorityError(f"no further version can be signed: {error}") from error
     store.write(
         *statements,
-        # Old seeds are of no use to anybody; in this transaction, so that the file doesn't hold two sets after it.
+        # Old seeds are useless; deleted in this transaction, so that the file never holds two sets.
         ("UPDATE versions SET lottery = NULL WHERE lottery IS NOT NULL", ()),
-        # The number is the key: a second roster of the same number can't be stored, so it is never sent.
+        # The number is the key: a second roster with this number can't be stored, so it is never sent.
         (
             "INSERT INTO versions (version, signed, participants, roster, lottery) VALUES (?, ?, ?, ?, ?)",
             (
@@ -123,10 +123,10 @@ def _close(
 
 
 def package_of(store: AuthorityStore, answers: Sequence[bytes] = ()) -> tuple[bytes, int, list[bytes]] | None:
-    """What is to be published: the newest roster, and all answers of which no coordinator has said that it has them.
+    """What to publish: the newest roster, and all answers that no coordinator has confirmed.
 
     Args:
-        answers: further ones, such as refusals that aren't stored.
+        answers: further ones, such as refusals, which aren't stored.
 
     Returns:
         The package, the roster's version and the ids of the stored requests in it; None before the first version.
@@ -139,7 +139,7 @@ def package_of(store: AuthorityStore, answers: Sequence[bytes] = ()) -> tuple[by
 
 
 def mark_published(store: AuthorityStore, version: int, request_ids: Sequence[bytes]) -> None:
-    """The coordinator has said that it has them."""
+    """Record that the coordinator has confirmed them."""
     store.write(
         ("UPDATE versions SET published = 1 WHERE version = ?", (version,)),
         *(("UPDATE requests SET published = 1 WHERE id = ?", (request_id,)) for request_id in request_ids),

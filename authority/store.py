@@ -1,8 +1,8 @@
-"""What an authority has decided, in one SQLite file: invitations, requests, members, signed rosters.
+"""An authority's decisions in one SQLite file: invitations, requests, members, signed rosters.
 
-Every decision is durable before anybody is told, so a crash can lose a message but never a decision: the same request
-gets the same answer, and no version of the roster is ever signed twice with different content. Nothing is kept in
-memory, and one process at a time works on it.
+Every decision is durable before it is sent, so a crash can lose a message but never a decision: the same request gets
+the same answer, and no version of the roster is ever signed twice with different content. Nothing is kept in memory,
+and only one process at a time uses the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ APPLICATION_ID: Final = 0x534F4155  # "SOAU"
 VERSION: Final = 3
 AT_ONCE: Final = 5_000
 WAIT_S: Final = 15.0
-"""How long a command waits for another one on the same folder to end."""
+"""How long a command waits until another one has left the folder."""
 
 _SCHEMA = """
 CREATE TABLE invitations (
@@ -55,7 +55,7 @@ INSERT INTO members_with_places
 DROP TABLE members;
 ALTER TABLE members_with_places RENAME TO members
 """
-"""From the first version to the second: by the order of admission; those made with the study by the names of hosts."""
+"""From the first version to the second: in order of admission; members made with the study in order of hosts' names."""
 
 _FROM_DESK = "ALTER TABLE invitations ADD COLUMN from_desk INTEGER NOT NULL DEFAULT 0"
 """From the second version to the third."""
@@ -67,25 +67,25 @@ class Invitation:
 
     code_id: bytes
     secret: bytes = field(repr=False)
-    name: str  # of the host, as the authority wants it; empty: as the participant wishes
+    name: str  # of the host, as the authority wants it; empty: the participant chooses
     made: float
     expires: int
     identity: bytes | None  # that used it
     withdrawn: float | None
-    from_desk: bool = False  # else handed over by hand
+    from_desk: bool = False  # through the local enrolment socket, not by hand
 
     def is_open(self, now: float) -> bool:
-        """Whether somebody can still join with it."""
+        """Whether it can still be used."""
         return self.identity is None and self.withdrawn is None and now < self.expires
 
 
 @dataclass(frozen=True)
 class Member:
-    """One identity that was ever given a place."""
+    """An identity that has or had a place."""
 
     identity: bytes
     host: str
-    by_code: bool  # else made with the study
+    by_code: bool  # not made with the study
     joined: float
     revoked: float | None
     place: int  # from 1, in the order of admission; never given again
@@ -116,21 +116,21 @@ class Version:
 
 
 class AuthorityStore:
-    """The open file. Reads see everything that is decided; `write` returns when it is durable."""
+    """The open file. Reads see every decision; `write` returns when it is durable."""
 
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            runtime.durable.StorageError: not an authority's store, or it takes no writes.
+            runtime.durable.StorageError: not an authority's store, or not writable.
         """
-        if not path.exists():  # SQLite would make it as the umask says, and it holds the codes' secrets
+        if not path.exists():  # SQLite would use the umask for its mode, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
         _bring_up_to_date(path)
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 
     def close(self) -> None:
-        """Write what is queued and let others in."""
+        """Write what is queued and release the file."""
         self._store.close()
 
     def write(self, *statements: Statement) -> None:
@@ -164,7 +164,7 @@ class AuthorityStore:
         return self._invitations("WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?", now)
 
     def open_codes(self, now: float) -> tuple[int, int]:
-        """How many invitations are open, and how many of these the desk gave."""
+        """How many invitations are open, and how many of these are from the local enrolment socket."""
         rows = self._read(
             "SELECT count(*), coalesce(sum(from_desk), 0) FROM invitations "
             "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?",
@@ -191,7 +191,7 @@ class AuthorityStore:
         return int(self._read("SELECT count(*) FROM members WHERE revoked IS NULL")[0][0])
 
     def present_by_desk(self) -> int:
-        """How many of them joined with a code of the desk."""
+        """How many of them joined with a code from the local enrolment socket."""
         rows = self._read(
             "SELECT count(*) FROM members WHERE revoked IS NULL AND identity IN "
             "(SELECT identity FROM invitations WHERE from_desk AND identity IS NOT NULL)"
@@ -199,7 +199,7 @@ class AuthorityStore:
         return int(rows[0][0])
 
     def hosts(self) -> list[str]:
-        """The name of everybody's host who ever was a member."""
+        """Host names of all members ever."""
         return [row[0] for row in self._read("SELECT host FROM members")]
 
     def _judged(self, condition: str, *parameters: object) -> list[Judged]:
@@ -222,7 +222,7 @@ class AuthorityStore:
         )
 
     def unpublished(self) -> list[tuple[bytes, bytes]]:
-        """(request id, answer) of which no coordinator has said yet that it has them; as many as fit one package."""
+        """(request id, answer) that no coordinator has confirmed yet; at most as many as fit one package."""
         rows = self._read(
             "SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id LIMIT ?", (AT_ONCE,)
         )
@@ -245,7 +245,7 @@ class AuthorityStore:
         return Version(version, signed, participants, roster, lottery, bool(published))
 
     def last_written(self) -> float:
-        """The time of the last decision, by the clock of the machine it was made on; 0 when there is none."""
+        """The time of the last decision, by the clock of its machine; 0 if there is none."""
         row = self._read(
             "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
             "requests), (SELECT coalesce(max(signed), 0) FROM versions), (SELECT coalesce(max(revoked), 0) FROM "
@@ -255,7 +255,7 @@ class AuthorityStore:
 
 
 def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statement:
-    """Make somebody a member, with the next place; whoever is one stays what she is."""
+    """Make an identity a member, with the next place; an existing member stays unchanged."""
     return (
         "INSERT INTO members (identity, host, by_code, joined, place) "
         "VALUES (?, ?, ?, ?, (SELECT coalesce(max(place), 0) + 1 FROM members)) ON CONFLICT (identity) DO NOTHING",
@@ -264,9 +264,9 @@ def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statem
 
 
 def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
-    """Drop the desk's codes that nobody used: those that were taken back, and those that expired before a time.
+    """Delete unused codes from the local enrolment socket: withdrawn ones, and those that expired before a time.
 
-    One that was made later than now stays: it may be what tells that the clock has gone back (`last_written`).
+    A code that was made later than now stays: it may be what shows that the clock has gone back (`last_written`).
     """
     return (
         "DELETE FROM invitations WHERE from_desk AND identity IS NULL AND made <= ? "
@@ -276,7 +276,7 @@ def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
 
 
 def _bring_up_to_date(path: Path) -> None:
-    """A store of an earlier version, whole or not at all. Anything else is left to `DurableStore`."""
+    """Upgrade a store of an earlier version, completely or not at all. `DurableStore` handles all other cases."""
     with path.open("rb") as file:
         head = file.read(72)
     if not head or head[60:64] == VERSION.to_bytes(4, "big"):  # SQLite's file format: the user version
@@ -294,14 +294,14 @@ def _bring_up_to_date(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
-    """The store of an authority, with nobody else at work in it.
+    """The store of an authority, for exclusive use.
 
     Args:
         path: of the store's file.
-        wait_s: for a process that is just at work there.
+        wait_s: how long to wait for another process that uses it.
 
     Raises:
-        AuthorityError: another process is.
+        AuthorityError: another process still uses it.
         runtime.durable.StorageError: as `AuthorityStore`.
     """
     with exclusive(path.with_name("authority.lock"), wait_s):
@@ -314,7 +314,7 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float) -> Iterator[None]:
-    """A lock that the process's end releases, however it ends.
+    """A lock that is released when the process ends, in any way.
 
     Raises:
         AuthorityError: another process holds it.
@@ -329,7 +329,7 @@ def exclusive(path: Path, wait_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     raise AuthorityError(
-                        f"another process is at work in {path.parent}: wait for it, or stop it"
+                        f"another process is using {path.parent}: wait for it, or stop it"
                     ) from None
                 time.sleep(0.05)
         yield

@@ -1,4 +1,4 @@
-"""What the command says of requests and visits, as text and as JSON."""
+"""What `sordino authority` prints about requests, visits and the folder, as text and as JSON; never a secret."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(judgement: Judgement) -> dict[str, Any]:
 
 
 def line(judgement: Judgement, *, preview: bool = False) -> str:
-    """The same for people: the beginnings of both ids are what `approve` and `revoke` take.
+    """The same for people, with the beginnings of both ids, which `approve` and `revoke` accept.
 
     Args:
         preview: nothing has been decided yet.
@@ -60,7 +60,7 @@ def signed(visit: Visit) -> dict[str, Any]:
 
 
 def signed_lines(visit: Visit, *, always: bool = False) -> list[str]:
-    """The same for people; ``always`` also says that nothing was signed."""
+    """The same for people; ``always``: also report that nothing was signed."""
     found = []
     if visit.signed is not None:
         found.append(f"Signed version {visit.signed[0]} of the roster: {counted(visit.signed[1], 'participant')}.")
@@ -77,10 +77,10 @@ def news(visit: Visit) -> list[Judgement]:
 
 
 def chosen(seen: Sequence[Judgement], beginnings: Sequence[str]) -> set[bytes] | None:
-    """Ids of the requests that are meant, by how the request or its identity begins; None for all.
+    """Ids of the requests whose id, or whose identity, begins as given; None for all requests.
 
     Raises:
-        AuthorityError: nothing that waits begins so, or several do.
+        AuthorityError: no waiting request begins so, or several do.
     """
     if not beginnings:
         return None
@@ -178,7 +178,7 @@ def overview_lines(found: dict[str, Any]) -> list[str]:
             state = f"expired {_minute(one['expires'])}"
         result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {_minute(one['made'])}  {state}")
     result += ["", "versions"]
-    # A later one that the coordinator has takes the place of all before.
+    # The coordinator's version replaces all earlier ones.
     has = max((version["version"] for version in found["versions"] if version["published"]), default=0)
     for version in found["versions"][-10:]:
         published = "" if version["version"] <= has else "not confirmed by the coordinator yet"
@@ -188,7 +188,7 @@ def overview_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _headline(members: list[dict[str, Any]]) -> str:
-    """With as many members as there are rows."""
+    """The members' number is that of the rows below."""
     revoked = sum(member["revoked"] is not None for member in members)
     return f"members ({len(members)}" + (f", {revoked} of them revoked)" if revoked else ")")
 

@@ -1,7 +1,7 @@
-"""One visit to the coordinator: what waits there is judged, the next roster signed, and what was decided published.
+"""One visit to the coordinator: judge the waiting requests, sign the next roster, publish the decisions.
 
-The folder is locked only while something is decided, never while the network is waited for, so that invitations can be
-made beside an authority that runs. A visit that breaks off anywhere is made good by the next one.
+The folder is locked only during decisions, never while waiting for the network, so that invitations can be made beside
+a running authority. The next visit completes a visit that was interrupted at any point.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wire.enrolment import SignedRequest
 
 @dataclass(frozen=True)
 class Visit:
-    """What was done.
+    """What a visit did.
 
     Attributes:
-        judgements: of the requests that were chosen.
-        signed: the version that was signed, and with how many participants; None if none was.
+        judgements: of the chosen requests.
+        signed: the signed version and its number of participants; None if none was signed.
         published: the version that the coordinator has now; None if there was nothing to publish.
         waiting: accepted requests that wait for the next version.
     """
@@ -38,7 +38,7 @@ class Visit:
 
 
 def preview(folder: AuthorityFolder, link: Link, clock: Callable[[], float] = time.time) -> list[Judgement]:
-    """What waits at the coordinator, and what would be done about it; changes nothing."""
+    """The requests at the coordinator, and how they would be judged; changes nothing."""
     requests = read_requests(link.pending().requests)
     with locked(folder.state) as store:
         roster = newest_roster(folder, store)
@@ -56,15 +56,15 @@ def attend(
     random_bytes: RandomBytes = os.urandom,
     wait_s: float = WAIT_S,
 ) -> Visit:
-    """Fetch, judge, sign if asked to, publish.
+    """Fetch, judge, sign if wanted, publish.
 
     Args:
-        sign: close the next version when anything has changed.
-        chosen: which requests are judged; the others go on waiting.
+        sign: close the next version if anything has changed.
+        chosen: which requests are judged; the others keep waiting.
         after: see `authority.roster.sign_next`.
 
     Raises:
-        authority.link.LinkError: the coordinator can't be reached; what was decided is kept for the next time.
+        authority.link.LinkError: the coordinator can't be reached; decisions are kept for the next visit.
         AuthorityError: see `judge` and `sign_next`.
         runtime.durable.StorageError: nothing of the last decision is stored.
     """
@@ -77,7 +77,7 @@ def attend(
         if sign:
             version = sign_next(folder, store, clock(), after=after, random_bytes=random_bytes)
             signed = None if version is None else (version.version, version.participants)
-        # A request that was judged before and still waits there: its answer got lost.
+        # A request that was judged before and still waits at the coordinator: its answer was lost.
         lost = [one.answer for one in judgements if one.answer is not None]
         newest, waiting = store.newest(), len(store.waiting())
         wanted = bool(lost or store.unpublished()) or (newest is not None and newest.version > pending.roster_version)
@@ -90,7 +90,7 @@ def attend(
         try:
             published = link.publish(data)
         except LinkError as error:
-            what = "what was decided is" if signed is None else f"version {number} is signed and will be"
+            what = "the decisions are" if signed is None else f"version {number} is signed and will be"
             raise LinkError(f"{error}. Nothing is lost: {what} published by the next visit") from error
         with locked(folder.state, wait_s) as store:
             mark_published(store, number, request_ids)
@@ -98,12 +98,12 @@ def attend(
 
 
 def check_not_behind(store: AuthorityStore, coordinator_version: int, after: int) -> None:
-    """Refuse to sign beside a coordinator that claims a later version than was ever signed here.
+    """Check that the coordinator doesn't claim a later version than was ever signed here.
 
-    Either it lies, or this folder was restored from an older copy; then the same number would be signed twice.
+    If it does, it lies, or this folder was restored from an older copy; then a number would be signed twice.
 
     Raises:
-        AuthorityError: it claims one.
+        AuthorityError: it claims a later version.
     """
     newest = store.newest()
     known = max(after, 0 if newest is None else newest.version)

@@ -545,7 +545,7 @@ def test_a_clock_that_has_gone_back_decides_nothing(office: Office) -> None:
 def test_two_processes_on_one_folder(office: Office) -> None:
     with (
         exclusive(office.folder.state.with_name("authority.lock"), 0),
-        pytest.raises(AuthorityError, match="another process is at work"),
+        pytest.raises(AuthorityError, match="another process is using"),
     ):
         office.invite()
     office.invite()

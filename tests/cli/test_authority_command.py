@@ -257,7 +257,7 @@ def test_folders_and_keys_that_cannot_be_used(run: Run, home: Path, tmp_path: Pa
 def test_two_that_run_on_one_folder(run: Run, home: Path) -> None:
     with exclusive(home / "run.lock", 0):
         code, _, err = run("authority", "run", home)
-    assert (code, "another process is at work" in err) == (2, True)
+    assert (code, "another process is using" in err) == (2, True)
 
 
 # ---------------------------------------------------------------- with one
