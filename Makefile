@@ -109,7 +109,7 @@ load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenario
 	done
 
 load-tables: .venv-demo/.stamp ## completed rounds and times for 5 to 30 % leaving at each phase, both ways (nine minutes)
-	@.venv-demo/bin/python -m sordino loadtest --sweep --drop-style both --clients 50 --rounds 3 --deadline 5 $(LOAD_ARGS)
+	@.venv-demo/bin/python -m sordino.lab.loadtest.tables --clients 50 --rounds 3 --deadline 5 $(LOAD_ARGS)
 
 scripts: .venv/.stamp ## SCRIPTS random scripts for both sides; with SCRIPTS_ARGS=--naive, checks taken out
 	@nice .venv/bin/python -m tests.secagg.random_scripts --scripts $(SCRIPTS) $(SCRIPTS_ARGS)

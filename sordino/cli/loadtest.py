@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, listing
 
 NAME = "loadtest"
 HELP = (
@@ -83,8 +83,8 @@ def run(
     drop_style: Annotated[
         str | None,
         typer.Option(
-            metavar="disconnect|silent|both",
-            help="How they leave; both only with --sweep, one after the other.",
+            metavar="disconnect|silent",
+            help="How they leave.",
             show_default="disconnect",
         ),
     ] = None,
@@ -209,29 +209,13 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="New or empty folder for result.json, figures, the study and its logs."),
     ] = None,
-    sweep: Annotated[
-        bool,
-        typer.Option(
-            "--sweep",
-            help="Repeat with drop 0.05, 0.1, 0.2 and 0.3 at each single phase, and print a Markdown table; "
-            "takes no --drop and no --at.",
-        ),
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
     from sordino.lab.loadtest.display import LoadDisplay
     from sordino.lab.loadtest.options import LoadOptions
     from sordino.lab.loadtest.run import run_load_test
     from sordino.lab.loadtest.scenario import fields_of, read_scenario
-    from sordino.lab.loadtest.schedule import STYLES
 
-    if sweep and (drop is not None or at is not None):
-        given = " and ".join(name for name, value in (("--drop", drop), ("--at", at)) if value is not None)
-        raise Failure(
-            ExitCode.INPUT,
-            f"--sweep goes through every phase with 5, 10, 20 and 30 %, and can't be used with {given}. Leave out one "
-            "or the other.",
-        )
     signal.signal(signal.SIGTERM, _terminate)
     plain = {"clients": clients, "processes": processes, "dim": dim, "bits": bits, "rounds": rounds, "seed": seed}
     plain |= {"drop": drop, "at": at, "deadline": deadline, "resume": resume, "pause": pause, "noise": noise}
@@ -240,16 +224,10 @@ def run(
     bounds |= {"max_unplanned": max_unplanned, "noise_within": noise_within}
     faults = {"stragglers": stragglers, "link": link or None, "storm": storm or None, "crash": crash or None}
     faults |= {"cheats": cheats, "availability": availability}
-    both = drop_style == "both"
-    style = {"drop_style": None if both else drop_style}
     fields = ({} if scenario is None else read_scenario(scenario)) | fields_of(
-        plain | bounds | faults | style, "the command line"
+        plain | bounds | faults | {"drop_style": drop_style}, "the command line"
     )
-    if both and not sweep:
-        raise Failure(ExitCode.INPUT, "--drop-style both is for --sweep. Choose disconnect or silent.")
     options = LoadOptions(out=out, **fields)
-    if sweep:
-        return _sweep(options, as_json, STYLES if both else ())
     options.check()
     options.check_can_end()
     with LoadDisplay(plain=as_json) as display:
@@ -258,16 +236,6 @@ def run(
         typer.echo(json.dumps(result))
     else:
         _tell(result, out)
-    return _judge(result)
-
-
-def _sweep(options: Any, as_json: bool, styles: tuple[str, ...]) -> int:
-    from sordino.lab.loadtest.display import LoadDisplay
-    from sordino.lab.loadtest.sweep import markdown, run_sweep
-
-    with LoadDisplay(plain=True) as display:
-        result = run_sweep(options, display, styles)
-    typer.echo(json.dumps(result) if as_json else markdown(result["runs"], result["incomplete"]))
     return _judge(result)
 
 

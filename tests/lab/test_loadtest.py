@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +35,7 @@ from server.events import (
     RoundCompleted,
     WaitingForParticipants,
 )
-from sordino.lab.loadtest import sweep
+from sordino.lab.loadtest import tables
 from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.display import LoadDisplay, final_lines, round_line, round_table
 from sordino.lab.loadtest.figure import write_figures
@@ -48,7 +51,6 @@ from sordino.lab.loadtest.schedule import (
     words_of,
 )
 from sordino.lab.loadtest.summary import BETWEEN, Outcomes, percentile, spread
-from sordino.lab.loadtest.sweep import markdown
 from wire.study import plan_figures
 
 Run = Callable[..., tuple[int, str, str]]
@@ -497,62 +499,36 @@ def test_the_figure_is_drawn_in_both_forms(tmp_path: Path) -> None:
     assert write_figures(result_of(), tmp_path / "none") == []
 
 
-def test_a_sweep_is_a_markdown_table() -> None:
-    text = markdown([result_of(attempt_events(1)), result_of(attempt_events(1, abort="too few"))])
-    lines = text.splitlines()
-    assert lines[0].startswith("20 participants in 2 processes, 100 values of 20 bits (128 travel), 3 rounds a row; ")
-    assert len(lines) == 6
-    assert len({line.count("|") for line in lines[2:]}) == 1
-    assert "| share-keys | 20 % | 1 of 3 | 1 | none | 4 / 4 | 2.00 | 2.00 |" in lines
-    assert "1 x ShareKeys: too few" in lines[-1]
-
-
-def sweep_of(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: Callable[[int], dict[str, Any] | BaseException]
-) -> dict[str, Any]:
-    """A sweep whose run number n ended as ``ended(n)`` says, with nothing started."""
-    asked: list[LoadOptions] = []
-
-    def run_one(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
-        asked.append(options)
-        changes = ended(len(asked))
-        if isinstance(changes, BaseException):
-            raise changes
-        assert options.out is not None
-        options.out.mkdir(parents=True)
-        return result_of(attempt_events(1)) | {"options": options.to_json()} | changes
-
-    monkeypatch.setattr(sweep, "run_load_test", run_one)
-    told = sweep.run_sweep(replace(OPTIONS, out=tmp_path / "sweep"), LoadDisplay(quiet=True))
-    kept = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
-    assert kept == told
-    assert len((tmp_path / "sweep" / "sweep.md").read_text().splitlines()) >= 4 + len(told["runs"])
-    return told
-
-
-def test_a_broken_bound_of_a_sweep_names_its_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = sweep_of(
-        monkeypatch, tmp_path, lambda number: {"broken": ["too slow"], "exit_code": 1} if number == 7 else {}
-    )
-    assert len(told["runs"]) == 20
-    assert (told["broken"], told["incomplete"], told["exit_code"]) == (["share-keys, 20 %: too slow"], None, 1)
-
-
-@pytest.mark.parametrize(
-    ("end", "rows", "code"),
-    [
-        ({"incomplete": "interrupted after 1 of 3 rounds", "exit_code": 130}, 6, 130),
-        (KeyboardInterrupt(), 5, 130),
-        (Failure(ExitCode.NETWORK, "the port is taken"), 5, 4),
-    ],
-)
-def test_a_sweep_that_is_cut_short_keeps_its_rows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: dict[str, Any] | BaseException, rows: int, code: int
+def test_tables_of_both_styles_end_where_a_run_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = sweep_of(monkeypatch, tmp_path, lambda number: end if number == 6 else {})
-    assert (len(told["runs"]), told["exit_code"]) == (rows, code)
-    assert told["incomplete"].startswith("share-keys, 10 %: ")
-    assert told["incomplete"] in (tmp_path / "sweep" / "sweep.md").read_text()
+    ends = [0] * 20 + [1, 130]
+    commands: list[list[str]] = []
+
+    def run_one(command: list[str], **_: Any) -> SimpleNamespace:
+        """Of the last three runs one breaks a bound, and one is interrupted in its first round."""
+        commands.append(command)
+        style, share = command[-5], float(command[-1])
+        result = result_of(attempt_events(1, abort="too few" if share == 0.2 else ""))
+        result["options"] |= {"drop_style": style, "at": command[-3], "drop": share}
+        return SimpleNamespace(returncode=ends[len(commands) - 1], stdout=json.dumps(result))
+
+    monkeypatch.setattr(subprocess, "run", run_one)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert tables.main(["--clients", "20"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(commands) == 22
+    assert all(command[3:7] == ["loadtest", "--json", "--clients", "20"] for command in commands)
+    out, err = capsys.readouterr()
+    assert "silent, advertise-keys, 10 %\nIncomplete: this run ended with code 130.\n" in err
+    lines = out.splitlines()
+    assert lines[0].startswith("20 participants in 2 processes, 100 values of 20 bits (128 sent), 3 rounds a row; ")
+    assert [line for line in lines if "drop style silent" in line] == [lines[25]]
+    assert len({line.count("|") for line in lines if "|" in line}) == 1
+    assert "| share-keys | 10 % | 1 of 3 | 1 | none | 4 / 4 | 2.00 | 2.00 |" in lines
+    assert "| unmasking | 20 % | 0 of 3 | 0 | 1 x ShareKeys: too few | 4 / 4 | - | - |" in lines
 
 
 def test_only_what_explains_an_end_is_quoted_from_a_log() -> None:
@@ -574,8 +550,6 @@ def test_only_what_explains_an_end_is_quoted_from_a_log() -> None:
         (("--clients", "80", "--drop", "0.9"), 2, "8 stay, fewer than min_survivors = 41: no round can end in a sum"),
         (("--at", "lunch"), 2, "masked-input"),
         (("--clients", "2", "--processes", "1"), 2, "--clients"),
-        (("--sweep", "--drop", "0.1"), 2, "can't be used with --drop"),
-        (("--sweep", "--at", "any", "--drop", "0.1"), 2, "can't be used with --drop and --at"),
         (("--dim", "100", "--bits", "1"), 3, "--bits 5 is the nearest that works"),
     ],
 )
@@ -607,5 +581,5 @@ def test_a_folder_with_something_in_it_is_refused(run: Run, tmp_path: Path) -> N
 def test_the_help_names_every_option_and_code(run: Run) -> None:
     code, out, _ = run("loadtest", "--help")
     assert code == 0
-    for word in ("--drop-style", "--max-p95", "--min-completed", "--sweep", "--deadline", "bound broken", "silent"):
+    for word in ("--drop-style", "--max-p95", "--min-completed", "--deadline", "bound broken", "silent"):
         assert word in out

@@ -205,7 +205,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
 
 def test_every_option_of_the_command_has_a_name_in_a_scenario(run: Run) -> None:
     _, told, _ = run("loadtest", "--help")
-    beside = {"scenario", "out", "sweep", "json", "help"}
+    beside = {"scenario", "out", "json", "help"}
     options = {name.replace("-", "_") for name in re.findall(r"--([a-z0-9-]+)", told)}
     assert set(NAMES) - {"description"} <= options
     assert options - beside <= set(NAMES)
@@ -259,7 +259,7 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
         (("--availability", "online_s=nan,offline_s=1"), "availability: online_s is a finite number, not 'nan'"),
         (("--max-p95", "inf"), "max_p95 = inf is not a finite number"),
         (("--noise-within", "0.1"), "add --noise"),
-        (("--drop-style", "both"), "for --sweep"),
+        (("--drop-style", "both"), "choose disconnect or silent"),
         (("--cheats", "share=0.45", "--drop", "0.3"), "Lower --drop or another share"),
         (("--link", "share=0.6", "--link", "share=0.6"), "more than 1 together"),
         (("--scenario", "nowhere.toml"), "nowhere.toml can't be read"),

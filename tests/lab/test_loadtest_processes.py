@@ -74,7 +74,7 @@ def test_silent_participants_are_waited_for_until_the_deadline(run: Run) -> None
 
 
 def test_too_many_dropouts_abort_for_a_stated_reason() -> None:
-    """As in a sweep; the command refuses such a share by itself."""
+    """The command refuses such a share."""
     options = LoadOptions(clients=8, processes=1, dim=100, rounds=2, drop=0.5, at="masked-input")
     with LoadDisplay(quiet=True) as display:
         result = run_load_test(options, display)
