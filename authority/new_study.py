@@ -20,7 +20,7 @@ from authority.study_data import check_data
 from authority.study_options import StudyOptions, plan_for
 from learning.data_checks import concrete
 from learning.data_names import OWN
-from learning.task_names import TASKS
+from learning.task_names import TASKS, VOTES, trained_task
 from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -165,11 +165,10 @@ def check_public_examples(options: StudyOptions) -> None:
         learning.datasets.DatasetError: there is no such set or file here.
     """
     from learning.make_task import make_task
-    from learning.options import AE_DPFL
     from learning.own_data import load_test
     from learning.server_optimizers import make_server_optimizer
 
-    if options.task_options.get("method") != AE_DPFL:
+    if options.task != VOTES:
         return
     task = make_task(options.task, dict(options.task_options))
     data = load_test(concrete(options.dataset), options.test)
@@ -265,6 +264,7 @@ def _write_authority(
     from authority.roster import begin
     from authority.store import locked
 
+    trained = trained_task(options.task, options.task_options)
     try:
         settings = AuthorityTable(
             study=options.name,
@@ -272,7 +272,7 @@ def _write_authority(
             draws=options.rounds if options.sampling == "lottery" else 0,
             places=options.places,
             own_data=options.dataset == OWN,
-            task=options.task if options.task not in TASKS else "",
+            task=trained if trained not in TASKS else "",
         )
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]

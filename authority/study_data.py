@@ -15,7 +15,7 @@ from learning.data_checks import (
     shape_options,
 )
 from learning.data_names import BUILT_IN, OWN
-from learning.task_names import STATISTICS, TASKS
+from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
 from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def fitted(options: StudyOptions) -> StudyOptions:
     from learning.data_names import is_prepared_name
     from learning.prepared_data import open_prepared
 
-    if options.task not in TASKS or options.task in STATISTICS or not is_prepared_name(options.dataset):
+    task = trained_task(options.task, options.task_options)
+    if task not in TASKS or task in STATISTICS or not is_prepared_name(options.dataset):
         return options
     import numpy as np
 
@@ -46,10 +47,10 @@ def fitted(options: StudyOptions) -> StudyOptions:
     held = open_prepared(options.dataset)
     labels = held.labels("train")
     first, _ = held.rows("train", np.arange(min(len(labels), 1)))
-    found = shape_options(options.task, Dataset(first, np.array(labels[:1])))
+    found = shape_options(task, Dataset(first, np.array(labels[:1])))
     if not LAID_OUT.isdisjoint(options.task_options):  # said by somebody, rightly or not
         found = {}
-    known = options_known(options.task)
+    known = options_known(task)
     if "classes" in known and len(labels):
         found["classes"] = int(labels.max()) + 1
     if "vocabulary" in known and len(labels):
@@ -70,15 +71,15 @@ def check_data(options: StudyOptions) -> None:
     """
     from learning.cut_data import cut_dataset
     from learning.datasets import DatasetError, load_partition
-    from learning.options import AE_DPFL
     from learning.own_data import load_test
 
-    judges = options.task not in STATISTICS and options.task_options.get("method") != AE_DPFL
-    if judges and options.test and Path(options.test).is_file():  # one that is missing is told of elsewhere
+    judges = options.task not in BOUNDED
+    if judges and options.test and Path(options.test).is_file():  # one that is missing is reported elsewhere
         check_task_takes(options.task, options.task_options, load_test(options.dataset, options.test), options.test)
     if options.dataset == OWN or not options.participants:
         return
-    as_shipped = options.task in TASKS and not SHAPES & set(options.task_options)
+    task = trained_task(options.task, options.task_options)
+    as_shipped = task in TASKS and not SHAPES & set(options.task_options)
     if options.dataset in BUILT_IN and options.partition in ("iid", "dirichlet") and as_shipped:
         return
     dataset = concrete(options.dataset)

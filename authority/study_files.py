@@ -234,7 +234,8 @@ _TRANSCRIPTS = {
     "curious": "none in a curious study, whatever this says",
 }
 _TASK_COMMENTS = {
-    "method": "dp-fedavg, dp-fedsgd, fedprox, blur, lus, blur-lus, ae-dpfl",
+    "of": "the task that votes: a classifier",
+    "method": "dp-fedavg, dp-fedsgd, fedprox, blur, lus, blur-lus",
     "queries": "public examples that are voted on in a round",
     "pool": "share of the coordinator's examples that may be asked about; the rest judge the model",
     "confidence": "least share of votes that labels an example; 0 takes all",

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
 from learning.data_names import OWN, check_dataset_name, located
+from learning.task_names import trained_task
 from runtime.settings_file import (
     ConfigurationError,
     Settings,
@@ -179,11 +180,12 @@ class HostConfiguration(Settings):
         if twice is not None:
             raise ValueError(f"participants: {twice} stands there twice. Give each participant its own key")
         self._check_data()
-        if self.policy.tasks is not None and self.study.task not in self.policy.tasks:
-            raise ValueError(
-                f"policy.tasks doesn't hold study.task = {self.study.task!r}, so this host would refuse its own study: "
-                "add it, or leave the study"
-            )
+        for task in (self.study.task, trained_task(self.study.task, self.task)):
+            if self.policy.tasks is not None and task not in self.policy.tasks:
+                raise ValueError(
+                    f"policy.tasks doesn't hold {task!r}, so this host would refuse its own study: add it, or leave "
+                    "the study"
+                )
         return self
 
     def _check_data(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from client.policy_total import epsilon_after_plan, epsilon_in_total, kind_of_guarantee
 from client.settings import HostSettings, Policy, within
+from learning.task_names import trained_task
 from mechanisms.plan import Plan
 from secagg.roster import Roster
 from secagg.sharing import CURIOUS
@@ -123,8 +124,9 @@ def _refusals(policy: Policy, document: StudyDocument, study_sha256: bytes) -> I
         yield PolicyRefusal(
             "study-digest", f"the study document is {found['study_sha256']}, which study_digests doesn't hold"
         )
-    if policy.tasks is not None and document.task not in policy.tasks:
-        yield PolicyRefusal("task", f"the task is {document.task!r}, tasks allows {_listed(policy.tasks)}")
+    for task in dict.fromkeys((document.task, trained_task(document.task, document.task_options))):
+        if policy.tasks is not None and task not in policy.tasks:
+            yield PolicyRefusal("task", f"the task is {task!r}, tasks allows {_listed(policy.tasks)}")
     if policy.task_digests is not None and found["task_sha256"] not in policy.task_digests:
         yield PolicyRefusal(
             "task-digest",

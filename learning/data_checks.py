@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from learning.data_names import located
-from learning.task_names import STATISTICS, TASKS
+from learning.task_names import STATISTICS, TASKS, trained_task
 from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def fitting_options(name: str, options: Mapping[str, Any], examples: Dataset) ->
         options: those that are chosen.
         examples: one will do.
     """
-    wanted = shape_options(name, examples)
+    wanted = shape_options(trained_task(name, options), examples)
     return [f"--task-option {key}={value}" for key, value in wanted.items() if options.get(key) != value]
 
 
@@ -79,7 +79,7 @@ def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of
     from learning.make_task import make_task, options_of
     from learning.tasks.inputs import require_labels
 
-    if name not in TASKS:
+    if trained_task(name, options) not in TASKS:
         return
     if name not in STATISTICS:
         _check_size(name, options, examples.form(), of, planned)
@@ -87,7 +87,7 @@ def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of
         if name in STATISTICS:
             statistic: Any = make_task(name, dict(options))
             statistic.check_form(examples.form())
-        elif hasattr(options_of(name, options), "example_shape"):
+        elif options_of(name, options).example_shape is not None:
             require_labels(examples.form())
     except (ValueError, IndexError) as error:
         raise _cannot_use(name, options, examples, of, str(error), joins=True) from None
@@ -113,7 +113,7 @@ def check_task_takes(
         Failure: it can't.
         learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be made.
     """
-    from learning.make_task import make_task
+    from learning.make_task import make_task, options_of
     from learning.own_task import TaskMistake, with_place
     from learning.parameters import flatten_contribution
     from learning.task import ModelTask, update_rng
@@ -122,7 +122,7 @@ def check_task_takes(
     if planned is not None:
         _check_size(name, options, first, of, planned)
     try:
-        task = make_task(name, _one_step(name, options))
+        task = make_task(name, options_of(name, options).for_one_step())
         try:
             check_form = getattr(task, "check_form", None)
             if check_form is not None:
@@ -153,41 +153,18 @@ def check_task_takes(
         ) from None
 
 
-def _one_step(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, but for how long is trained, and on how many queries is voted: up to 100,000 and 10,000."""
-    from learning.make_task import options_of
-    from learning.options import AE_DPFL, DP_FEDSGD, TrainingOptions
-
-    made, tried = options_of(name, options), dict(options)
-    if isinstance(made, TrainingOptions) and made.method != DP_FEDSGD:  # that is one step by itself
-        tried["local_steps"] = 1
-    if options.get("method") == AE_DPFL:
-        tried["queries"] = 1
-    return tried
-
-
 def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, planned: int) -> None:
     """Hold examples and number of values against what is stated, and make no model for it."""
     from learning.make_task import model_shapes, options_of
-    from learning.options import AE_DPFL, OptionError
     from learning.parameters import dimension
-    from learning.tasks.votes import VoteOptions, check_questions
-    from mechanisms.statement import LARGEST_DIM
 
-    shape = getattr(options_of(name, options), "example_shape", None)
+    shape = options_of(name, options).example_shape
     if shape is not None and first.features.shape[1:] != tuple(shape):
         theirs = first.features.shape[1:]
         why = f"examples have shape {theirs}; this task takes {tuple(shape)}"
         raise _cannot_use(name, options, first, of, why, joins=True)
-    values, most = dimension(model_shapes(name, options)), LARGEST_DIM
-    if options.get("method") == AE_DPFL:  # the model stays with her, so no plan states its size
-        if values > most:
-            raise Failure(ExitCode.INPUT, f"the task {name} has a model of {values} values; at most {most} are tried")
-        try:
-            check_questions(int(options.get("queries", VoteOptions.queries)), first.features.shape[1:])
-        except OptionError as error:
-            raise Failure(ExitCode.INPUT, f"the task {name}: {error}", "ask the study's owner") from None
-    elif values != planned:
+    values = dimension(model_shapes(name, options))
+    if values != planned:
         raise Failure(
             ExitCode.INPUT,
             f"the task {name} makes an update of {values} values with the study's options; its plan is for {planned}",
@@ -208,7 +185,8 @@ def _cannot_use(
             ExitCode.INPUT, told, "bring a file with the columns that the study's owner has agreed on, or ask her"
         )
     fitting = fitting_options(name, options, examples)
-    if not fitting and examples.features.dtype.kind == "i" and name in TASKS:
+    trained = trained_task(name, options)
+    if not fitting and examples.features.dtype.kind == "i" and trained in TASKS:
         instead = "--task lstm learns sequences of words"
         if examples.labels.ndim != 2:
             instead = (
@@ -216,10 +194,10 @@ def _cannot_use(
                 "classes, and docs/your_own_model.md says how to make a task of one's own"
             )
         return Failure(ExitCode.INPUT, told, instead)
-    if not fitting and name not in TASKS:
+    if not fitting and trained not in TASKS:
         return Failure(ExitCode.INPUT, told, _HER_OWN)
     if not fitting:
         return Failure(ExitCode.INPUT, told, "name another --task, or fit it with --task-option")
-    if "classes" in options_known(name) and "classes" not in options:
+    if "classes" in options_known(trained) and "classes" not in options:
         fitting.append("--task-option classes=N for labels from 0 to N - 1")
     return Failure(ExitCode.INPUT, told, f"{', '.join(fitting)}; or another --task")

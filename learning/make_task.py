@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
 
-from learning.options import AE_DPFL, OptionError, TaskOptions
+from learning.options import OptionError, TaskOptions
 from learning.own_task import mistakes_told, task_class
 from learning.parameters import Shapes
 from learning.task import Task
@@ -29,39 +28,34 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
         TaskMistake: a class of one's own is wrong; the message names file and line. It is an `OptionError`.
         TaskUnavailable: the task needs torch, which is not installed, or a module that isn't there.
     """
-    given = dict(options or {})
     try:
         check_task_name(name)
     except ValueError as error:
         raise OptionError(str(error)) from None
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
-        made: Task = _make(name, kind, given)
+        made: Task = kind(kind.Options.from_mapping(options or {}))
+        if name not in BUILT_IN:
+            made.name = name  # type: ignore[misc]  # read-only to others; a class of the user's states none
     return made
 
 
 def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
-    """A task's options, checked, without making the task; of votes those of the task that is voted on.
+    """Return a task's options, checked, without making the task.
 
     Raises:
         OptionError, TaskUnavailable: as `make_task`.
     """
-    given = dict(options)
-    if given.get("method") == AE_DPFL:
-        from learning.tasks.votes import VoteOptions
-
-        votes = {"method", *VoteOptions().to_mapping()}
-        given = {key: value for key, value in given.items() if key not in votes}
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
-        made: TaskOptions = kind.Options.from_mapping(given)
+        made: TaskOptions = kind.Options.from_mapping(options)
     return made
 
 
 def model_shapes(name: str, options: Mapping[str, object]) -> Shapes:
-    """Names and shapes of a task's model; of a statistic, of its contribution. Of votes: of the model that votes.
+    """Return names and shapes of a task's model; of a statistic or of votes, of its contribution.
 
-    A task that ships makes no array for it: who wrote the options may be a stranger.
+    A task that ships makes no array for it: a stranger may have written the options.
 
     Raises:
         OptionError, TaskUnavailable: as `make_task`.
@@ -70,17 +64,6 @@ def model_shapes(name: str, options: Mapping[str, object]) -> Shapes:
     stated = getattr(kind, "stated_shapes", None)
     shapes: Shapes = kind(made).contribution_shapes if stated is None or name not in BUILT_IN else stated(made)
     return shapes
-
-
-def _make(name: str, kind: Any, given: dict[str, object]) -> Any:
-    if given.get("method") == AE_DPFL:
-        from learning.tasks.votes import Votes
-
-        return Votes.over(name, kind, given)
-    task = kind(kind.Options.from_mapping(given))
-    if name not in BUILT_IN:
-        task.name = name
-    return task
 
 
 def clip_of(task: Task, clip: float | None, *, adaptive: bool = False, sketch: bool = False) -> float:

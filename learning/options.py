@@ -70,10 +70,18 @@ class TaskOptions:
         """Return every option with its value, ready for a study file; ``from_mapping`` reads it back."""
         return dataclasses.asdict(self)
 
+    def for_one_step(self) -> dict[str, bool | int | float | str]:
+        """As `to_mapping`, changed so that one contribution takes as little work as possible: for a trial."""
+        return self.to_mapping()
+
+    @property
+    def example_shape(self) -> tuple[int, ...] | None:
+        """Shape of one example; None where the options don't state it."""
+        return None
+
 
 DP_FEDAVG, DP_FEDSGD, FEDPROX, BLUR, LUS, BLUR_LUS = "dp-fedavg", "dp-fedsgd", "fedprox", "blur", "lus", "blur-lus"
-AE_DPFL: Final = "ae-dpfl"
-"""Votes on public examples: no way of training, but a task of its own around a classifier (`learning.tasks.votes`)."""
+_VOTES: Final = "ae-dpfl"  # a method in earlier releases
 METHODS: Final = (DP_FEDAVG, DP_FEDSGD, FEDPROX, BLUR, LUS, BLUR_LUS)
 _COUNTS_FOR: Final[Mapping[str, tuple[str, ...]]] = {
     "local_epochs": tuple(method for method in METHODS if method != DP_FEDSGD),
@@ -117,7 +125,7 @@ class TrainingOptions(TaskOptions):
 
     def __post_init__(self) -> None:
         rate = self.client_rate
-        require(self.method in METHODS, "method", self.method, f"one of {', '.join((*METHODS, AE_DPFL))}")
+        require(self.method in METHODS, "method", self.method, f"one of {', '.join(METHODS)}")
         require(math.isfinite(rate) and rate > 0, "client_rate", rate, "a finite number above 0")
         require(1 <= self.batch_size <= 65_536, "batch_size", self.batch_size, "from 1 to 65536")
         require(1 <= self.local_epochs <= 1_000, "local_epochs", self.local_epochs, "from 1 to 1000")
@@ -132,6 +140,11 @@ class TrainingOptions(TaskOptions):
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
         """As `TaskOptions.from_mapping`; an option that counts for other methods only is refused."""
+        if options.get("method") == _VOTES:
+            raise OptionError(
+                f"method {_VOTES!r} is now the task votes, whose option 'of' names the classifier: "
+                "--task votes --task-option of=NAME"
+            )
         made = super().from_mapping(options)
         for name, methods in _COUNTS_FOR.items():
             if name in options and made.method not in methods:
@@ -147,3 +160,7 @@ class TrainingOptions(TaskOptions):
         if not self.local_steps:
             left_out.add("local_steps")
         return {name: value for name, value in super().to_mapping().items() if name not in left_out}
+
+    def for_one_step(self) -> dict[str, bool | int | float | str]:
+        """One step; dp-fedsgd takes one in any case."""
+        return self.to_mapping() if self.method == DP_FEDSGD else self.to_mapping() | {"local_steps": 1}

@@ -138,7 +138,7 @@ class BatchedTask(Protocol):
 
 @runtime_checkable
 class Classifier(Protocol):
-    """A model task that can say which class it takes an example for; what votes need of it (`learning.tasks.votes`)."""
+    """A model that can say which class it takes an example for; votes need it (`learning.tasks.votes`)."""
 
     @property
     def classes(self) -> int:
@@ -157,6 +157,10 @@ class Classifier(Protocol):
             parameters: of the model, finite.
             examples: (n, *example_shape), uint8 or float32 as in a `Dataset`.
         """
+        ...
+
+    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        """As `ModelTask.evaluate`."""
         ...
 
 

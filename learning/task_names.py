@@ -19,6 +19,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "mean": ("learning.tasks.sums", "Mean"),
     "histogram": ("learning.tasks.histogram", "Histogram"),
     "quantile": ("learning.tasks.quantile", "Quantile"),
+    "votes": ("learning.tasks.votes", "Votes"),
     "synthetic": ("learning.tasks.synthetic", "Synthetic"),
 }
 """Name to module and class."""
@@ -26,9 +27,23 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
 TASKS: Final = tuple(BUILT_IN)
 STATISTICS: Final = ("sum", "mean", "histogram", "quantile")
 """Those of them that have no model."""
+VOTES: Final = "votes"
+"""Participants vote with a classifier, the task that its option ``of`` names."""
+CLASSIFIER: Final = "softmax-regression"
+"""The one that votes are of by default."""
+BOUNDED: Final = (*STATISTICS, VOTES)
+"""Those of them that send no model, and bound the norm of a contribution themselves."""
 WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic")
 """Those of them that compute with numpy, and so on no accelerator."""
 _OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
+
+
+def trained_task(task: str, options: Mapping[str, object]) -> str:
+    """Return the task whose examples and device count: of votes the classifier's name, of all others ``task``.
+
+    It is what ``options`` state, and may be no task's name.
+    """
+    return str(options.get("of", CLASSIFIER)) if task == VOTES else task
 
 
 def check_task_name(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from client.joining.folder import BY_PLACE, DataChoice, JoinedHome, only_process
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, located
-from learning.task_names import STATISTICS, TASKS
+from learning.task_names import STATISTICS, TASKS, trained_task
 from runtime.failure import ExitCode, Failure
 from runtime.text import counted
 
@@ -125,7 +125,7 @@ def read_own_file(options: JoinOptions, file: Path, seen: Look) -> Dataset:
     return read_held(file, statistics=seen.document.task in STATISTICS)
 
 
-def read_example(data: DataChoice, task: str) -> Dataset | None:
+def read_example(data: DataChoice, seen: Look) -> Dataset | None:
     """One example of a set that is here, for its form; None where nothing is to be seen before she takes part.
 
     What ships is known to fit tasks as they ship, but not with options that say what examples look like. A module of
@@ -135,7 +135,9 @@ def read_example(data: DataChoice, task: str) -> Dataset | None:
 
     from learning.datasets import load_partition
 
-    return load_partition(data.dataset, np.zeros(1, dtype=np.int64)) if task in TASKS else None
+    if trained_task(seen.document.task, seen.document.task_options) not in TASKS:
+        return None
+    return load_partition(data.dataset, np.zeros(1, dtype=np.int64))
 
 
 def check_form(held: Dataset, of: str, seen: Look) -> None:
@@ -167,7 +169,7 @@ def _other_labels(task: str, options: dict[str, Any], held: Dataset, file: Path)
     """That no training will end, where labels are none of the study's: told to her alone, and never in her way."""
     from learning.make_task import options_of
 
-    if task not in TASKS or task in STATISTICS or not len(held):
+    if trained_task(task, options) not in TASKS or task in STATISTICS or not len(held):
         return []
     classes = getattr(options_of(task, options), "classes", None)
     if not isinstance(classes, int):

@@ -37,8 +37,7 @@ def _shares(plan: Plan) -> str:
 def _task(document: StudyDocument, plan: Plan) -> list[str]:
     """What is computed from her data: for a statistic also what is asked, since that is what will be known."""
     from learning.make_task import make_task
-    from learning.options import AE_DPFL
-    from learning.task_names import STATISTICS
+    from learning.task_names import STATISTICS, VOTES, trained_task
 
     if document.task in STATISTICS:
         # As the task reads it: what the coordinator wrote may look like something else, and may leave defaults out.
@@ -48,12 +47,13 @@ def _task(document: StudyDocument, plan: Plan) -> list[str]:
             f"{document.task}, no training: {counted(plan.dim, 'value')} from you, of norm {plan.clip:g} at most",
             f"asked for: {asked}",
         ]
-    if document.task_options.get("method") == AE_DPFL:
+    if document.task == VOTES:
         from learning.tasks.votes import VoteOptions
 
-        queries = _printable(document.task_options.get("queries", VoteOptions().queries))
+        queries = _printable(document.task_options.get("queries", VoteOptions.queries))
+        trained = _printable(trained_task(document.task, document.task_options))
         return [
-            f"{document.task}, by votes: your model stays here; its votes on {queries} public examples "
+            f"votes of {trained}: your model stays here; its votes on {queries} public examples "
             f"a round are sent, {counted(plan.dim, 'value')} of norm {plan.clip:g} at most"
         ]
     return [f"{document.task}, {counted(plan.dim, 'value')} in an update, clipped to norm {plan.clip:g}"]
@@ -66,12 +66,12 @@ def _own(document: StudyDocument) -> str:
 def _asked_for(document: StudyDocument) -> str:
     """What examples of a study that trains look like: to be held beside her own."""
     from learning.make_task import options_of
-    from learning.task_names import STATISTICS, TASKS
+    from learning.task_names import STATISTICS, TASKS, trained_task
 
-    if document.task not in TASKS or document.task in STATISTICS:
+    if trained_task(document.task, document.task_options) not in TASKS or document.task in STATISTICS:
         return ""
     options = options_of(document.task, dict(document.task_options))
-    shape, classes = getattr(options, "example_shape", None), getattr(options, "classes", None)
+    shape, classes = options.example_shape, getattr(options, "classes", None)
     if shape is None:
         return ""
     told = counted(shape[0], "number") if len(shape) == 1 else f"numbers in the shape {' x '.join(map(str, shape))}"

@@ -44,7 +44,7 @@ from client.joining.folder import (
     take_home,
 )
 from client.joining.local_enrolment import code_from_desk
-from learning.task_names import STATISTICS, TASKS
+from learning.task_names import STATISTICS, TASKS, trained_task
 from runtime.failure import ExitCode, Failure
 from runtime.text import peer_text, printable
 
@@ -142,13 +142,14 @@ def _check_task(options: JoinOptions, task: str, task_options: Mapping[str, obje
         Failure: the study's task is a module's and she hasn't named it, or she named another one; or it is a statistic
             with options that can't be, which she is not asked to agree to.
     """
-    if options.task is not None and options.task != task:
+    trained = trained_task(task, task_options)
+    if options.task not in (None, task, trained):
         raise Failure(ExitCode.INPUT, f"--task {options.task}: the study's task is {task}.")
-    if task not in TASKS and options.task is None:
+    if trained not in TASKS and options.task != trained:
         raise Failure(
             ExitCode.INPUT,
-            f"the study's task {task!r} is no part of Sordino: joining would run that module from this machine. Read "
-            f"it, and if you trust it add --task {task}.",
+            f"the study's task {trained!r} is no part of Sordino: joining would run that module from this machine. "
+            f"Read it, and if you trust it add --task {peer_text(trained)}.",
         )
     if task in STATISTICS:
         from learning.make_task import make_task
@@ -186,10 +187,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     # Made of the code where she doesn't choose: what is shown before she agrees is what she gets when she does.
     host = options.name if options.name is not None else f"participant-{_made_of(code, b'name')[:4].hex()}"
     data = choose_data(options, seen, int.from_bytes(_made_of(code, b"part")[:8], "little"))
-    if options.data is None:
-        held = read_example(data, seen.document.task)
-    else:
-        held = read_own_file(options, options.data, seen)
+    held = read_example(data, seen) if options.data is None else read_own_file(options, options.data, seen)
     of = data.dataset if options.data is None else str(options.data)
     if held is not None:
         check_form(held, of, seen)

@@ -1,13 +1,14 @@
-"""Learning by votes: participants label public examples with models of their own, and only the noised votes are summed.
+"""Learning by votes: participants label public examples with local models, and only the noised votes are summed.
 
-Source: AE-DPFL of [ZYT+20]: each participant trains on her own data from the public initial weights, votes for one
-class of each query, and the class with most noised votes becomes the query's label; a global model is trained on the
-queries so labelled. One vector holds the one-hot votes on all Q queries of a round. Against zero its norm is at most
-sqrt(Q), met whenever she votes on all of them, whatever the size of the model; composing Q queries of sensitivity 1
-with the same noise costs the same. (Two participants' vectors differ by at most sqrt(2 Q), the replacement sensitivity
-of the paper.) Labels, the model trained on them and every threshold on them are post-processing.
+Source: AE-DPFL of [ZYT+20]: each participant trains on its own data from the public initial weights and votes for one
+class of each query. The class with the most noised votes becomes the query's label, and a global model is trained on
+the labelled queries. One vector holds the one-hot votes on all Q queries of a round. Against zero its norm is at most
+sqrt(Q), met when the participant votes on all of them, whatever the size of the model; composing Q queries of
+sensitivity 1 with the same noise costs the same. (Two participants' vectors differ by at most sqrt(2 Q), the
+replacement sensitivity of the paper.) Labels, the model trained on them and every threshold on them are
+post-processing.
 
-Queries come from the coordinator's own pool with its labels dropped; figures are never of examples that were queries.
+Queries come from the coordinator's own pool with its labels dropped; no figure is of an example that was a query.
 """
 
 from __future__ import annotations
@@ -16,53 +17,65 @@ import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.learner import State
-from learning.options import AE_DPFL, OptionError, TaskOptions, require
-from learning.parameters import Parameters, check_shapes, flatten, shapes_of
+from learning.make_task import make_task, model_shapes, options_of
+from learning.options import OptionError, TaskOptions, require
+from learning.parameters import Parameters, Shapes, check_shapes, dimension, flatten, shapes_of
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
-from learning.task import Classifier
+from learning.task import Classifier, Task
+from learning.task_names import CLASSIFIER, TASKS, VOTES, check_task_name
+from mechanisms.statement import LARGEST_DIM
 
 LARGEST_QUESTIONS: Final = 1 << 26
 """Most values, float32, of all queries of one round."""
 _MOST_KEPT_BYTES: Final = 1 << 28
-"""Of local models that one process keeps, so that nobody trains anew in each round."""
+"""Of local models that one process keeps, so that no model is trained anew in each round."""
 _MOST_KEPT: Final = 256
 _NOT_USED: Final = -1
 """Label of a query whose votes were too close to call."""
+_UNREAD: Final = TaskOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class VoteOptions(TaskOptions):
-    """Options of votes, besides those of the task that is voted on (without its method).
+    """Options of votes, and of the classifier that votes, as one mapping.
 
     Attributes:
+        of: the classifier: a task's name, or ``module:Class``.
         queries: Q, examples that are voted on in a round, 1 to 10,000.
         pool: share of the coordinator's own examples that may become queries, above 0 and below 1. The rest judge the
             model.
         confidence: least estimated share of the participants for the winning class of a query; below it the query is
             left out. 0 takes all. It is judged on the noised votes, and so costs no privacy.
         server_epochs: passes of the global model over all labelled queries, from the initial weights, 1 to 1,000.
-        server_rate: its step size; 0 takes the task's client_rate.
-        server_batch_size: its examples a step; 0 takes the task's batch_size.
+        server_rate: its step size; 0 takes the classifier's client_rate.
+        server_batch_size: its examples a step; 0 takes the classifier's batch_size.
+        classifier: options of the task ``of``, but for its method: local models are trained by dp-fedavg.
     """
 
+    of: str = CLASSIFIER
     queries: int = 20
     pool: float = 0.5
     confidence: float = 0.0
     server_epochs: int = 20
     server_rate: float = 0.0
     server_batch_size: int = 0
+    classifier: TaskOptions = _UNREAD
 
     def __post_init__(self) -> None:
+        try:
+            check_task_name(self.of)
+        except ValueError as error:
+            raise OptionError(f"option 'of': {error}") from None
         require(1 <= self.queries <= 10_000, "queries", self.queries, "from 1 to 10000")
         require(0 < self.pool < 1, "pool", self.pool, "above 0 and below 1")
         require(0 <= self.confidence < 1, "confidence", self.confidence, "at least 0 and below 1")
@@ -71,17 +84,67 @@ class VoteOptions(TaskOptions):
         require(math.isfinite(rate) and rate >= 0, "server_rate", rate, "finite and at least 0")
         require(0 <= self.server_batch_size <= 65_536, "server_batch_size", self.server_batch_size, "from 0 to 65536")
 
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, object]) -> Self:
+        """Read options of votes and of the classifier; a classifier that ships is not made for it.
 
-class VoteTaskOptions:
-    """Options of votes and of the task that is voted on, as one mapping."""
-
-    def __init__(self, votes: VoteOptions, base: TaskOptions) -> None:
-        self.votes, self.base = votes, base
+        Raises:
+            OptionError: as `TaskOptions.from_mapping`; also a task that trains no classifier, and a model or queries of
+                a size that no participant would take.
+        """
+        known = {field.name for field in fields(cls)} - {"classifier"}
+        votes = super().from_mapping({name: value for name, value in options.items() if name in known})
+        rest = {name: value for name, value in options.items() if name not in known}
+        trains = votes.of != VOTES and {"local_epochs", "client_rate", "batch_size"} <= {
+            field.name for field in fields(options_of(votes.of, {}))
+        }
+        if not trains:
+            raise OptionError(f"votes are of a task that trains a classifier; task {votes.of!r} doesn't")
+        if "method" in rest:
+            raise OptionError("option 'method' is not for votes: local models are trained by dp-fedavg; leave it out")
+        try:
+            made = replace(votes, classifier=options_of(votes.of, rest))
+        except OptionError as error:
+            if str(error).startswith("unknown option"):
+                raise OptionError(f"{error}; of votes: {', '.join(sorted(known))}") from None
+            raise
+        if votes.of in TASKS:
+            values = dimension(model_shapes(votes.of, rest))
+            if values > LARGEST_DIM:
+                raise OptionError(f"task {votes.of!r} has a model of {values} values; at most {LARGEST_DIM} are tried")
+        if made.example_shape is not None:
+            check_questions(made.queries, made.example_shape)
+        return made
 
     def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """Every option with its value, ready for a study file."""
-        base = {name: value for name, value in self.base.to_mapping().items() if name != "method"}
-        return {"method": AE_DPFL, **self.votes.to_mapping(), **base}
+        """As `TaskOptions.to_mapping`, the classifier's options among them."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "classifier"}
+        return own | {name: value for name, value in self.classifier.to_mapping().items() if name != "method"}
+
+    def for_one_step(self) -> dict[str, bool | int | float | str]:
+        """One query, and one step of the classifier."""
+        trained = {name: value for name, value in self.classifier.for_one_step().items() if name != "method"}
+        return self.to_mapping() | trained | {"queries": 1}
+
+    @property
+    def example_shape(self) -> tuple[int, ...] | None:
+        """The classifier's."""
+        return self.classifier.example_shape
+
+    @property
+    def classes(self) -> int | None:
+        """The classifier's; None where its options don't state them."""
+        return getattr(self.classifier, "classes", None)
+
+    def for_the_server(self) -> dict[str, bool | int | float | str]:
+        """Options of the classifier as the global model is trained."""
+        options = self.classifier.to_mapping() | {"local_epochs": self.server_epochs}
+        options.pop("local_steps", None)
+        if self.server_rate:
+            options["client_rate"] = self.server_rate
+        if self.server_batch_size:
+            options["batch_size"] = self.server_batch_size
+        return options
 
 
 def check_questions(queries: int, example_shape: Sequence[int]) -> None:
@@ -98,67 +161,42 @@ def check_questions(queries: int, example_shape: Sequence[int]) -> None:
         )
 
 
-class Votes:
-    """A classification task whose participants vote instead of sending changes of a model."""
+class _TrainedClassifier(Task, Classifier, Protocol):
+    """What votes need of the classifier; for static types alone."""
 
-    def __init__(self, name: str, local: Any, server: Any, options: VoteTaskOptions) -> None:
+
+class Votes:
+    """A task whose participants vote with a classifier instead of sending changes of a model."""
+
+    Options: Final = VoteOptions
+
+    name: Final = VOTES
+
+    def __init__(self, options: VoteOptions) -> None:
         """
-        Args:
-            name: under which `learning.make_task.make_task` knows the classification task.
-            local: that task, as participants train it.
-            server: the same, as the global model is trained.
+        Raises:
+            OptionError: the task ``of`` is no classifier of images or rows, or its queries are too large.
         """
-        self.name, self.options, self._local, self._server = name, options, local, server
-        self.queries, self.classes = options.votes.queries, int(local.classes)
-        self.contribution_shapes = {"votes": (self.queries, self.classes)}
+        self.options = options
+        self._local = _classifier(options.of, options.classifier.to_mapping())
+        check_questions(options.queries, self._local.example_shape)
+        self._server = _classifier(options.of, options.for_the_server())
+        self.queries, self.classes = options.queries, int(self._local.classes)
+        self.contribution_shapes: Shapes = {"votes": (self.queries, self.classes)}
         self.dim = self.queries * self.classes
         self.l2_sensitivity = math.sqrt(self.queries)
         self._models = _LocalModels()
 
     @classmethod
-    def over(cls, name: str, kind: Any, given: Mapping[str, object]) -> Votes:
-        """Make it from a task's class and the options of both.
-
-        Raises:
-            OptionError: an unknown option or a value outside its range, or a task that is no classification.
-        """
-        known = VoteOptions().to_mapping()
-        votes = VoteOptions.from_mapping({key: value for key, value in given.items() if key in known})
-        rest = {key: value for key, value in given.items() if key not in known and key != "method"}
-        training = dict(kind.Options().to_mapping())
-        if not {"local_epochs", "client_rate", "batch_size"} <= set(training):
-            raise OptionError(f"method {AE_DPFL!r} is for tasks that train a classifier; task {name!r} doesn't")
-        try:
-            base = kind.Options.from_mapping(rest)
-        except OptionError as error:
-            if str(error).startswith("unknown option"):
-                raise OptionError(f"{error}; of the method: {', '.join(known)}") from None
-            raise
-        local = kind(base)
-        if not isinstance(local, Classifier):
-            raise OptionError(
-                f"method {AE_DPFL!r} needs a task with classes, example_shape and predict (learning.task.Classifier); "
-                f"task {name!r} has none"
-            )
-        if np.issubdtype(getattr(local, "example_dtype", np.float32), np.integer):
-            raise OptionError(
-                f"method {AE_DPFL!r} asks about images or rows of numbers of one label each; task {name!r} is of words"
-            )
-        check_questions(votes.queries, local.example_shape)
-        changed: dict[str, object] = {"local_epochs": votes.server_epochs}
-        if hasattr(base, "local_steps"):
-            changed["local_steps"] = 0
-        if votes.server_rate:
-            changed["client_rate"] = votes.server_rate
-        if votes.server_batch_size:
-            changed["batch_size"] = votes.server_batch_size
-        server = kind(kind.Options.from_mapping({**rest, **changed}))
-        return cls(name, local, server, VoteTaskOptions(votes, base))
+    def stated_shapes(cls, options: VoteOptions) -> Shapes:
+        """Names and shapes of a contribution; the classifier is made only where its options state no classes."""
+        classes = cls(options).classes if options.classes is None else options.classes
+        return {"votes": (options.queries, classes)}
 
     def initial_parameters(self) -> Parameters:
         """Return zeros shaped as a round's queries: float32 (Q, *example_shape).
 
-        The queries themselves only the coordinator has: its learner broadcasts them, from the first round on.
+        Only the coordinator has the queries themselves: its learner broadcasts them, from the first round on.
         """
         return {"queries": np.zeros((self.queries, *self._local.example_shape), dtype=np.float32)}
 
@@ -167,9 +205,9 @@ class Votes:
     ) -> Parameters:
         """Return one participant's votes on the queries, float32 (Q, classes): one 1 in each row, else 0.
 
-        Her model is the same in every round: it begins from the public initial weights, and a fixed public seed orders
-        her examples. So it is kept in memory between rounds. Who has no example, or whose training diverged, votes for
-        nothing.
+        The participant's model is the same in every round: it begins from the public initial weights, and a fixed
+        public seed orders the examples. So it is kept in memory between rounds. A participant without examples, or
+        whose training diverged, votes for nothing.
 
         Raises:
             ValueError: queries, labels or shapes that don't fit the task.
@@ -188,7 +226,7 @@ class Votes:
         return _trained(self._local, data, b"local model")
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> VoteLearner:
-        """The labelled queries and the model trained on them.
+        """Return the coordinator's half: the labelled queries and the model trained on them.
 
         Raises:
             OptionError: the coordinator's examples don't fit, or are too few for one round.
@@ -199,8 +237,7 @@ class Votes:
 
     def initial_model(self) -> Parameters:
         """The public weights that all models begin from."""
-        begun: Parameters = self._server.initial_parameters()
-        return begun
+        return self._server.initial_parameters()
 
     def train_global(self, data: Dataset) -> Parameters:
         """Train the global model from the initial weights; where that diverges, they are returned."""
@@ -208,11 +245,10 @@ class Votes:
 
     def evaluate(self, model: Parameters, data: Dataset) -> dict[str, float]:
         """Accuracy and loss of a model."""
-        found: dict[str, float] = self._server.evaluate(model, data)
-        return found
+        return self._server.evaluate(model, data)
 
     def check_form(self, data: Dataset) -> None:
-        """As of the task that is voted with: raise ``ValueError`` unless examples are of its shape, and labelled."""
+        """Raise ``ValueError`` unless examples have the classifier's shape and labels."""
         check = getattr(self._local, "check_form", None)
         if check is not None:
             check(data)
@@ -220,11 +256,22 @@ class Votes:
     @property
     def example_shape(self) -> tuple[int, ...]:
         """Of one query."""
-        shape: tuple[int, ...] = self._local.example_shape
-        return shape
+        return self._local.example_shape
 
 
-def _trained(task: Any, data: Dataset, purpose: bytes) -> Parameters | None:
+def _classifier(name: str, options: Mapping[str, object]) -> _TrainedClassifier:
+    made = make_task(name, options)
+    if not isinstance(made, Classifier):
+        raise OptionError(
+            f"votes are of a task with classes, example_shape, evaluate and predict (learning.task.Classifier); task "
+            f"{name!r} has none"
+        )
+    if np.issubdtype(getattr(made, "example_dtype", np.float32), np.integer):
+        raise OptionError(f"votes are on images or rows of numbers of one label each; task {name!r} is of words")
+    return made
+
+
+def _trained(task: _TrainedClassifier, data: Dataset, purpose: bytes) -> Parameters | None:
     """A model trained from the task's initial weights in a public order of the examples; None where it diverged."""
     initial = task.initial_parameters()
     change = task.local_update(initial, data, PublicRandom(b"ae-dpfl", purpose), math.inf)
@@ -233,23 +280,23 @@ def _trained(task: Any, data: Dataset, purpose: bytes) -> Parameters | None:
 
 
 class _LocalModels:
-    """Models of the participants of this process, the least recently used ones let go.
+    """Models of the participants of this process; the least recently used ones are dropped.
 
-    They are known by the very data set object, and forgotten with it.
+    The key of each is its data set object, and the model is dropped with that object.
     """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, tuple[weakref.ref[Dataset], Parameters | None]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, data: Dataset, train: Any) -> Parameters | None:
-        """The model trained on ``data``; trained now where it isn't kept."""
+    def of(self, data: Dataset, train: Callable[[Dataset], Parameters | None]) -> Parameters | None:
+        """Return the model trained on ``data``; it is trained now if it isn't kept."""
         with self._lock:
             found = self._kept.get(id(data))
             if found is not None and found[0]() is data:
                 self._kept.move_to_end(id(data))
                 return found[1]
-        model: Parameters | None = train(data)  # not under the lock: others of this process train meanwhile
+        model = train(data)  # not under the lock: others of this process train meanwhile
         size = 0 if model is None else sum(array.nbytes for array in model.values())
         most = min(_MOST_KEPT, _MOST_KEPT_BYTES // max(size, 1))
         with self._lock:
@@ -267,23 +314,23 @@ class VoteLearner:
     def __init__(self, task: Votes, data: Dataset) -> None:
         """
         Args:
-            data: the coordinator's own; a public shuffle parts it into queries and examples to judge the model by.
+            data: the coordinator's own; a public shuffle splits it into queries and examples that judge the model.
 
         Raises:
             OptionError: the examples don't fit the task, or are too few for one round.
         """
         if not len(data):
             raise OptionError(
-                f"method {AE_DPFL!r} asks about examples of the coordinator's own, and it has none: name a file of them"
+                "votes are on the coordinator's own examples, and it has none: name a file of them"
             )
         if data.features.shape[1:] != task.example_shape:
             raise OptionError(
-                f"method {AE_DPFL!r} asks about the coordinator's own examples: they have shape "
-                f"{list(data.features.shape[1:])}, task {task.name!r} takes {list(task.example_shape)}"
+                f"votes are on the coordinator's own examples: they have shape {list(data.features.shape[1:])}, task "
+                f"{task.options.of!r} takes {list(task.example_shape)}"
             )
         if data.labels.ndim != 1:
-            raise OptionError(f"method {AE_DPFL!r} needs examples of one label each; the coordinator's have several")
-        self._task, self._options = task, task.options.votes
+            raise OptionError("votes need examples of one label each; the coordinator's have several")
+        self._task, self._options = task, task.options
         order = PublicRandom(b"ae-dpfl", b"queries").permutation(len(data))
         size = math.floor(self._options.pool * len(data))
         self._queries = _as_float(data.features[order[:size]])
@@ -366,7 +413,7 @@ class VoteLearner:
         if not usable or not np.isin(labels, np.arange(_NOT_USED, self._task.classes)).all():
             raise ValueError("the checkpoint holds labels that don't fit the task")
         if share.shape != (1,) or not 0 <= share[0] <= 1:
-            raise ValueError("the checkpoint holds a winning share that is none")
+            raise ValueError("the checkpoint holds a winning share that isn't one number from 0 to 1")
         self._model, self._labels, self._winning_share = dict(parameters), labels.astype(np.int64), float(share[0])
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from authority.study_options import StudyOptions
-from learning.task_names import WITHOUT_TORCH
+from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, Failure, listing
 from sordino.cli import init
 from sordino.cli.study_options import study_options
@@ -233,10 +233,11 @@ def _run(
         )
     except SimulationError as error:
         raise Failure(ExitCode.INPUT, _in_options(str(error))) from None
-    if device == "cuda" and study.task in WITHOUT_TORCH:
+    trained = trained_task(study.task, study.task_options)
+    if device == "cuda" and trained in WITHOUT_TORCH:
         raise Failure(
             ExitCode.INPUT,
-            f"--device cuda needs a task that trains with torch, and {study.task} computes with numpy; leave it out.",
+            f"--device cuda needs a task that trains with torch, and {trained} computes with numpy; leave it out.",
         )
     if settings.private and (directory is None or any(value is not None for value in changed.values())):
         try:

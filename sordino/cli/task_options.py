@@ -19,7 +19,7 @@ TASK = typer.Option(
 )
 METHOD = typer.Option(
     metavar="NAME",
-    help="How participants train: dp-fedavg, dp-fedsgd, fedprox, blur, lus, blur-lus; or ae-dpfl: they vote.",
+    help="How participants train: dp-fedavg, dp-fedsgd, fedprox, blur, lus, blur-lus.",
     rich_help_panel=PANEL,
     show_default="dp-fedavg",
 )

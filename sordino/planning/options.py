@@ -234,9 +234,8 @@ def of_task(
         OptionError, TaskUnavailable: its options can't be; the clip would distort it.
     """
     from learning.make_task import clip_of, make_task, model_shapes
-    from learning.options import AE_DPFL
     from learning.parameters import dimension
-    from learning.task_names import STATISTICS, check_task_name
+    from learning.task_names import BOUNDED, check_task_name
 
     try:
         check_task_name(task)
@@ -245,7 +244,7 @@ def of_task(
     for option, given in (("--dim", dim), ("--layers", layers), ("--clips", clips)):
         if given is not None:
             raise Failure(ExitCode.INPUT, f"--task {task} says how many values are sent: leave {option} out.")
-    if task not in STATISTICS and options.get("method") != AE_DPFL:
+    if task not in BOUNDED:
         return dimension(model_shapes(task, options)), clip  # no model is made to be counted
     made = make_task(task, dict(options))
     return made.dim, clip_of(made, clip, adaptive=adaptive, sketch=sketch)

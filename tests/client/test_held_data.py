@@ -143,7 +143,7 @@ WRONG_FORMS = [
     ("mean", {"column": "pulze"}, "there is no column called pulze. Its columns are 0 age, 1 pulse, 2 lable"),
     ("histogram", {}, "there is no column label. Its columns are 0 age, 1 pulse, 2 lable; and none is called label"),
     ("softmax-regression", {"features": 2, "classes": 2}, "there is no label, the class that it learns. Its"),
-    ("mlp", {"features": 3, "method": "ae-dpfl"}, "there is no label, the class that it learns. Its columns are"),
+    ("votes", {"of": "mlp", "features": 3}, "there is no label, the class that it learns. Its columns are"),
 ]
 
 

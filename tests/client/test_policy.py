@@ -224,6 +224,15 @@ CASES: dict[str, tuple[Callable[[], None], Callable[[], None], str]] = {
 }
 
 
+@pytest.mark.parametrize(("tasks", "refused"), [(("votes",), "mlp"), (("mlp",), "votes"), (("votes", "mlp"), "")])
+def test_votes_need_both_the_task_and_the_one_that_votes(tasks: tuple[str, ...], refused: str) -> None:
+    of = replace(document(), task="votes", task_options={"of": "mlp"})
+    if not refused:
+        return check_terms(policy(tasks=tasks), of, sha256(of))
+    with pytest.raises(PolicyRefusal, match=f"the task is '{refused}', tasks allows"):
+        check_terms(policy(tasks=tasks), of, sha256(of))
+
+
 @pytest.mark.parametrize("reason", REASONS)
 def test_refused_and_just_allowed(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     at_minute(monkeypatch, 11, 30)

@@ -208,7 +208,7 @@ def test_the_environment_changes_single_keys_of_either(home: Path, monkeypatch: 
         ("[policy]\nmax_epsilon = 4\nmin_honest_survivors = 1\nmax_epsilon_total = 3\n", "host.toml: policy: max_eps"),
         (
             '[policy]\nmax_epsilon = 4\nmin_honest_survivors = 1\ntasks = ["mlp"]\n',
-            "policy.tasks doesn't hold study.task = 'softmax-regression', so this host would refuse its own study",
+            "policy.tasks doesn't hold 'softmax-regression', so this host would refuse its own study",
         ),
     ],
 )

@@ -513,7 +513,7 @@ def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
     sizes, data = blur_lus.SIZES[SMALL], "fashion-mnist-subset"
 
     def begin(queries: int) -> None:
-        voted = make_task("softmax-regression", {"method": "ae-dpfl", "queries": queries})
+        voted = make_task("votes", {"queries": queries})
         VoteLearner(voted, load_part(data, "test")).prepare(sizes.rounds)
 
     asked = blur_lus_runs._asked(sizes, data)

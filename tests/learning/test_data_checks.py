@@ -15,7 +15,7 @@ from learning.data_checks import check_task_takes
 from learning.datasets import Dataset
 from learning.make_task import make_task, model_shapes
 from learning.parameters import shapes_of
-from learning.task_names import STATISTICS
+from learning.task_names import BOUNDED
 from learning.tasks.mlp import Mlp
 from runtime.failure import Failure
 
@@ -78,11 +78,12 @@ WORDS = Dataset(np.zeros((3, 4), np.int32), np.zeros((3, 4), np.int64))
             "an update of 169728557636 values",
         ),
         (
-            "mlp",
-            {"hidden": 4096, "classes": 100_000, "method": "ae-dpfl"},
+            "votes",
+            {"of": "mlp", "hidden": 4096, "classes": 100_000},
             IMAGES,
             "a model of 412915360 values; at most 268435456",
         ),
+        ("votes", {"of": "mlp", "queries": 9}, IMAGES, "an update of 90 values"),
         ("synthetic", {"dim": 1 << 28}, ROWS, "an update of 268435456 values"),
     ],
 )
@@ -109,6 +110,7 @@ def test_a_strangers_model_is_not_made_to_be_refused(
         *(("mean", {"low": 0.0, "high": 1.0}), ("histogram", {})),
         *((name, {}) for name in ("cnn", "femnist-cnn", "resnet18")),
         ("lstm", {"vocabulary": 20, "hidden": 5}),
+        ("votes", {"queries": 7, "classes": 3}),
     ],
 )
 def test_shapes_are_told_without_the_model(name: str, options: dict[str, Any]) -> None:
@@ -117,7 +119,7 @@ def test_shapes_are_told_without_the_model(name: str, options: dict[str, Any]) -
     task = make_task(name, options)
     stated = model_shapes(name, options)
     assert list(stated.items()) == list(task.contribution_shapes.items())
-    if name not in STATISTICS:
+    if name not in BOUNDED:
         assert list(stated.items()) == list(shapes_of(task.initial_parameters()).items())
 
 
@@ -128,7 +130,7 @@ def test_shapes_are_told_without_the_model(name: str, options: dict[str, Any]) -
         {"local_epochs": 1_000, "batch_size": 1},
         {"method": "fedprox", "local_steps": 100_000},
         {"method": "dp-fedsgd"},
-        {"method": "ae-dpfl", "queries": 10_000, "local_epochs": 1_000, "server_epochs": 1_000},
+        {"of": "mlp", "queries": 10_000, "local_epochs": 1_000, "server_epochs": 1_000},
     ],
 )
 def test_one_step_is_tried(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +144,7 @@ def test_one_step_is_tried(options: dict[str, Any], monkeypatch: pytest.MonkeyPa
         return slopes(*given)
 
     monkeypatch.setattr(Mlp, "slopes", counted)
-    check_task_takes("mlp", {"hidden": 4} | options, IMAGES, "mine.csv")
+    check_task_takes("votes" if "of" in options else "mlp", {"hidden": 4} | options, IMAGES, "mine.csv")
     assert taken == 1
 
 

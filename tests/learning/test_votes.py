@@ -26,7 +26,6 @@ from mechanisms.encoder import Encoder
 
 QUERIES = 6
 OPTIONS: dict[str, Any] = {
-    "method": "ae-dpfl",
     "features": 3,
     "classes": 3,
     "queries": QUERIES,
@@ -48,7 +47,7 @@ PEOPLE = [clusters(12, seed) for seed in range(1, 21)]
 
 
 def task_of(**options: Any) -> Any:
-    return make_task("softmax-regression", OPTIONS | options)
+    return make_task("votes", OPTIONS | options)
 
 
 def votes_of(task: Any, queries: NDArray[np.float32], data: Dataset, seed: bytes = b"") -> NDArray[np.float64]:
@@ -232,7 +231,7 @@ def test_examples_that_cannot_be_asked_about_are_refused() -> None:
 def test_every_classifier_votes(name: str) -> None:
     if name != "mlp":
         pytest.importorskip("torch")
-    task = make_task(name, {"method": "ae-dpfl", "queries": 4, "classes": 10, "local_epochs": 1, "server_epochs": 1})
+    task = make_task("votes", {"of": name, "queries": 4, "classes": 10, "local_epochs": 1, "server_epochs": 1})
     data = load_part("fashion-mnist-subset", "train")
     learner = learner_of(task, load_part("fashion-mnist-subset", "test").take(range(60)))
     run_without_noise(task, learner, [data.take(range(start, start + 20)) for start in (0, 20)])
@@ -242,16 +241,16 @@ def test_every_classifier_votes(name: str) -> None:
 
 def test_a_round_of_queries_has_a_largest_size() -> None:
     """Whoever takes part keeps what the coordinator sends in memory until its digest is known."""
-    pixels = {"method": "ae-dpfl", "features": 150_528, "classes": 2}
-    assert make_task("softmax-regression", pixels | {"queries": 445}).initial_parameters()["queries"].size <= 1 << 26
+    pixels = {"features": 150_528, "classes": 2}
+    assert make_task("votes", pixels | {"queries": 445}).initial_parameters()["queries"].size <= 1 << 26
     with pytest.raises(OptionError, match=r"'queries' is 446: .* at most 67108864 are taken; lower it"):
-        make_task("softmax-regression", pixels | {"queries": 446})
+        make_task("votes", pixels | {"queries": 446})
 
 
 def test_words_are_no_queries() -> None:
     pytest.importorskip("torch")
     with pytest.raises(OptionError, match="task 'lstm' is of words"):
-        make_task("lstm", {"method": "ae-dpfl"})
+        make_task("votes", {"of": "lstm"})
 
 
 def test_local_models_are_kept_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +281,8 @@ def test_local_models_are_kept_and_let_go(monkeypatch: pytest.MonkeyPatch) -> No
 def test_options_of_both_are_written_and_read_again() -> None:
     task = task_of(server_rate=0.25, client_rate=0.5)
     written = task.options.to_mapping()
-    assert written["method"] == "ae-dpfl"
-    assert make_task("softmax-regression", written).options.to_mapping() == written
+    assert written["of"] == "softmax-regression"
+    assert make_task("votes", written).options == task.options
     assert (task._server.options.client_rate, task._server.options.local_epochs) == (0.25, 30)
     assert (task._local.options.client_rate, task._local.options.local_epochs) == (0.5, 20)
 
@@ -291,18 +290,27 @@ def test_options_of_both_are_written_and_read_again() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("histogram", {}, "for tasks that train a classifier; task 'histogram' doesn't"),
-        ("synthetic", {}, "for tasks that train a classifier; task 'synthetic' doesn't"),
-        ("softmax-regression", {"quaries": 3}, "unknown option 'quaries'; .*; of the method: queries"),
+        ("histogram", {}, "a task that trains a classifier; task 'histogram' doesn't"),
+        ("synthetic", {}, "a task that trains a classifier; task 'synthetic' doesn't"),
+        ("votes", {}, "a task that trains a classifier; task 'votes' doesn't"),
+        ("nothing", {}, "option 'of': unknown task 'nothing'"),
+        ("softmax-regression", {"quaries": 3}, "unknown option 'quaries'; .*; of votes: confidence, of, pool, queries"),
         ("softmax-regression", {"queries": 0}, "from 1 to 10000"),
         ("softmax-regression", {"pool": 1}, "above 0 and below 1"),
         ("softmax-regression", {"sparsity": 0.5}, "counts for the method lus"),
-        ("test_votes:NoClassifier", {}, "needs a task with classes, example_shape and predict"),
+        ("softmax-regression", {"method": "blur"}, "option 'method' is not for votes"),
+        ("softmax-regression", {"classifier": 1}, "unknown option 'classifier'"),
+        ("test_votes:NoClassifier", {}, "a task with classes, example_shape, evaluate and predict"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name: str, options: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError, match=told):
-        make_task(name, {"method": "ae-dpfl", **options})
+        make_task("votes", {"of": name, **options})
+
+
+def test_the_method_of_earlier_releases_names_the_task() -> None:
+    with pytest.raises(OptionError, match=r"'ae-dpfl' is now the task votes, .*: --task votes --task-option of=NAME"):
+        make_task("mlp", {"method": "ae-dpfl", "queries": 3})
 
 
 class NoClassifier(ModelTask):

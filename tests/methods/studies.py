@@ -20,7 +20,6 @@ _METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "blur": ("--method", "blur", "--clip", "0.3"),
     "lus": ("--method", "lus", "--task-option", "sparsity=0.7"),
     "blur-lus": ("--method", "blur-lus", "--clip", "0.3", "--task-option", "local_steps=30"),
-    "ae-dpfl": ("--method", "ae-dpfl", "--task-option", "queries=20"),
 }
 
 STUDIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -30,6 +29,8 @@ STUDIES: Final[Mapping[str, tuple[str, ...]]] = {
         for name, options in _METHODS.items()
         if name != "dp-fedsgd"
     },
+    "votes, numpy": _of("--task", "votes", "--task-option", "queries=20"),
+    "votes, torch": _of("--task", "votes", "--task-option", "of=cnn", *_TORCH[2:], "--task-option", "queries=20"),
     "dp-fedsgd, torch": _of("--task", "cnn", "--method", "dp-fedsgd"),
     "clip adapts": _of("--clip-update", "geometric"),
     "clips adapt by layer": _of("--task", "mlp", "--clip-by-layer", "--clip-update", "geometric"),

@@ -23,7 +23,7 @@ FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
         (("--task", "histogram", "--task-option", "bins=20"), 1.0),
         (("--task", "mean", "--task-option", "column=0-3"), 2.0),
         (("--task", "sum", "--clip", 3), 3.0),
-        (("--method", "ae-dpfl", "--task-option", "queries=25"), 5.0),
+        (("--task", "votes", "--task-option", "queries=25"), 5.0),
         ((), 1.0),
     ],
 )
@@ -44,9 +44,10 @@ def test_init_takes_the_bound(run: Run, tmp_path: Path, arguments: tuple[object,
         (("--task", "mean", "--clip-update", "geometric"), "clips that adapt would distort the sum"),
         (("--task", "sum", "--sketch-rows", 15), "is exact where a sketch is not"),
         (("--task", "quantile", "--method", "fedprox"), "unknown option 'method'"),
-        (("--method", "ae-dpfl", "--task-option", "queries=600"), "2 rounds of 600 queries need 1200 public examples"),
-        (("--method", "ae-dpfl", "--dataset", "own"), "it has none: name a file of them"),
-        (("--method", "ae-dpfl", "--task", "histogram"), "task 'histogram' doesn't"),
+        (("--task", "votes", "--task-option", "queries=600"), "2 rounds of 600 queries need 1200 public examples"),
+        (("--task", "votes", "--dataset", "own"), "it has none: name a file of them"),
+        (("--task", "votes", "--task-option", "of=histogram"), "task 'histogram' doesn't"),
+        (("--method", "ae-dpfl", "--task", "mlp"), "is now the task votes, whose option 'of' names the classifier"),
     ],
 )
 def test_init_refuses_what_would_distort(run: Run, tmp_path: Path, arguments: tuple[object, ...], told: str) -> None:
@@ -78,7 +79,7 @@ def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
 def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
     """init has looked, but study.toml can be changed: as many rounds as the pool holds, and not one more."""
     options = StudyOptions(
-        participants=10, hosts=2, rounds=10, epsilon=40.0, task_options={"method": "ae-dpfl", "queries": 100}, name="v"
+        participants=10, hosts=2, rounds=10, epsilon=40.0, task="votes", task_options={"queries": 100}, name="v"
     )
     make_local_study(tmp_path / "study", options)
     file = tmp_path / "study" / "study.toml"

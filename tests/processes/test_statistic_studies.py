@@ -78,7 +78,7 @@ def test_a_histogram_of_labels(tmp_path: Path) -> None:
 
 
 def test_votes_on_public_images(tmp_path: Path) -> None:
-    chosen: dict[str, Any] = {"task_options": {"method": "ae-dpfl", "queries": 25, "client_rate": 0.5}}
+    chosen: dict[str, Any] = {"task": "votes", "task_options": {"queries": 25, "client_rate": 0.5}}
     with running_study(
         tmp_path / "study", together=[0], hosts=1, participants=PARTICIPANTS, rounds=ROUNDS, epsilon=60.0, **chosen
     ) as study:

@@ -260,9 +260,9 @@ def test_what_she_is_shown_before_she_joins() -> None:
         "asked for: column label; reduce spread; bins 12"
     )
     assert "asked for: column 0; low 0; high 1; reduce mean" in told("mean", {})
-    assert "its votes on 40 public examples a round" in told("mlp", {"method": "ae-dpfl", "queries": 40})
+    assert "its votes on 40 public examples a round" in told("votes", {"of": "mlp", "queries": 40})
     assert told("mlp", {"method": "dp-fedavg"}) == "mlp, 12 values in an update, clipped to norm 1"
-    queries = told("mlp", {"method": "ae-dpfl", "queries": "4\x1b[31m\n" * 50})
+    queries = told("votes", {"queries": "4\x1b[31m\n" * 50})
     assert "\x1b" not in queries
     assert "… (270 more characters) public examples" in queries
 

@@ -148,6 +148,8 @@ class Plays:
     ) -> SimulationSettings:
         """One run; what is None is the scale's."""
         sizes = self.sizes if cohort is None else replace(self.sizes, cohort=cohort)
+        if method == VOTES:
+            sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options})
         options = {
             "batch_size": sizes.batch_size,
             "local_steps": sizes.steps if steps is None else steps,
@@ -277,7 +279,7 @@ def _method_options(method: str, weight: float, sparsity: float, queries: int) -
     if method == LUS:
         return {"method": "lus", "sparsity": sparsity}
     if method == VOTES:
-        return {"method": "ae-dpfl", "queries": queries}
+        return {"queries": queries}
     return {"method": "dp-fedavg"}
 
 

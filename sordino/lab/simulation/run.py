@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from learning.parameters import Parameters
-from learning.task_names import WITHOUT_TORCH
+from learning.task_names import WITHOUT_TORCH, trained_task
 from sordino.lab.simulation import record
 from sordino.lab.simulation.record import Record, Saved, versions
 from sordino.lab.simulation.rounds import Rounds, Row
@@ -140,7 +140,7 @@ def simulate_study(
 def configuration_of(rounds: Rounds) -> dict[str, Any]:
     """The first line: all that the result depends on but the noise."""
     settings = rounds.settings
-    more = [] if settings.study.task in WITHOUT_TORCH else ["torch"]
+    more = [] if trained_task(settings.study.task, settings.study.task_options) in WITHOUT_TORCH else ["torch"]
     more += ["ray"] if settings.engine == RAY else []
     plan = rounds.plan
     holds = None if plan is None else guarantee(plan.to_json())

@@ -215,16 +215,23 @@ def test_the_folder_has_another_name_where_the_study_s_is_taken(joining: Joining
     assert sorted(one.name for one in Path(STUDY).iterdir()) == ["study.toml"]
 
 
-def test_code_that_sordino_does_not_bring_is_named_by_her(joining: Joining) -> None:
+@pytest.mark.parametrize(
+    ("task", "options"), [("planted:Task", {}), ("votes", {"of": "planted:Task"})], ids=["a task", "a task that votes"]
+)
+def test_code_that_sordino_does_not_bring_is_named_by_the_participant(
+    task: str, options: dict[str, object], joining: Joining
+) -> None:
     """A module runs as soon as it is imported: a study's word for it is not enough."""
     ran, module = Path("ran"), Path("planted.py")
     module.write_text(f"open({str(ran)!r}, 'w').close()\n")
-    own = replace(joining.where.study.terms, task="planted:Task")
+    own = replace(joining.where.study.terms, task=task, task_options=options)
     joining.where.enrolment._document = own.to_bytes()
     assert "joining would run that module" in joining.refused()
-    assert "the study's task is planted:Task" in joining.refused(task="planted:Other")
+    if options:
+        assert "joining would run that module" in joining.refused(task=task)
+    assert f"the study's task is {task}" in joining.refused(task="planted:Other")
     assert joining.join(task="planted:Task") == joining.home
-    assert load(joining.home).study.task == "planted:Task"
+    assert load(joining.home).study.task == task
     assert not ran.exists()  # not before she takes part
 
 
