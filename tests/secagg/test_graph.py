@@ -16,6 +16,7 @@ from scipy.stats import chi2
 from secagg.graph import CompleteGraph, Graph, HararyGraph, graph_of
 from secagg.parameters import COMPLETE, HARARY, SMALL_COHORT, RoundParameters
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS, Sharing, k_regular
+from tests.reference import graph as reference
 from tests.support.attempts_in_memory import make_config, start_cohort
 from tests.support.small_rings import safe_rings
 
@@ -31,22 +32,6 @@ def ring_of(u1: tuple[int, ...], degree: int, number: int = 0) -> HararyGraph:
 # ---------------------------------------------------------------- against a slow implementation
 
 
-def slow_ring(u1: tuple[int, ...], cohort_context: bytes) -> list[int]:
-    """Members by the 16 bytes that belong to each; `encode` is written out."""
-    label = b"sordino/v1/ring"
-    encoded = b"".join(
-        (len(label).to_bytes(8, "little"), label, (1).to_bytes(8, "little"), (32).to_bytes(8, "little"), cohort_context)
-    )
-    drawn = hashlib.shake_256(encoded).digest(16 * len(u1))
-    keys = {member: drawn[16 * at : 16 * at + 16] for at, member in enumerate(u1)}
-    return sorted(u1, key=lambda member: keys[member])
-
-
-def slow_neighbours(u1: tuple[int, ...], ring: list[int], degree: int, member: int) -> list[int]:
-    at = ring.index(member)
-    return sorted(ring[(at + step) % len(ring)] for step in range(-(degree // 2), degree // 2 + 1) if step)
-
-
 @st.composite
 def rings(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
     u1 = tuple(sorted(draw(st.sets(st.integers(0, 10_000), min_size=3, max_size=40))))
@@ -57,14 +42,13 @@ def rings(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
 @given(drawn=rings())
 def test_the_ring_is_that_of_a_slow_implementation(drawn: tuple[tuple[int, ...], int, int]) -> None:
     u1, degree, number = drawn
-    graph, ring = ring_of(u1, degree, number), slow_ring(u1, context(number))
-    assert list(graph.ring) == ring
+    graph, slow = ring_of(u1, degree, number), reference.Graph(u1, degree, context(number))
+    slow.complete, slow.ring = False, reference.ring_order(u1, context(number))  # a ring even if all are neighbours
+    assert list(graph.ring) == slow.ring
     for member in u1:
-        neighbours = slow_neighbours(u1, ring, degree, member)
+        neighbours = slow.neighbours(member)
         assert list(graph.neighbours(member)) == list(graph.holders(member)) == neighbours
-        assert graph.places(member) == {
-            dealer: slow_neighbours(u1, ring, degree, dealer).index(member) for dealer in neighbours
-        }
+        assert graph.places(member) == {dealer: slow.place(dealer, member) for dealer in neighbours}
         assert list(graph.places(member)) == neighbours
         assert graph.x(member) == u1.index(member) + 1
 
@@ -279,7 +263,7 @@ def test_the_degree_follows_from_those_who_are_there_and_may_leave() -> None:
 def test_a_large_ring_is_the_slow_one_at_any_place() -> None:
     """Positions beyond 32767, which a signed 16-bit number would not hold."""
     u1 = tuple(range(65_520))
-    graph, ring = ring_of(u1, 100, 5), slow_ring(u1, context(5))
+    graph, ring = ring_of(u1, 100, 5), reference.ring_order(u1, context(5))
     for member in random.Random(5).sample(u1, 20):
         at = ring.index(member)
         around = sorted(ring[(at + step) % len(ring)] for step in range(-50, 51) if step)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,24 +20,13 @@ from secagg.masking import (
     reduce_words,
     word_dtype,
 )
+from tests.reference.aes import keystream
+from tests.reference.vectors_mod_2b import mask as mask_of
 
 steady = settings(derandomize=True, deadline=None)
 
 KEY = bytes(range(16))
 all_bits = st.integers(1, 62)
-
-
-def reference_keystream(key: bytes, length: int) -> bytes:
-    """AES of each counter block by itself: no mode of operation of the library is involved."""
-    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    counters = b"".join(bytes(12) + counter.to_bytes(4, "big") for counter in range(2, 2 + -(-length // 16)))
-    return block.update(counters)[:length]
-
-
-def reference_mask(key: bytes, dim: int, bits: int) -> list[int]:
-    size = next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
-    stream = reference_keystream(key, dim * size)
-    return [int.from_bytes(stream[i * size : (i + 1) * size], "little") % 2**bits for i in range(dim)]
 
 
 @pytest.fixture(params=["gcm", "ctr"])
@@ -82,14 +71,14 @@ def test_published_vector(variant: str) -> None:
 def test_masks_are_aes_of_counter_blocks(variant: str, bits: int, dim: int) -> None:
     mask = mask_words(KEY, dim, bits)
     assert mask.dtype == word_dtype(bits)
-    assert mask.tolist() == reference_mask(KEY, dim, bits)
+    assert mask.tolist() == mask_of(KEY, dim, bits)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 20, 62])
 def test_a_stream_runs_on_across_chunks(variant: str, bits: int) -> None:
     words_a_chunk = CHUNK_BYTES // word_dtype(bits).itemsize
     for dim in (words_a_chunk - 1, words_a_chunk, words_a_chunk + 1, 2 * words_a_chunk + 3):
-        expected = np.frombuffer(reference_keystream(KEY, dim * word_dtype(bits).itemsize), dtype=word_dtype(bits))
+        expected = np.frombuffer(keystream(KEY, dim * word_dtype(bits).itemsize), dtype=word_dtype(bits))
         assert np.array_equal(mask_words(KEY, dim, bits), expected & expected.dtype.type(2**bits - 1))
 
 
@@ -118,7 +107,7 @@ def test_masks_add_and_subtract_modulo_2_to_the_bits(bits: int, dim: int, data: 
 
     expected = start
     for key, sign in masks:
-        expected = [a + sign * m for a, m in zip(expected, reference_mask(key, dim, bits), strict=True)]
+        expected = [a + sign * m for a, m in zip(expected, mask_of(key, dim, bits), strict=True)]
     assert words.tolist() == [value % 2**bits for value in expected]
 
 
@@ -148,7 +137,7 @@ def test_long_vectors_and_many_streams_cancel(variant: str, monkeypatch: pytest.
     apply_masks(words, [(key, 1) for key in keys], 20)
     expected = start.astype(np.uint64)
     for key in keys:
-        expected += np.frombuffer(reference_keystream(key, 4 * start.size), dtype="<u4")
+        expected += np.frombuffer(keystream(key, 4 * start.size), dtype="<u4")
     assert np.array_equal(words, expected % 2**20)
     apply_masks(words, [(key, -1) for key in reversed(keys)], 20)
     assert np.array_equal(words, start)
@@ -284,4 +273,4 @@ def test_the_faster_keystream_is_chosen_once(slow: str, chosen: str, monkeypatch
         raise AssertionError("measured twice")
 
     assert choose_keystream(unused) == chosen
-    assert mask_words(KEY, 1000, 20).tolist() == reference_mask(KEY, 1000, 20)
+    assert mask_words(KEY, 1000, 20).tolist() == mask_of(KEY, 1000, 20)

@@ -10,27 +10,12 @@ from hypothesis import strategies as st
 from secagg import packing
 from secagg.masking import word_dtype
 from secagg.packing import add_packed, pack, packed_size, unpack
+from tests.reference import vectors_mod_2b
 
 steady = settings(derandomize=True, deadline=None)
 
 ALL_BITS = range(1, 63)
 DIMS = (0, 1, 2, 3, 5, 63, 64, 65, 127, 128, 1000)
-
-
-def reference_pack(values: list[int], bits: int) -> bytes:
-    width = next(width for width in (8, 16, 32, 64) if bits <= width)
-    group, words = width // gcd(bits, width), bits // gcd(bits, width)
-    groups = len(values) // group
-    packed: list[int] = [0] * (words * groups)
-    for j in range(groups):
-        whole = sum(values[g * groups + j] << (g * bits) for g in range(group))
-        for k in range(words):
-            packed[k * groups + j] = (whole >> (k * width)) % 2**width
-    rest = values[group * groups :]
-    tail = sum(value << (i * bits) for i, value in enumerate(rest))
-    return b"".join(word.to_bytes(width // 8, "little") for word in packed) + tail.to_bytes(
-        -(-len(rest) * bits // 8), "little"
-    )
 
 
 def some_values(dim: int, bits: int, seed: int = 0) -> np.ndarray:
@@ -55,7 +40,7 @@ def test_every_width_follows_the_text(bits: int) -> None:
     for dim in DIMS:
         values = some_values(dim, bits)
         packed = pack(values, bits)
-        assert packed == reference_pack(values.tolist(), bits)
+        assert packed == vectors_mod_2b.pack(values.tolist(), bits)
         assert len(packed) == packed_size(dim, bits) == (dim * bits + 7) // 8
         unpacked = unpack(packed, dim, bits)
         assert unpacked.dtype == word_dtype(bits)
@@ -68,7 +53,7 @@ def test_any_vector_comes_back(bits: int, data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=150))
     values = np.array(numbers, dtype=word_dtype(bits))
     packed = pack(values, bits)
-    assert packed == reference_pack(numbers, bits)
+    assert packed == vectors_mod_2b.pack(numbers, bits)
     assert unpack(packed, len(numbers), bits).tolist() == numbers
 
 

@@ -4,6 +4,7 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from secagg import shamir
 from secagg.shamir import PRIME, combine, combine_each, lagrange_at_zero, random_symbols, split
+from tests.reference import sharing as reference
 
 steady = settings(derandomize=True, deadline=None)
 
@@ -45,40 +47,16 @@ def script(symbols: Sequence[int]) -> Callable[[int], bytes]:
     return random_bytes
 
 
-# --- the slow reference -------------------------------------------------------------------------------------------
-
-
-def reference_symbols(count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
-        word = int.from_bytes(random_bytes(2), "little")
-        if word < PRIME:
-            found.append(word)
-    return found
-
-
 def reference_split(secret: Sequence[int], threshold: int, xs: Sequence[int], random_bytes) -> list[list[int]]:
+    """As `tests.reference.sharing.share`, of some holders only."""
     width = len(secret)
-    fresh = reference_symbols((threshold - 1) * width, random_bytes)
+    fresh = reference.random_symbols((threshold - 1) * width, SimpleNamespace(take=random_bytes))
     polynomials = [[secret[i], *fresh[i::width]] for i in range(width)]
     return [[sum(c * x**j for j, c in enumerate(polynomial)) % PRIME for polynomial in polynomials] for x in xs]
 
 
 def reference_weights(xs: Sequence[int]) -> list[int]:
-    weights = []
-    for i, x in enumerate(xs):
-        numerator = denominator = 1
-        for j, other in enumerate(xs):
-            if i != j:
-                numerator = numerator * other % PRIME
-                denominator = denominator * (other - x) % PRIME
-        weights.append(numerator * pow(denominator, -1, PRIME) % PRIME)
-    return weights
-
-
-def reference_combine(xs: Sequence[int], shares: Sequence[Sequence[int]]) -> list[int]:
-    weights = reference_weights(xs)
-    return [sum(w * share[i] for w, share in zip(weights, shares, strict=True)) % PRIME for i in range(len(shares[0]))]
+    return [reference.lagrange_weight(xs, i) for i in range(len(xs))]
 
 
 # --- sharing and rebuilding ---------------------------------------------------------------------------------------
@@ -99,7 +77,7 @@ def test_split_and_combine_agree_with_integers(xs: list[int], data: st.DataObjec
     chosen = data.draw(st.permutations(range(len(xs))))[:threshold]
     rebuilt = combine([xs[i] for i in chosen], shares[chosen], threshold)
     assert rebuilt.tolist() == secret
-    assert rebuilt.tolist() == reference_combine([xs[i] for i in chosen], shares[chosen].tolist())
+    assert rebuilt.tolist() == reference.rebuild([xs[i] for i in chosen], shares[chosen].tolist(), threshold)
 
 
 def test_every_subset_of_threshold_holders_rebuilds() -> None:
@@ -323,7 +301,7 @@ def test_words_from_the_prime_up_are_drawn_again() -> None:
 def test_symbols_agree_with_integers(count: int, seed: str) -> None:
     drawn = random_symbols(count, stream(seed))
     assert drawn.dtype == np.uint16
-    assert drawn.tolist() == reference_symbols(count, stream(seed))
+    assert drawn.tolist() == reference.random_symbols(count, SimpleNamespace(take=stream(seed)))
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
