@@ -11,13 +11,23 @@ from dataclasses import replace
 from hashlib import sha256
 
 from tests.reference import setting
-from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
-from tests.reference.lies import LIAR, ROUND, VICTIM, Case, Message, other_cohort, replaced, signed_advertisement
+from tests.reference.lies import (
+    LIAR,
+    ROUND,
+    VICTIM,
+    Case,
+    Message,
+    other_cohort,
+    refused_by_coordinator,
+    replaced,
+    signed_advertisement,
+    too_few,
+)
 from tests.reference.primitive_vectors import LOW_ORDER, flip
 from tests.reference.round_vectors import base_round, deal_again
 from tests.reference.rounds import identity_seeds
-from tests.reference.setting import PHASES, Refused
+from tests.reference.setting import PHASES
 from tests.reference.sharing import listed_bytes
 
 
@@ -36,38 +46,12 @@ def coordinator_refusals() -> Case:
             # Everybody who stands before the sender in the roster has spoken in this phase; who repeats, too.
             spoken = base.record.to_coordinator[phase]
             before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
-            coordinator = at_phase(phase)
-            for who in before:
-                coordinator.receive(who, spoken[who])
             case: Case = {"name": name, "phase": phase, "before": before, "sender": sender, "message": message}
-            try:
-                coordinator.receive(sender, message)
-            except Refused as refusal:
-                cases.append({**case, "refused": refusal.stated()})
-                continue
-            raise AssertionError(f"the reference took: {name}")
-    closings: list[Case] = []
-    for phase in PHASES:
-        senders = [*base.record.to_coordinator[phase]][:3]
-        coordinator = at_phase(phase)
-        for who in senders:
-            coordinator.receive(who, base.record.to_coordinator[phase][who])
-        try:
-            coordinator.close()
-        except Refused as refusal:
-            closings.append({"phase": phase, "received": senders, "refused": refusal.stated()})
-    assert len(closings) == 5
+            cases.append(refused_by_coordinator(base, case))
+    closings = [
+        too_few(base, {"phase": phase, "received": [*base.record.to_coordinator[phase]][:3]}) for phase in PHASES
+    ]
     return {"round": ROUND, "refused": cases, "too_few": closings}
-
-
-def at_phase(phase: str) -> Coordinator:
-    """The base round's coordinator at the beginning of a phase."""
-    coordinator = Coordinator(base_round().agreed)
-    for earlier in PHASES[: PHASES.index(phase)]:
-        for who, message in base_round().record.to_coordinator[earlier].items():
-            coordinator.receive(who, message)
-        coordinator.close()
-    return coordinator
 
 
 def false_advertisements() -> Iterator[tuple[str, int, Message]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.reference import setting
+from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
 from tests.reference.participant import Participant
-from tests.reference.round_vectors import base_round
-from tests.reference.rounds import identity_seeds, stream_of
+from tests.reference.round_vectors import Played, base_round
+from tests.reference.rounds import hear, identity_seeds, stream_of
+from tests.reference.setting import PHASES, Refused
 from tests.reference.sharing import Stream
 
 Case = dict[str, Any]
@@ -45,3 +48,58 @@ def other_cohort() -> tuple[bytes, Participant]:
     liar.advertise()
     liar.share_keys({"members": members})
     return liar.context, liar
+
+
+# ---------------------------------------------------------------- who refuses
+
+
+def listen(base: Played, case: Case) -> tuple[Message, Message]:
+    """A round as one participant hears it, with what a case puts in the place of messages: its upload, its reply."""
+    who = case["participant"]
+    fresh = Participant(base.agreed, base.participants[who].identity_seed, stream_of(base.agreed, who))
+    told = {phase: messages[who] for phase, messages in base.record.to_participants.items() if messages}
+    told |= {"AdvertiseKeys": {}, **case["instead"]}
+    said = {phase: hear(fresh, phase, told[phase], base.inputs[who]) for phase in base.agreed.numbers.phases}
+    reply = fresh.unmask(case["then"]) if "then" in case else said["Unmasking"]
+    return said["MaskedInputCollection"], reply
+
+
+def refused(base: Played, case: Case, phase: str) -> Case:
+    """The case with what the reference says to it; in that phase."""
+    try:
+        listen(base, case)
+    except Refused as refusal:
+        if refusal.phase == phase:
+            return {**case, "refused": refusal.stated()}
+    raise AssertionError(f"the reference took: {case['name']}")
+
+
+def at_phase(base: Played, phase: str, before: Iterable[int] = ()) -> Coordinator:
+    """A round's coordinator in a phase in which some have spoken."""
+    coordinator, said = Coordinator(base.agreed), base.record.to_coordinator
+    for one in PHASES[: PHASES.index(phase)]:
+        for who, message in said[one].items():
+            coordinator.receive(who, message)
+        coordinator.close()
+    for who in before:
+        coordinator.receive(who, said[phase][who])
+    return coordinator
+
+
+def refused_by_coordinator(base: Played, case: Case) -> Case:
+    """The case, a message of ``sender`` after those ``before`` it, with what the reference's coordinator says to it."""
+    coordinator = at_phase(base, case["phase"], case["before"])
+    return _refused(case, lambda: coordinator.receive(case["sender"], case["message"]))
+
+
+def too_few(base: Played, case: Case) -> Case:
+    """The case, ``received`` in a phase that is then closed, with what the reference's coordinator says to it."""
+    return _refused(case, at_phase(base, case["phase"], case["received"]).close)
+
+
+def _refused(case: Case, call: Callable[[], object]) -> Case:
+    try:
+        call()
+    except Refused as refusal:
+        return {**case, "refused": refusal.stated()}
+    raise AssertionError(f"the reference took: {case}")

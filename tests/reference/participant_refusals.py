@@ -19,7 +19,9 @@ from tests.reference.lies import (
     Case,
     Message,
     fresh_stream,
+    listen,
     other_cohort,
+    refused,
     replaced,
     signed_advertisement,
 )
@@ -42,12 +44,12 @@ def participant_refusals() -> Case:
     for phase, messages in lies:
         for name, message in messages():
             case: Case = {"name": name, "participant": VICTIM, "instead": {phase: message}}
-            cases.append({**case, "refused": must_refuse(case, phase)})
+            cases.append(refused(base_round(), case, phase))
     cases.append(low_order_mask_key())
     request = base_round().record.to_participants["Unmasking"][VICTIM]
     again = {**request, "signatures": request["signatures"][::-1]}
     case = {"name": "a second, different request", "participant": VICTIM, "instead": {}, "then": again}
-    cases.append({**case, "refused": must_refuse(case, "Unmasking")})
+    cases.append(refused(base_round(), case, "Unmasking"))
 
     goes_on: list[Case] = []
     dealt = base_round().record.to_participants["MaskedInputCollection"][VICTIM]
@@ -55,12 +57,12 @@ def participant_refusals() -> Case:
     position = [one["dealer"] for one in shares].index(LIAR)
     for name, entry in bad_shares():
         told = {"MaskedInputCollection": {**dealt, "shares": replaced(shares, position, entry)}}
-        upload, reply = listen({"name": name, "participant": VICTIM, "instead": told})
+        upload, reply = listen(base_round(), {"name": name, "participant": VICTIM, "instead": told})
         assert upload == base_round().record.to_coordinator["MaskedInputCollection"][VICTIM]
         without = [dealer for dealer, one in enumerate(reply["shares"]) if "none" in one]
         assert without == [LIAR], name
         goes_on.append({"name": name, "participant": VICTIM, "dealt": entry, "no_share_of": LIAR})
-    _, reply = listen({"name": "", "participant": VICTIM, "instead": {}, "then": request})
+    _, reply = listen(base_round(), {"name": "", "participant": VICTIM, "instead": {}, "then": request})
     assert reply == base_round().record.to_coordinator["Unmasking"][VICTIM]
     return {"round": ROUND, "settings": false_settings(), "refused": cases, "goes_on": goes_on}
 
@@ -81,32 +83,6 @@ def false_settings() -> list[Case]:
             cases.append({"name": name, **stated})
     assert len(cases) == 2
     return cases
-
-
-def listen(case: Case) -> tuple[Message, Message]:
-    """The base round as one participant hears it, with what a case puts in the place of messages."""
-    base, who = base_round(), case["participant"]
-    fresh = Participant(base.agreed, identity_seeds(5)[who], fresh_stream(who))
-    told = {phase: messages[who] for phase, messages in base.record.to_participants.items() if messages}
-    told |= case["instead"]
-    fresh.advertise()
-    fresh.share_keys(told["ShareKeys"])
-    upload = fresh.masked_input(told["MaskedInputCollection"], base.inputs[who])
-    fresh.sign_sets(told["ConsistencyCheck"])
-    reply = fresh.unmask(told["Unmasking"])
-    if "then" in case:
-        reply = fresh.unmask(case["then"])
-    return upload, reply
-
-
-def must_refuse(case: Case, phase: str) -> Case:
-    """What the reference says to a case; in that phase."""
-    try:
-        listen(case)
-    except Refused as refusal:
-        if refusal.phase == phase:
-            return refusal.stated()
-    raise AssertionError(f"the reference took: {case['name']}")
 
 
 def false_cohorts() -> Iterator[tuple[str, Message]]:
@@ -269,7 +245,7 @@ def low_order_mask_key() -> Case:
         coordinator.dealings[who] = dealer.share_keys(cohort)
     instead = {"ShareKeys": cohort, "MaskedInputCollection": coordinator.dealt_to(VICTIM)}
     case: Case = {"name": "a neighbour's mask key is of low order", "participant": VICTIM, "instead": instead}
-    return {**case, "refused": must_refuse(case, "MaskedInputCollection")}
+    return refused(base, case, "MaskedInputCollection")
 
 
 def false_sets() -> Iterator[tuple[str, Message]]:

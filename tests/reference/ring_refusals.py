@@ -11,16 +11,13 @@ from hashlib import sha256
 from typing import Any
 
 from tests.reference import setting
-from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
 from tests.reference.graph import Graph
-from tests.reference.lies import replaced
-from tests.reference.participant import Participant, bitmap
+from tests.reference.lies import listen, refused, refused_by_coordinator, replaced, too_few
+from tests.reference.participant import bitmap
 from tests.reference.primitive_vectors import flip
 from tests.reference.ring_vectors import RING, UNSIGNED, ring_round, unsigned_round
 from tests.reference.round_vectors import Played, deal_again
-from tests.reference.rounds import stream_of
-from tests.reference.setting import Refused
 
 Case = dict[str, Any]
 Message = dict[str, Any]
@@ -43,11 +40,11 @@ def ring_refusals() -> Case:
     for (round_, base), who, phase, messages in lies:
         for name, message in messages():
             case: Case = {"round": round_, "name": name, "participant": who, "instead": {phase: message}}
-            participants.append({**case, "refused": must_refuse(base, case, phase)})
+            participants.append(refused(base, case, phase))
     name, other_sets = "a second, different request", unsigned_sets(range(5), range(4))
     for (round_, base), who, again in ((signed, VICTIM, others_shown()), (unsigned, 0, other_sets)):
         case = {"round": round_, "name": name, "participant": who, "instead": {}, "then": again}
-        participants.append({**case, "refused": must_refuse(base, case, "Unmasking")})
+        participants.append(refused(base, case, "Unmasking"))
 
     goes_on: list[Case] = []
     for name, instead, costs in taken():
@@ -73,71 +70,22 @@ def ring_refusals() -> Case:
         for name, sender, message in sender_messages:
             spoken = ring_round().record.to_coordinator[phase]
             before = [who for who in spoken if who < sender]
-            at = at_phase(phase, before)
             case = {"round": RING, "name": name, "phase": phase, "before": before, "sender": sender, "message": message}
-            try:
-                at.receive(sender, message)
-            except Refused as refusal:
-                coordinator.append({**case, "refused": refusal.stated()})
-                continue
-            raise AssertionError(f"the reference took: {name}")
-    too_few: list[Case] = []
-    for phase, received in (
-        ("ShareKeys", [1, 2, 3, 4, 5, 6, 7]),
-        # As many as the quorum, but of the neighbours of some only three.
-        ("ShareKeys", [1, 2, 3, 5, 6, 9, 10, 11]),
-        ("MaskedInputCollection", [1, 2, 4, 5, 6, 7, 9]),
-        ("ConsistencyCheck", [1, 4, 5, 6, 7, 9]),
-        # Seven replies, as many as signatures; but of the neighbours of some only three are among them.
-        ("Unmasking", [4, 5, 6, 7, 9, 10, 11]),
-        ("Unmasking", [1, 4, 5]),
-    ):
-        at = at_phase(phase, received)
-        try:
-            at.close()
-        except Refused as refusal:
-            too_few.append({"round": RING, "phase": phase, "received": received, "refused": refusal.stated()})
-    assert len(too_few) == 6
-    return {"participants": participants, "goes_on": goes_on, "coordinator": coordinator, "too_few": too_few}
-
-
-def listen(base: Played, case: Case) -> tuple[Message, Message]:
-    """A base round as one participant hears it, with what a case puts in the place of messages."""
-    who = case["participant"]
-    fresh = Participant(base.agreed, base.participants[who].identity_seed, stream_of(base.agreed, who))
-    told = {phase: messages[who] for phase, messages in base.record.to_participants.items() if messages}
-    told |= case["instead"]
-    fresh.advertise()
-    fresh.share_keys(told["ShareKeys"])
-    upload = fresh.masked_input(told["MaskedInputCollection"], base.inputs[who])
-    if base.agreed.numbers.signed:
-        fresh.sign_sets(told["ConsistencyCheck"])
-    reply = fresh.unmask(told["Unmasking"])
-    if "then" in case:
-        reply = fresh.unmask(case["then"])
-    return upload, reply
-
-
-def must_refuse(base: Played, case: Case, phase: str) -> Case:
-    """What the reference says to a case; in that phase."""
-    try:
-        listen(base, case)
-    except Refused as refusal:
-        if refusal.phase == phase:
-            return refusal.stated()
-    raise AssertionError(f"the reference took: {case['name']}")
-
-
-def at_phase(phase: str, before: list[int]) -> Coordinator:
-    """The ring's coordinator in a phase in which some have spoken."""
-    coordinator, said = Coordinator(ring_round().agreed), ring_round().record.to_coordinator
-    for one in setting.PHASES[: setting.PHASES.index(phase)]:
-        for who, message in said[one].items():
-            coordinator.receive(who, message)
-        coordinator.close()
-    for who in before:
-        coordinator.receive(who, said[phase][who])
-    return coordinator
+            coordinator.append(refused_by_coordinator(ring_round(), case))
+    closings = [
+        too_few(ring_round(), {"round": RING, "phase": phase, "received": received})
+        for phase, received in (
+            ("ShareKeys", [1, 2, 3, 4, 5, 6, 7]),
+            # As many as the quorum, but of the neighbours of some only three.
+            ("ShareKeys", [1, 2, 3, 5, 6, 9, 10, 11]),
+            ("MaskedInputCollection", [1, 2, 4, 5, 6, 7, 9]),
+            ("ConsistencyCheck", [1, 4, 5, 6, 7, 9]),
+            # Seven replies, as many as signatures; but of the neighbours of some only three are among them.
+            ("Unmasking", [4, 5, 6, 7, 9, 10, 11]),
+            ("Unmasking", [1, 4, 5]),
+        )
+    ]
+    return {"participants": participants, "goes_on": goes_on, "coordinator": coordinator, "too_few": closings}
 
 
 def told(phase: str, who: int = VICTIM) -> Message:

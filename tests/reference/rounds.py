@@ -94,6 +94,20 @@ def input_of(agreed: Setting, who: int) -> list[int]:
     return [2**bits - 1, 0, *values][:dim]
 
 
+def hear(side: ParticipantSide, phase: str, message: Message, vector: list[int]) -> Message:
+    """One message of the coordinator to a participant, and its answer."""
+    match phase:
+        case "AdvertiseKeys":
+            return side.advertise()
+        case "ShareKeys":
+            return side.share_keys(message)
+        case "MaskedInputCollection":
+            return side.masked_input(message, vector)
+        case "ConsistencyCheck":
+            return side.sign_sets(message)
+    return side.unmask(message)
+
+
 Change = Callable[[Message], Message]
 
 
@@ -121,19 +135,8 @@ def run_round(
         for who, down in sorted(downs.items()):
             if who in gone:
                 continue
-            side = participants[who]
             try:
-                match phase:
-                    case "AdvertiseKeys":
-                        up = side.advertise()
-                    case "ShareKeys":
-                        up = side.share_keys(down)
-                    case "MaskedInputCollection":
-                        up = side.masked_input(down, inputs[who])
-                    case "ConsistencyCheck":
-                        up = side.sign_sets(down)
-                    case _:
-                        up = side.unmask(down)
+                up = hear(participants[who], phase, down, inputs[who])
             except Refused as refusal:
                 record.refused.append((refusal, down))
                 gone.add(who)

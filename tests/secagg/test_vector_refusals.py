@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.reference.participant import Participant
+from tests.reference.rounds import hear
 from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant
-from tests.secagg.vectors_read import ERRORS, ROUNDS, Case, hear, setting_from, source, vectors
+from tests.secagg.vectors_read import ERRORS, ROUNDS, Case, setting_from, source, vectors
 from wire import codec
 from wire import coordinator_pb2 as pb
 

@@ -26,11 +26,12 @@ from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
 from tests.reference import write_vectors
+from tests.reference.rounds import hear
 from tests.reference.setting import Numbers, Refused
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
-from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, hear, setting_from, source, vectors
+from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, setting_from, source, vectors
 
 
 def words(values: list[int], bits: int) -> Any:

@@ -55,17 +55,3 @@ def setting_from(case: Case) -> Setting:
 
 def source(data: bytes) -> Any:
     return Stream(data).take
-
-
-def hear(side: Any, phase: str, message: Case, vector: list[int]) -> Case:
-    """One message of the coordinator to a participant, and its answer."""
-    match phase:
-        case "AdvertiseKeys":
-            return side.advertise()
-        case "ShareKeys":
-            return side.share_keys(message)
-        case "MaskedInputCollection":
-            return side.masked_input(message, vector)
-        case "ConsistencyCheck":
-            return side.sign_sets(message)
-    return side.unmask(message)
