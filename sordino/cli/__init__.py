@@ -1,7 +1,6 @@
-"""The command ``sordino``: one verb a file, and one place where every ending becomes a sentence and a number.
+"""The command ``sordino``: one file a verb, and one place where every error becomes a sentence and an exit code.
 
-Verbs import what they need when they run: ``sordino --help`` loads no numpy, ``sordino join`` nothing of the
-server.
+Verbs import what they need when they run: ``sordino --help`` loads no numpy, ``sordino join`` nothing of the server.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sordino.cli import (
     simulate,
     transcript,
 )
-from sordino.cli.spellings import respelled
+from sordino.cli.verbs import respelled
 
 app = typer.Typer(
     name="sordino",
@@ -66,7 +65,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and end."
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     pass
@@ -83,8 +82,8 @@ app.add_typer(bench.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and end the process. No ending shows a traceback."""
-    # Several processes share the machine, and no product here is large: a second BLAS thread only spins.
+    """Run the command and end the process, without a traceback in any case."""
+    # Several processes share the machine, and no matrix product here is large: a second BLAS thread would only spin.
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -92,10 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_rooms()
         _check_processor()
         if arguments is None:  # the process is ours
-            leave_no_core()  # whatever the verb: most of them hold a key at some time
+            leave_no_core()  # for all verbs, since most of them hold a key at some time
         code = _invoke(given)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the help stands there already, and there is nothing to add
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed, and nothing remains to be said
             sys.exit(int(ExitCode.INPUT))
         failure = explain(error)
         helps = failure.code is ExitCode.INTERNAL or (failure.in_user_code and error.__cause__ is not None)
@@ -126,7 +125,7 @@ def _check_processor() -> None:
 
 @cache
 def _command() -> Any:
-    """Every verb and its options, which typer takes a while to put together."""
+    """All verbs with their options; building it takes typer a while."""
     return typer.main.get_command(app)
 
 
@@ -196,7 +195,7 @@ def _usage(error: Any) -> str:
 
 
 def _refused_value(error: Any) -> str | None:
-    """A value that an option can't take, in the words of the verbs; None for whatever else is wrong."""
+    """What is wrong with the value of an option, in our words; None for all other errors."""
     cause, parameter = error.__cause__, getattr(error, "param", None)
     if parameter is None or not hasattr(cause, "errors"):
         return None

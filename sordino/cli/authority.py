@@ -1,20 +1,21 @@
-"""``sordino authority``: who may take part. Runs where the coordinator's owner can't read its keys."""
+"""``sordino authority``: decides who may take part. It runs where the coordinator's owner can't read its keys."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from runtime.text import counted
-from sordino.cli.verb_group import verb_group
+from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
     import threading
@@ -26,30 +27,35 @@ NAME = "authority"
 app = verb_group(
     NAME,
     "Decide who may take part in a study.\n\nThe authority holds the two keys that sign rosters and TLS "
-    "certificates. It is not the coordinator: keep its folder on another machine, in other hands. It is needed "
-    "when somebody joins, renews a certificate or is revoked, and can be switched off in between. "
-    "docs/enrolment.md says what each party has and what a coordinator that lies can't do."
+    "certificates. It isn't the coordinator: keep its folder on another machine, under another person's control. It is "
+    "needed when a participant joins, renews a certificate or is revoked, and may be switched off otherwise. "
+    "docs/enrolment.md says what each party has and what a coordinator that lies can't do.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SOON_S: Final = 0.3
-_BETTER: Final = "that is over: it goes on"
+_BETTER: Final = "connection to the coordinator restored"
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Sign = Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")]
 
 
 def _example(text: str) -> str:
     return f"Example: [bold]sordino authority {text}[/bold]\n\n{_CODES}"
 
 
+def _print(as_json: bool, body: dict[str, Any], lines: Iterable[str]) -> None:
+    """The verb's result, for programs or for people."""
+    typer.echo(json.dumps(body) if as_json else "\n".join(lines))
+
+
 @app.command(
     "init",
     help=(
         "Make an authority: its keys, and a first roster without participants.\n\n`sordino init` makes one together "
-        "with a study; this one is for an authority that is somebody else's from the start. DIR must be new or empty. "
-        "Carry DIR/coordinator to the coordinator's machine (its two keys belong there and nowhere else), and keep "
-        "the rest. Nobody can restore a lost authority: back DIR up, offline."
+        "with a study; this verb is for an authority that another person controls from the start. DIR must be new or "
+        "empty. Carry DIR/coordinator to the coordinator's machine (its two keys belong only there), and keep the "
+        "rest. A lost authority can't be restored: back DIR up, offline."
     ),
     epilog=_example("init my-authority --study clinics --coordinator coordinator.example:8444"),
 )
@@ -75,34 +81,32 @@ def init(
     host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME",
-            help="Further host name or address by which the coordinator is reached; repeatable.",
-            show_default=False,
+            metavar="NAME", help="Further host name or address of the coordinator; repeatable.", show_default=False
         ),
     ] = None,
     draws: Annotated[
         int,
-        typer.Option(min=0, help="Rounds of the study, where each roster version draws their cohorts; 0: no lottery."),
+        typer.Option(min=0, help="Rounds of the study, if each roster version draws their cohorts; 0: no lottery."),
     ] = 0,
     places: Annotated[
         int, typer.Option(min=0, help="Most participants at the same time, as the plan covers them; 0: any number.")
     ] = 0,
     client_days: Annotated[
-        float, typer.Option(help="How long a participant's TLS certificate is valid; it is renewed in time.")
+        float, typer.Option(help="Validity of a participant's TLS certificate, which is renewed in time.")
     ] = 90,
     own_data: Annotated[
-        bool, typer.Option("--own-data", help="Participants bring data of their own: invitations say --data FILE.")
+        bool, typer.Option("--own-data", help="Participants bring their own data: invitations say --data FILE.")
     ] = False,
     task: Annotated[
         str,
         typer.Option(
             metavar="MODULE:CLASS",
-            help="The study's task, where it is none of Sordino's: invitations name it.",
+            help="The study's task, if it isn't one of Sordino's: invitations name it.",
             show_default=False,
         ),
     ] = "",
     as_json: Json = False,
-) -> int:
+) -> None:
     from pydantic import ValidationError
 
     from authority.folder import AuthorityTable
@@ -124,49 +128,48 @@ def init(
         detail = error.errors(include_url=False)[0]
         option = "--" + str(detail["loc"][0]).replace("_", "-")
         told = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-        raise Failure(ExitCode.INPUT, f"{option} {detail['input']}: {told}.") from None
-    folder = found(directory, settings, address=sessions, names=host or ())
-    shown = show_fingerprint(folder.keys.fingerprint)
-    if as_json:
-        body = {
-            "directory": str(directory.resolve()),
-            "study": study,
-            "fingerprint": folder.keys.fingerprint.hex(),
-            "authority_public_key": folder.keys.public.hex(),
-            "address": sessions,
-            "coordinator": coordinator,
-        }
-        typer.echo(json.dumps(body))
-        return int(ExitCode.OK)
-    typer.echo(f"Made the authority of {study} in {directory}.\n\n  fingerprint  {shown}\n")
-    typer.echo(f"Carry {directory / COORDINATOR_FOLDER} to the coordinator's machine, then remove it here.")
-    typer.echo(f"Make the study there:  sordino init DIR --authority {COORDINATOR_FOLDER} --enrol N")
-    typer.echo("Keep the rest away from there, and a copy of it offline.")
-    typer.echo(f"Invite somebody:  sordino authority invite {directory}")
-    return int(ExitCode.OK)
+        raise InputFailure(f"{option} {detail['input']}: {told}.") from None
+    keys = found(directory, settings, address=sessions, names=host or ()).keys
+    body = {
+        "directory": str(directory.resolve()),
+        "study": study,
+        "fingerprint": keys.fingerprint.hex(),
+        "authority_public_key": keys.public.hex(),
+        "address": sessions,
+        "coordinator": coordinator,
+    }
+    lines = [
+        f"Made the authority of {study} in {directory}.\n\n  fingerprint  {show_fingerprint(keys.fingerprint)}\n",
+        f"Carry {directory / COORDINATOR_FOLDER} to the coordinator's machine, then remove it here.",
+        f"Make the study there:  sordino init DIR --authority {COORDINATOR_FOLDER} --enrol N",
+        "Keep the rest away from that machine, and a copy of it offline.",
+        f"Invite a participant:  sordino authority invite {directory}",
+    ]
+    _print(as_json, body, lines)
 
 
 @app.command(
     "invite",
     help=(
-        "Make join codes, each for one participant.\n\nA code names this authority by its fingerprint and holds 16 "
-        "secret bytes: hand it over where the coordinator can't read it, in person or by a message of your own. It "
-        "is good for one participant, until it expires by the clock of this machine; what counts is when the "
-        "authority sees her request, so run `approve` or `run` in time. It is shown now and never again."
+        "Make join codes, each for one participant.\n\nA code has this authority's fingerprint and 16 secret bytes: "
+        "hand it over where the coordinator can't read it, in person or by a private message. It is good for one "
+        "participant until it expires by this machine's clock; the authority must have seen the request by then, so "
+        "run `approve` or `run` in time. The code is shown only now."
     ),
     epilog=_example("invite my-authority --name clinic-7 --valid 24h"),
 )
 def invite(
     directory: Where,
     name: Annotated[
-        str, typer.Option(metavar="HOST", help="Name of her host on the roster.", show_default="as she wishes")
+        str,
+        typer.Option(
+            metavar="HOST", help="The participant's host name on the roster.", show_default="as the participant wishes"
+        ),
     ] = "",
-    valid: Annotated[str, typer.Option(metavar="TIME", help="How long: 30m, 24h, 7d.")] = "24h",
+    valid: Annotated[str, typer.Option(metavar="TIME", help="Validity: 30m, 24h, 7d.")] = "24h",
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many codes.")] = 1,
     as_json: Json = False,
-) -> int:
-    import os
-
+) -> None:
     from authority.folder import open_folder
     from authority.invitations import invite as make
     from authority.invitations import without_place
@@ -175,8 +178,9 @@ def invite(
 
     seconds = _seconds("--valid", valid)
     if name and count > 1:
-        raise Failure(ExitCode.INPUT, "--name is for one participant: use it without --count.")
+        raise InputFailure("--name is for one participant: use it without --count.")
     folder = open_folder(directory)
+    settings, fingerprint = folder.settings, folder.keys.fingerprint
     with locked(folder.state) as store:
         codes = [
             make(folder, store, name=name, valid_s=seconds, now=time.time(), random_bytes=os.urandom)
@@ -186,50 +190,37 @@ def invite(
     if unplaced:
         note = (
             f"Note: {unplaced} of the open codes will be refused if all are used: the study has "
-            f"{counted(folder.settings.places, 'place')}. Take codes back, or revoke a member."
+            f"{counted(settings.places, 'place')}. Take codes back, or revoke a member."
         )
         typer.echo(note, err=True)
-    address = folder.settings.coordinator or "HOST:PORT"
-    settings = folder.settings
     more = (" --data FILE" if settings.own_data else "") + (f" --task {settings.task}" if settings.task else "")
+    address = settings.coordinator or "HOST:PORT"
     commands = [f"sordino join {address} --code {code.to_text()}{more}" for code in codes]
-    if as_json:
-        made = [
-            {
-                "code": code.to_text(),
-                "id": code.code_id.hex(),
-                "name": name,
-                "expires": code.expires,
-                "command": command,
-            }
-            for code, command in zip(codes, commands, strict=True)
-        ]
-        body = {"study": folder.settings.study, "fingerprint": folder.keys.fingerprint.hex(), "invitations": made}
-        typer.echo(json.dumps(body))
-        return int(ExitCode.OK)
-    typer.echo(f"study        {folder.settings.study}")
-    typer.echo(f"fingerprint  {show_fingerprint(folder.keys.fingerprint)}")
-    typer.echo(f"expires      {_when(codes[0].expires)}\n")
-    if count == 1:
-        typer.echo(f"code         {codes[0].to_text()}\n")
-    typer.echo("She types:" if count == 1 else "Each types one of these:")
-    for command in commands:
-        typer.echo(f"  {command}")
-    if settings.own_data:
-        typer.echo("\nFILE is her own, a .csv or an .npz: docs/your_own_data.md.")
-    if not settings.coordinator:
-        typer.echo("\nauthority.toml names no coordinator: put its address in for HOST:PORT.")
-    typer.echo(f"\nLet in:  sordino authority run {directory}  (or approve --sign)")
-    return int(ExitCode.OK)
+    made = [
+        {"code": code.to_text(), "id": code.code_id.hex(), "name": name, "expires": code.expires, "command": command}
+        for code, command in zip(codes, commands, strict=True)
+    ]
+    lines = [
+        f"study        {settings.study}",
+        f"fingerprint  {show_fingerprint(fingerprint)}",
+        f"expires      {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(codes[0].expires))}\n",
+        *([f"code         {codes[0].to_text()}\n"] if count == 1 else []),
+        "The participant types:" if count == 1 else "Each participant types one of these:",
+        *(f"  {command}" for command in commands),
+        *(["\nFILE is the participant's, a .csv or .npz: docs/your_own_data.md."] if settings.own_data else []),
+        *([] if settings.coordinator else ["\nauthority.toml names no coordinator: replace HOST:PORT by its address."]),
+        f"\nLet in:  sordino authority run {directory}  (or approve --sign)",
+    ]
+    _print(as_json, {"study": settings.study, "fingerprint": fingerprint.hex(), "invitations": made}, lines)
 
 
 @app.command(
     "approve",
     help=(
-        "Fetch what waits at the coordinator and judge it.\n\nWhoever proves to hold an open join code is accepted, "
-        "and so is a renewal by somebody on the roster; everybody else is told why not. With ID only those are "
-        "judged, by how the request or the identity begins, and the others go on waiting. Who is accepted takes part "
-        "once the next version of the roster is signed: at once with --sign."
+        "Fetch the requests that wait at the coordinator and judge them.\n\nA request that proves an open join code is "
+        "accepted, and so is a renewal by a participant on the roster; all others get the reason for the refusal. With "
+        "ID only those requests are judged whose id, or whose identity, begins so; the others keep waiting. Accepted "
+        "participants take part once the next version of the roster is signed: at once with --sign."
     ),
     epilog=_example("approve my-authority --sign"),
 )
@@ -239,10 +230,12 @@ def approve(
         list[str] | None,
         typer.Argument(metavar="[ID...]", help="Requests to judge.", show_default="all"),
     ] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="Only show what waits, and what would be done.")] = False,
-    sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="Only show the waiting requests, and how they would be judged.")
+    ] = False,
+    sign: Sign = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     from authority import text
     from authority.folder import open_folder
     from authority.link import open_link
@@ -258,26 +251,21 @@ def approve(
             visit = Visit([one for one in seen if wanted is None or one.request.id in wanted])
         else:
             visit = attend(folder, link, sign=sign, chosen=lambda signed: wanted is None or signed.id in wanted)
-    if as_json:
-        typer.echo(json.dumps({"requests": [text.row(one) for one in visit.judgements], **text.signed(visit)}))
-        return int(ExitCode.OK)
-    for judgement in visit.judgements:
-        typer.echo(text.line(judgement, preview=only_list))
-    if not visit.judgements:
-        typer.echo("Nothing waits at the coordinator.")
-    _echo(text.signed_lines(visit))
-    if visit.waiting:
-        typer.echo(f"{visit.waiting} accepted, not yet listed:  sordino authority sign {directory}")
-    return int(ExitCode.OK)
+    lines = [
+        *([text.line(one, preview=only_list) for one in visit.judgements] or ["No request waits at the coordinator."]),
+        *text.signed_lines(visit),
+        *([f"{visit.waiting} accepted, not yet listed:  sordino authority sign {directory}"] if visit.waiting else []),
+    ]
+    _print(as_json, {"requests": [text.row(one) for one in visit.judgements], **text.signed(visit)}, lines)
 
 
 @app.command(
     "sign",
     help=(
         "Close the next version of the roster, sign and publish it.\n\nIt lists everybody who was accepted and not "
-        "revoked; where cohorts are drawn, their seeds are drawn afresh. Where nothing has changed nothing is signed, "
-        "but what the coordinator hasn't got yet is published. With --out the roster is also written to files that "
-        "can be carried to the coordinator by hand, which takes them up between two rounds."
+        "revoked; where cohorts are drawn, their seeds are drawn anew. Without a change nothing is signed, but all "
+        "that the coordinator doesn't have yet is published. With --out the roster is also written to files, to be "
+        "carried to the coordinator, which uses them from the next round on."
     ),
     epilog=_example("sign my-authority --out usb-stick --offline"),
 )
@@ -287,13 +275,13 @@ def sign_(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write roster.json, and lottery.json, there too.", show_default=False),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Don't talk to the coordinator.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")] = False,
     after: Annotated[
         int,
         typer.Option(min=0, help="A version that exists elsewhere, after this folder was restored from an older copy."),
     ] = 0,
     as_json: Json = False,
-) -> int:
+) -> None:
     from authority import text
     from authority.folder import open_folder
     from authority.founding import newest, write_roster
@@ -314,34 +302,31 @@ def sign_(
     if out is not None:
         with locked(folder.state) as store:
             files = write_roster(newest(store), out)
-    if as_json:
-        typer.echo(json.dumps({**text.signed(visit), "files": [str(path.resolve()) for path in files]}))
-        return int(ExitCode.OK)
-    _echo(text.signed_lines(visit, always=True))
-    for path in files:
-        typer.echo(f"wrote {path}")
-    return int(ExitCode.OK)
+    lines = [*text.signed_lines(visit, always=True), *(f"wrote {path}" for path in files)]
+    _print(as_json, {**text.signed(visit), "files": [str(path.resolve()) for path in files]}, lines)
 
 
 @app.command(
     "revoke",
     help=(
-        "Strike a participant off the roster, or take an invitation back.\n\nWHO is the name of a host, or how an "
-        "identity begins; or the name or the beginning of the id of an invitation that is still open. A revoked "
-        "identity never comes back, and the name is given to nobody else. It takes effect with the next version of "
-        "the roster: at once with --sign, and in the study from its next attempt at a round."
+        "Remove a participant from the roster, or take an invitation back.\n\nWHO is a host's name or the beginning of "
+        "an identity; or the name or the beginning of the id of an open invitation. A revoked identity can't be "
+        "admitted again, and no other host gets its name. The revocation takes effect with the next version of the "
+        "roster: at once with --sign, and in the study from its next attempt at a round."
     ),
     epilog=_example("revoke my-authority clinic-7 --sign"),
 )
 def revoke_(
     directory: Where,
-    who: Annotated[str, typer.Argument(metavar="WHO", help="Whom, or which invitation.", show_default=False)],
+    who: Annotated[
+        str, typer.Argument(metavar="WHO", help="The participant, or the invitation.", show_default=False)
+    ],
     whole_host: Annotated[
-        bool, typer.Option("--whole-host", help="Everybody on the host of that name, where several are.")
+        bool, typer.Option("--whole-host", help="All participants on the host of that name, if it has several.")
     ] = False,
-    sign: Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")] = False,
+    sign: Sign = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     from authority import text
     from authority.folder import open_folder
     from authority.invitations import find_members, revoke, withdraw
@@ -353,7 +338,7 @@ def revoke_(
     with locked(folder.state) as store:
         taken = None if find_members(store, who, whole_host=whole_host) else withdraw(store, who, time.time())
         gone = [] if taken else revoke(store, who, time.time(), whole_host=whole_host)
-    if not as_json:
+    if not as_json:  # before the network is needed
         for member in gone:
             typer.echo(f"revoked {member.host}, identity {member.identity.hex()[:16]}")
         if taken is not None:
@@ -368,11 +353,11 @@ def revoke_(
             "withdrawn": None if taken is None else taken.code_id.hex(),
         }
         typer.echo(json.dumps(body | text.signed(visit)))
-        return int(ExitCode.OK)
-    _echo(text.signed_lines(visit))
+        return
+    for line in text.signed_lines(visit):
+        typer.echo(line)
     if gone and not sign:
         typer.echo(f"It takes effect with the next version:  sordino authority sign {directory}")
-    return int(ExitCode.OK)
 
 
 @app.command(
@@ -380,7 +365,7 @@ def revoke_(
     help="Members, invitations and signed versions. Shows no secret: codes can't be shown again.",
     epilog=_example("show my-authority"),
 )
-def show(directory: Where, as_json: Json = False) -> int:
+def show(directory: Where, as_json: Json = False) -> None:
     from authority.folder import open_folder
     from authority.store import locked
     from authority.text import overview, overview_lines
@@ -388,43 +373,39 @@ def show(directory: Where, as_json: Json = False) -> int:
     folder = open_folder(directory)
     with locked(folder.state) as store:
         found = overview(folder, store, time.time())
-    typer.echo(json.dumps(found) if as_json else "\n".join(overview_lines(found)))
-    return int(ExitCode.OK)
+    _print(as_json, found, overview_lines(found))
 
 
 @app.command(
     "run",
     help=(
-        "Approve and sign by itself until it is stopped.\n\nEvery few seconds it asks the coordinator what waits, "
-        "accepts whoever holds an open join code, renews certificates, signs the next version when anything has "
-        "changed, and publishes. While the coordinator is away it goes on asking. The other commands can be used on "
-        "the same folder meanwhile; a second `run` can't. SIGTERM or Ctrl-C ends it.\n\nWith --desk it also hands "
-        "join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT --desk "
-        "PATH[/bold]. Whoever can open the socket gets a place, as long as there are any, and can take all: put it "
-        "where only they can, and not the coordinator. --desk-places says how many at most come in through the desk."
+        "Approve and sign automatically until it is stopped.\n\nEvery few seconds it fetches the requests that wait at "
+        "the coordinator, accepts those that prove an open join code, renews certificates, signs the next version when "
+        "anything has changed, and publishes. While the coordinator can't be reached it keeps trying. The other verbs "
+        "can be used on the same folder meanwhile, except a second `run`. SIGTERM or Ctrl-C ends it.\n\nWith --desk it "
+        "also gives join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT "
+        "--desk PATH[/bold]. A process that can open the socket gets a place, while there are any, and can take all of "
+        "them: put the socket where only participants can open it, and not the coordinator. --desk-places limits the "
+        "places that the desk gives."
     ),
     epilog="Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED),
 )
 def run(
     directory: Where,
-    every: Annotated[str, typer.Option(metavar="TIME", help="How often it asks.")] = "5s",
+    every: Annotated[str, typer.Option(metavar="TIME", help="Interval between two visits.")] = "5s",
     desk: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH",
-            help="Unix socket at which whoever can open it gets a join code.",
-            show_default=False,
+            metavar="PATH", help="Unix socket that gives a code to each process that can open it.", show_default=False
         ),
     ] = None,
     desk_places: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Most places that the desk gives; by default all there are.", show_default=False
-        ),
+        typer.Option(metavar="N", min=1, help="Most places that the desk gives.", show_default="all places"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
-) -> int:
+) -> None:
     import signal
     import threading
 
@@ -438,42 +419,41 @@ def run(
 
     pause = _seconds("--every", every)
     if desk is None and desk_places is not None:
-        raise Failure(ExitCode.INPUT, "--desk-places goes with --desk PATH.")
+        raise InputFailure("--desk-places needs --desk PATH.")
     folder = open_folder(directory)
     stop, told = threading.Event(), ""
     with (
         exclusive(folder.path / "run.lock", 0),
         open_link(folder) as link,
-        open_local_enrolment(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as at_desk,
+        open_local_enrolment(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as socket,
     ):
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         _say(as_json, f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}")
-        if at_desk is not None:
+        if socket is not None:
             most = min(folder.settings.places, desk_places or folder.settings.places)
-            _say(as_json, f"whoever can open {desk} gets one of {most} places")
+            _say(as_json, f"each process that can open {desk} gets one of {most} places")
         while not stop.is_set():
             show_life()
             try:
                 visit = attend(folder, link, sign=True)
                 trouble = ""
-            except (LinkError, AuthorityError, StorageError) as error:  # all of them can pass
+            except (LinkError, AuthorityError, StorageError) as error:  # each of them may pass
                 visit, trouble = Visit(), str(error)
             if trouble != told:
                 _say(as_json, trouble or _BETTER, error=bool(trouble))
                 told = trouble
             _tell_visit(visit, as_json)
-            _rest(stop, pause, at_desk)
-    return int(ExitCode.OK)
+            _rest(stop, pause, socket)
 
 
-def _rest(stop: threading.Event, pause_s: float, desk: LocalEnrolmentSocket | None) -> None:
-    """Until the next visit, with signs of life; soon while somebody who was given a code is about to ask."""
+def _rest(stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None) -> None:
+    """Wait for the next visit, with signs of life; a short time if a request with a new code is about to come."""
     from runtime.health_file import EVERY_S, show_life
 
     ends = time.monotonic() + pause_s
     while (left := ends - time.monotonic()) > 0:
         show_life()
-        if stop.wait(min(left, EVERY_S if desk is None else _SOON_S)) or (desk is not None and desk.busy()):
+        if stop.wait(min(left, EVERY_S if socket is None else _SOON_S)) or (socket is not None and socket.busy()):
             return
 
 
@@ -483,9 +463,9 @@ def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
     elif "refused" in news:
         print(f"the desk gives no code: {news['refused']}", flush=True)
     elif "handed_out" in news:
-        print(f"the desk handed out the code {news['handed_out'][:8]}", flush=True)
+        print(f"the desk gave the code {news['handed_out'][:8]}", flush=True)
     else:
-        print(f"the desk took the code {news['taken_back'][:8]} back: nobody keeps it", flush=True)
+        print(f"the desk took the code {news['taken_back'][:8]} back: no participant has kept it", flush=True)
 
 
 def _tell_visit(visit: Visit, as_json: bool) -> None:
@@ -510,27 +490,18 @@ def _say(as_json: bool, text: str, *, error: bool = False) -> None:
 
 
 def _print_json(event: str, body: dict[str, Any], *, error: bool = False) -> None:
-    """As the logs of the other processes: with a time, a level and an event."""
+    """A line like those of the other processes' logs: with a time, a level and an event."""
     from runtime.text import json_line
 
     line = json_line(event, body, level="warning" if error else "info")
     print(line, file=sys.stderr if error else sys.stdout, flush=True)
 
 
-def _echo(lines: Sequence[str]) -> None:
-    for line in lines:
-        typer.echo(line)
-
-
 def _seconds(option: str, text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
-        raise Failure(ExitCode.INPUT, f"{option} {text} needs a unit: s, m, h or d, such as {text.strip()}h.")
+        raise InputFailure(f"{option} {text} needs a unit: s, m, h or d, such as {text.strip()}h.")
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
     seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
     if not 0 < seconds < 1e9:
-        raise Failure(ExitCode.INPUT, f"{option} {text} is no time: write 30s, 15m, 24h or 7d.")
+        raise InputFailure(f"{option} {text} isn't a time: write 30s, 15m, 24h or 7d.")
     return seconds
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

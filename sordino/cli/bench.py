@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from sordino.cli.verb_group import verb_group
+from sordino.cli.verbs import Json, verb_group
 
 NAME = "bench"
 app = verb_group(
@@ -23,7 +23,6 @@ app = verb_group(
 )
 _CODES = listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Runs = Annotated[int, typer.Option(min=1, max=99, help="Runs of each; one more before them isn't counted.")]
 Figure = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw the table as .svg or .png.", show_default="no figure")

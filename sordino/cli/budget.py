@@ -1,4 +1,4 @@
-"""``sordino budget``: what was spent, and whether the ledger is what was written."""
+"""``sordino budget``: what was spent, and whether the ledger is unaltered."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
 from runtime.text import counted
-from sordino.cli.verb_group import verb_group
+from sordino.cli.verbs import Json, verb_group
 
 NAME = "budget"
 app = verb_group(
     NAME,
     "Read the privacy ledger of a coordinator or of a participant.\n\nEvery sum is charged before it is opened. "
-    "The ledger is only appended to, and each row holds the hash of the row before it. Both commands check all of "
-    "it, write nothing, and may run beside `serve` and `join`."
+    "The ledger is append-only, and each row holds the hash of the row before it. Both verbs check all of it, write "
+    "nothing, and may run beside `serve` and `join`."
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
 
@@ -31,19 +31,18 @@ Where = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 OWN = ""
-"""What ``--participant`` without a name stands for: everybody whose ledger it is."""
+"""The value of ``--participant`` without a name: all participants of the ledger's host."""
 _MARKS = ("host.toml", "study.toml", "ledger.sqlite")
 
 
 class _NameIsOptional(TyperCommand):
-    """``--participant`` may stand without a name, at the end, before another option or before a folder."""
+    """``--participant`` may come without a name: at the end, before another option or before a folder."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the name that stands for everybody where none was given."""
+        """Insert `OWN` where no name is given."""
         filled: list[str] = []
         for position, word in enumerate(args):
             filled.append(word)
@@ -63,11 +62,11 @@ def _is_place(path: Path) -> bool:
     help=(
         "What every participant has spent, and the rows behind it.\n\nA coordinator's ledger has one row for each sum, "
         "with u3; a participant's has a row for each upload at the most it can cost, and one that replaces it when the "
-        "cost is known. Publish the head: whoever has it can tell later that no row before it was changed.\n\n"
-        "--participant without a name, on a host's folder, tells in short what was spent from the data there, in each "
+        "cost is known. Publish the head: it proves later that no row before it was changed.\n\n"
+        "--participant without a name, on a host's folder, summarises what was spent from the data there, in each "
         "study and in all together, and what the host's policy allows."
     ),
-    epilog="Examples: [bold]sordino budget show my-study[/bold], and where one takes part: "
+    epilog="Examples: [bold]sordino budget show my-study[/bold], and on a participant's host: "
     "[bold]sordino budget show --participant[/bold]\n\n" + _CODES,
 )
 def show(
@@ -83,13 +82,13 @@ def show(
         str | None,
         typer.Option(
             metavar="[WHO]",
-            help="Only this one: its number in this ledger (kept when the roster changes), or how an identity begins. "
-            "Without a name: this host's own, held against its policy.",
+            help="Only this one: its number in this ledger (kept when the roster changes), or how its identity begins. "
+            "Without a name: this host's, compared with its policy.",
             show_default="all",
         ),
     ] = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     from sordino.reporting.budget import choose, figures, find, lines, own_lines, read
 
     contents = read(find(path))
@@ -97,15 +96,14 @@ def show(
     body = figures(contents, None if own else choose(contents, participant))
     said = own_lines(contents, body) if own else lines(contents, body)
     typer.echo(json.dumps(body) if as_json else "\n".join(said))
-    return int(ExitCode.OK)
 
 
 @app.command(
     "verify",
     help=(
         "Check that no row of a ledger was changed, removed, moved or inserted, and that none is missing at its end."
-        "\n\nIt is held against the file beside it, against its journal, and with --head against a head that was "
-        "published. docs/ledger.md says what that shows."
+        "\n\nThe ledger is compared with the file beside it, with its journal, and with --head with a published head. "
+        "docs/ledger.md says what that shows."
     ),
     epilog="Example: [bold]sordino budget verify my-study[/bold]\n\n" + _CODES,
 )
@@ -138,11 +136,10 @@ def verify(
             "checked_against": contents.held_against,
         }
         typer.echo(json.dumps(found if had_at is None else found | {"head_row": had_at}))
-        return int(ExitCode.OK)
-    rows, against = counted(contents.head.rows, "row"), " and ".join(contents.held_against)
-    typer.echo(f"{rows}, nothing changed; held against {against}.")
+        return 0
+    against = " and ".join(contents.held_against)
+    typer.echo(f"{counted(contents.head.rows, 'row')}, nothing changed; compared with {against}.")
     if had_at is not None:
-        typer.echo(f"The head that was named is that of row {had_at}.")
+        typer.echo(f"The given head is that of row {had_at}.")
     typer.echo(f"Head {contents.head.hash.hex()}")
-    return int(ExitCode.OK)
-
+    return 0

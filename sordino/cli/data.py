@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from sordino.cli.verb_group import verb_group
+from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
     from learning.preparation.catalogue import Entry
@@ -37,7 +37,6 @@ Folder = Annotated[
         show_default="$SORDINO_DATA_FOLDER, else ~/.local/share/sordino/data",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(

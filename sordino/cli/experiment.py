@@ -11,8 +11,7 @@ import typer
 from runtime.failure import ExitCode, Failure, listing
 from sordino.cli.experiment_audit import EPILOG, HELP, audit, mechanism_names
 from sordino.cli.experiment_runs import add_to
-from sordino.cli.progress_line import counting
-from sordino.cli.verb_group import verb_group
+from sordino.cli.verbs import counting, verb_group
 
 NAME = "experiment"
 app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")

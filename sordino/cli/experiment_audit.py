@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from sordino.cli.progress_line import counting
+from sordino.cli.verbs import counting
 
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.AUDIT, ExitCode.INTERRUPTED)
 _MOST = 65_536

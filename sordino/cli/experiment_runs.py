@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from sordino.cli.progress_line import rewritable
+from sordino.cli.verbs import rewritable
 
 if TYPE_CHECKING:
     from sordino.lab.experiments.run_pool import Standing

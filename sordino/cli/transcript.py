@@ -1,4 +1,4 @@
-"""``sordino transcript``: check what a coordinator says of a finished round, and say it in plain words."""
+"""``sordino transcript``: check what a coordinator states about a finished round, and explain it in plain words."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
-from sordino.cli.verb_group import verb_group
+from runtime.failure import ExitCode, InputFailure, listing
+from sordino.cli.verbs import Json, verb_group
 
 NAME = "transcript"
 app = verb_group(
     NAME,
-    "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: who was invited, "
-    "advertised keys, dealt, uploaded and signed, under which plan, and what was charged. Whoever knows the "
-    "study's authority can check it; it needs no network, no coordinator and nobody's secret. docs/transcripts.md "
-    "says what it proves and what it doesn't."
+    "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: which participants were "
+    "invited, advertised keys, dealt, uploaded and signed, under which plan, and what was charged. Everybody who knows "
+    "the study's authority can check it, without network, coordinator or secrets. docs/transcripts.md says what it "
+    "proves and what it doesn't.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.TRANSCRIPT)
 _KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(
@@ -31,9 +29,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
     help=(
         "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
         "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
-        "thresholds, sets, the quorum's signatures over them, and the charge. Of several files also that each names "
+        "thresholds, sets, the quorum's signatures over them, and the charge. For several files also that each names "
         "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
-        "The first thing that is wrong is named."
+        "The first check that fails is named."
     ),
     epilog=(
         "Example: [bold]sordino transcript verify my-study/coordinator/transcripts/*.transcript "
@@ -48,24 +46,22 @@ def verify(
     as_json: Json = False,
 ) -> int:
     known = _authority(authority)
-    contents = [(path, _read(path)) for path in files[:1]]  # told before anything is loaded
+    first = _read(files[0])  # a missing file is reported before anything is loaded
+    from sordino.reporting.transcript_text import figures
     from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
 
     chain, held = Chain(), list[dict[str, Any]]()
     for number, path in enumerate(files):
-        data = contents[0][1] if number == 0 else _read(path)
         try:
-            verified = verify_transcript(data, known)
+            verified = verify_transcript(_read(path) if number else first, known)
             chain.add(verified)
         except InvalidTranscript as error:
             return _refused("verify", path, error, as_json, held)
-        from sordino.reporting.transcript_text import figures
-
         held.append({"file": str(path), **figures(verified)})
     if as_json:
         typer.echo(json.dumps({"ok": True, "transcripts": held}))
-        return int(ExitCode.OK)
+        return 0
     for one in held:
         typer.echo(
             f"{one['file']}: round {one['round']} of {one['study']} holds: u1 {one['u1']}, u2 {one['u2']}, "
@@ -76,17 +72,17 @@ def verify(
     if held[0]["previous"] is not None:
         begins = held[0]["round"]
         typer.echo(
-            f"Round {begins} names a transcript before it that wasn't given: rounds before {begins} are not checked."
+            f"Round {begins} names an earlier transcript, which wasn't given: rounds before {begins} aren't checked."
         )
-    return int(ExitCode.OK)
+    return 0
 
 
 @app.command(
     "show",
     help=(
-        "Say in plain words what a transcript tells: study and round, who took part and who left where, what was "
-        "promised, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without --authority it is "
-        "checked against the authority that it names itself: compare the fingerprint with the one you know."
+        "Explain a transcript in plain words: study and round, which participants took part and which left where, the "
+        "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "
+        "--authority it is checked against the authority that it names: compare the fingerprint with the one you know."
     ),
     epilog=(
         "Example: [bold]sordino transcript show my-study/coordinator/transcripts/round-000001.transcript[/bold]\n\n"
@@ -114,7 +110,7 @@ def show(
         typer.echo(json.dumps({"file": str(file), "authority_known": known is not None, **figures(verified)}))
     else:
         typer.echo("\n".join(lines(verified, known is not None)))
-    return int(ExitCode.OK)
+    return 0
 
 
 def _refused(verb: str, path: Path, error: Any, as_json: bool, held: list[dict[str, Any]]) -> int:
@@ -137,11 +133,11 @@ def _read(path: Path) -> bytes:
         place = path / "transcripts" if (path / "transcripts").is_dir() else path  # the coordinator's folder
         if (path / "coordinator").is_dir():  # a study's
             place = path / "coordinator" / "transcripts"
-        raise Failure(ExitCode.INPUT, f"{path} is a folder: name the files in it, such as {place}/*.transcript")
+        raise InputFailure(f"{path} is a folder: name the files in it, such as {place}/*.transcript")
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Failure(ExitCode.INPUT, f"{path}: {error.strerror}. Name a transcript.") from error
+        raise InputFailure(f"{path}: {error.strerror}. Name a transcript.") from error
 
 
 def _authority(text: str) -> bytes:
@@ -159,10 +155,9 @@ def _authority(text: str) -> bytes:
     except (OSError, UnicodeDecodeError, ValueError):
         key = None
     if key is None or len(key) != 32:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--authority {text}: name the file authority.pub, or give the 64 hexadecimal digits in it, or the "
-            "fingerprint of 8 groups of 4 digits.",
+            "fingerprint of 8 groups of 4 digits."
         )
     return key
 

@@ -511,6 +511,6 @@ def test_codes_are_never_told(front: Front, capsys: pytest.CaptureFixture[str]) 
             _tell_desk(news, as_json)
     out = capsys.readouterr().out
     assert json.loads(out.splitlines()[3])["desk"] == {"handed_out": code.code_id.hex()}
-    assert f"handed out the code {code.code_id.hex()[:8]}" in out
+    assert f"gave the code {code.code_id.hex()[:8]}" in out
     assert code.to_text()[6:17] not in out
     assert code.secret.hex() not in out

@@ -228,13 +228,13 @@ def test_an_invitation_names_the_data_and_the_task_that_she_must_bring(run: Run,
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("invite", "--valid", "soon"), 2, "--valid soon is no time"),
+        (("invite", "--valid", "soon"), 2, "--valid soon isn't a time"),
         (("invite", "--valid", "1"), 2, "--valid 1 needs a unit: s, m, h or d"),
         (("invite", "--valid", "1s"), 2, "a minute at least"),
         (("invite", "--valid", "9000d"), 2, "366 days at most"),
         (("invite", "--name", "x", "--count", 2), 2, "--name is for one participant"),
         (("revoke", "nobody"), 2, "nobody on the roster is called nobody"),
-        (("run", "--every", "often"), 2, "--every often is no time"),
+        (("run", "--every", "often"), 2, "--every often isn't a time"),
     ],
 )
 def test_what_cannot_be_done(run: Run, home: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
@@ -289,7 +289,7 @@ def test_from_invitation_to_certificate_and_back(run: Run, home: Path, coordinat
     done = json.loads(run("authority", "approve", home, "--sign", "--json")[1])
     assert (done["signed"], done["published"]) == ({"version": 3, "participants": 2}, 3)
     assert [one["verdict"] for one in done["requests"]] == ["accept"]
-    assert "Nothing waits" in run("authority", "approve", home)[1]
+    assert "No request waits" in run("authority", "approve", home)[1]
 
     code, out, _ = run("authority", "revoke", home, "ann", "--sign")
     assert (code, "Signed version 4" in out) == (0, True)

@@ -50,7 +50,7 @@ def test_several_files_are_checked_as_a_chain(folder: Path, capsys: pytest.Captu
 def test_a_chain_without_its_beginning_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command("verify", *files(folder)[1:], "--authority", folder / "authority.pub", capsys=capsys)
     assert code == 0
-    said = "Round 2 names a transcript before it that wasn't given: rounds before 2 are not checked."
+    said = "Round 2 names an earlier transcript, which wasn't given: rounds before 2 aren't checked."
     assert out.splitlines()[-1] == said
 
 

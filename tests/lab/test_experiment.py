@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.cli.progress_line import counting
+from sordino.cli.verbs import counting
 from sordino.lab.experiments.dme import (
     BITS,
     EPSILONS,

@@ -151,7 +151,7 @@ def test_show_of_a_participant(study: RunningStudy) -> None:
 def test_verify(study: RunningStudy) -> None:
     ended = budget("verify", study.folder, "--head", published[0])
     assert ended.returncode == 0, ended.stderr
-    assert "rows, nothing changed; held against ledger.sqlite.head and state.sqlite." in ended.stdout
+    assert "rows, nothing changed; compared with ledger.sqlite.head and state.sqlite." in ended.stdout
     assert "is that of row 1" in ended.stdout
     assert budget("verify", study.state.with_name("ledger.sqlite")).returncode == 0
     never = budget("verify", study.folder, "--head", "ab" * 32)

@@ -1,0 +1,81 @@
+"""What the verbs share: groups of verbs, the option --json, a progress line, and options with two names.
+
+A protocol has clients and a study has participants. Where the difference doesn't matter, each verb accepts both names
+of an option, and its help shows one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from runtime.failure import InputFailure
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_PAIRS: Final = (("--clients", "--participants"), ("--dropout", "--drop"))
+_SAME: Final = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
+_BOTH: Final = ("--drop", "--max-dropout")
+
+
+def verb_group(name: str, help_text: str) -> typer.Typer:
+    """An empty group of verbs, such as ``sordino budget``; called alone it shows its help."""
+    return typer.Typer(
+        name=name,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help=help_text,
+    )
+
+
+def rewritable() -> bool:
+    """Whether standard error is a terminal that can rewrite a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def counting(things: str) -> Callable[[int, int], None]:
+    """A function of the number done and the total; on a terminal it rewrites one line, and clears it at the end."""
+
+    def tell(done: int, of: int) -> None:
+        if rewritable():
+            end = "\r\x1b[K" if done == of else ""
+            print(f"\r{done:,} of {of:,} {things}".replace(",", " ") + end, end="", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def respelled(command: Any, arguments: Sequence[str]) -> list[str]:
+    """The arguments, with every option in the spelling of its verb.
+
+    Args:
+        command: the root, of click.
+
+    Raises:
+        Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
+    """
+    rest, known = list(arguments), command
+    while rest and hasattr(known, "commands"):
+        known = known.commands.get(rest.pop(0))
+    if known is None or hasattr(known, "commands"):
+        return list(arguments)
+    options = {option for parameter in known.params for option in parameter.opts}
+    found = list(arguments[: len(arguments) - len(rest)])
+    for at, word in enumerate(rest):
+        if word == "--":
+            return found + rest[at:]
+        option, equals, value = word.partition("=")
+        other = _SAME.get(option)
+        if option == "--dropout" and option not in options and options.issuperset(_BOTH):
+            raise InputFailure(
+                "--dropout has two meanings here. Use --drop for the share that leaves, or --max-dropout for the share "
+                "that the plan allows for."
+            )
+        if other is not None and option not in options and other in options:
+            word = other + equals + value
+        found.append(word)
+    return found
