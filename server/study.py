@@ -30,6 +30,7 @@ from server.attempt.returns import Returns
 from server.attempt.steps import most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.charges import charge_of, count_row
+from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,
     AttemptStarted,
@@ -45,7 +46,6 @@ from server.events import (
 )
 from server.exclusions import Exclusions
 from server.farewell import Farewell
-from server.gathering import Gathering
 from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
@@ -138,7 +138,7 @@ class Study:
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
         self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
-        self._gathering = Gathering(
+        self._cohort_wait = CohortWait(
             plan=self._plan,
             membership=self._membership,
             sessions=self.sessions,
@@ -339,7 +339,7 @@ class Study:
             if not await self._one_round(round_):
                 return BUDGET_REACHED if self._account.would_exceed() else ABORTED
             if self._completed_rounds < self._plan.rounds:
-                await self._gathering.pause(round_)
+                await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
 
     async def _one_round(self, round_: int) -> bool:
@@ -353,8 +353,8 @@ class Study:
             # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one.
             if attempt == first or self._plan.sampling != LOTTERY:
                 await self._use_offered()
-                await self._gathering.enrolment(round_, attempt)
-            gathered = await self._gathering.gather(round_, attempt)
+                await self._cohort_wait.enrolment(round_, attempt)
+            gathered = await self._cohort_wait.gather(round_, attempt)
             if gathered is None:
                 continue
             if await self._one_attempt(*gathered):

@@ -33,7 +33,7 @@ from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.arrivals import Back, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
-from server.attempt.reconnection_slots import Places
+from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
@@ -112,8 +112,8 @@ class Attempt:
         self._overran: set[int] = set()
         self._vector_bytes: Counter[int] = Counter()  # of uploads
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
-        self._places = Places(here, resume_s, self.lost)
-        self._outgoing = Outgoing(self._places, self._alive, self._compute)
+        self._slots = ReconnectionSlots(here, resume_s, self.lost)
+        self._outgoing = Outgoing(self._slots, self._alive, self._compute)
         self._over = False
         self._phase_name = ADVERTISE_KEYS
         self._waiting: set[int] = set()  # of the phase under way: who may still answer
@@ -145,7 +145,7 @@ class Attempt:
     def _takes(self, session: Session) -> bool:
         """Whether its participant is still in the attempt and within its limits; else the message is a stray one."""
         takes = session.participant in self._alive and session.participant not in self._overran
-        takes = takes and self._places.speaks(session)
+        takes = takes and self._slots.speaks(session)
         if takes:
             session.strays = 0
         else:
@@ -171,7 +171,7 @@ class Attempt:
     def away(self, session: Session, reason: str, *, keep: bool) -> None:
         """A participant's session ended. ``keep``: its place, for a while."""
         if session.participant in self._alive:
-            self._places.away(session, reason, keep=keep)
+            self._slots.away(session, reason, keep=keep)
 
     def returned(self, session: Session, resume: pb.Resume | None) -> bool:
         """A participant has opened a new session, and says what has reached it if it can go on.
@@ -185,11 +185,11 @@ class Attempt:
         if resume is None and self._messages[who] == 0 and self._phase_name == ADVERTISE_KEYS:
             received = 0  # not even the announcement has reached it; or it was started again, and will say so
         elif resume is None:
-            self._places.give_up(who)  # it was started again: what it would need is gone
+            self._slots.give_up(who)  # it was started again: what it would need is gone
             return True
         else:
             received = resume.received
-        if not self._places.coming(session):
+        if not self._slots.coming(session):
             self.lost(who, "its connection breaks again and again")
         self._inbox.put_nowait((who, Back(session, received)))
         return True
@@ -201,7 +201,7 @@ class Attempt:
             UploadRefused: not expected, malformed, late, or not what was offered.
         """
         participant = session.participant
-        if not self._places.speaks(session):
+        if not self._slots.speaks(session):
             raise UnexpectedUpload("no upload is expected on this session")
         try:
             offer, packed = await self._uploads.stage(participant, chunks)
@@ -237,7 +237,7 @@ class Attempt:
             raise AttemptFailed(self._phase_name, str(error), 0, 0) from error
         finally:
             self._over = True
-            self._places.close()
+            self._slots.close()
             self._uploads.close()
             self._fail_staged()
 
@@ -502,7 +502,7 @@ class Attempt:
         if who not in self._alive:
             back.session.send(self._left_out("its place was given up"))
             return
-        if not self._places.back(back.session):
+        if not self._slots.back(back.session):
             return
         told = self._outgoing.number[who]
         if back.received:
@@ -552,7 +552,7 @@ class Attempt:
     def _broken(self, participant: int, reason: str) -> None:
         """An upload ended too early; unless another stream has taken its place it must go on soon."""
         if self._uploads.broken(participant):
-            self._places.expect(participant, f"upload failed: {reason}")
+            self._slots.expect(participant, f"upload failed: {reason}")
 
     def upload_failed(self, participant: int, reason: str) -> None:
         """An upload broke off: nothing of it counts, and its credit goes on."""
@@ -591,7 +591,7 @@ class Attempt:
         self._alive.discard(who)
         self._waiting.discard(who)
         self._uploads.forget(who)
-        self._places.forget(who)
+        self._slots.forget(who)
         self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host

@@ -19,7 +19,7 @@ MOST_UNREAD: Final = 2
 """Sessions of a participant that ended in the middle of a message: gRPC holds that until the connection ends, too."""
 
 
-class Places:
+class ReconnectionSlots:
     """The places of one attempt."""
 
     def __init__(

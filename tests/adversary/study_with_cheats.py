@@ -25,7 +25,7 @@ import grpc
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-import server.gathering
+import server.cohort_wait
 import server.study
 from client.credentials import load_certificate, load_identity
 from client.host_file import load
@@ -182,7 +182,7 @@ async def play(
     tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
     with capture_logs() as stage.logs, _watched(stage, stall_s), _known_by_now():
         async with contextlib.AsyncExitStack() as stack:
-            # Whoever cuts its connection is a dropout at once; tests/server/test_places.py has those that come back.
+            # Cutting the connection is a dropout at once; tests/server/test_reconnection.py has those that come back.
             tables["deadlines"] = {"resume_s": 0.0, **tables.get("deadlines", {})}
             stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
             _listen(stage)
@@ -361,7 +361,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     attempt_class.run, attempt_class._take = noting_run, noting_take  # type: ignore[method-assign]
     globals_of_rounds["time"] = _Clock(stage)
     globals_of_rounds["PROGRESS_INTERVAL_S"] = 0.05
-    return_s, server.gathering.RETURN_S = server.gathering.RETURN_S, 0.2  # type: ignore[misc]
+    return_s, server.cohort_wait.RETURN_S = server.cohort_wait.RETURN_S, 0.2  # type: ignore[misc]
     if stall_s is not None:
         globals_of_rounds["Uploads"] = lambda *given: _uploads(stage, stall_s, *given)
     logger.addHandler(handler)
@@ -370,7 +370,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         globals_of_rounds.update(kept)
-        server.gathering.RETURN_S = return_s  # type: ignore[misc]
+        server.cohort_wait.RETURN_S = return_s  # type: ignore[misc]
         client_phases.Masking.mask = mask  # type: ignore[method-assign]
         attempt_class.run, attempt_class._take = run, take  # type: ignore[method-assign]
 

@@ -39,10 +39,10 @@ PASSED_ON = {
 OUT_OF_REACH = {
     "_WrongSecret(survivor, str(error))": "a mask key of low order was refused when it was advertised",
     "UnexpectedUpload('the attempt is over')": "uploads under way end with it (server.attempt.uploads.Uploads.close)",
-    "it was begun more than": "tests/server/test_places.py: in so many sessions",
-    "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_places.py: once it has come back on another session",
+    "it was begun more than": "tests/server/test_reconnection.py: in so many sessions",
+    "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_reconnection.py: once it has come back on another session",
     "UploadRefused(_LEFT)": "what ends its part in the attempt is a script of its own, and ends its upload too",
-    "no upload is expected on this session": "tests/server/test_places.py: before its place is its own again",
+    "no upload is expected on this session": "tests/server/test_reconnection.py: before its place is its own again",
     "this coordinator speaks protocol version": "tests/server/test_sessions_and_documents.py: before any session",
     "this coordinator runs another study": "tests/server/test_sessions_and_documents.py: before any session",
     "this identity is not on version": "tests/server/test_sessions_and_documents.py: before any session",

@@ -30,7 +30,7 @@ RETURN_S: Final = 2.0  # and after an attempt that was aborted
 
 
 @dataclass
-class Gathering:
+class CohortWait:
     """Waits for participants, for as long as the study's settings say.
 
     Attributes:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import server.gathering
+import server.cohort_wait
 import server.sessions
 from secagg.roster import Roster, RosterEntry
-from server.gathering import Gathering
+from server.cohort_wait import CohortWait
 from server.sessions import Sessions
 
 ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{number}") for number in range(1, 8)))
@@ -26,7 +26,7 @@ def reason(sessions: Sessions) -> str:
         loop_lag=SimpleNamespace(figures=lambda: {}),
         membership=SimpleNamespace(readmit=lambda: False),
     )
-    Gathering._too_few(stub, 1, 1, len(sessions.ready()), 7)
+    CohortWait._too_few(stub, 1, 1, len(sessions.ready()), 7)
     return str(events[0].reason)
 
 
@@ -62,7 +62,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     for entry in ROSTER.entries[:5]:
         sessions.set_ready(sessions.open(entry.identity))
     resume_s, clock, turn = 2.0, [1000.0], [0]
-    for module in (server.gathering, server.sessions):
+    for module in (server.cohort_wait, server.sessions):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def flap() -> None:
@@ -78,7 +78,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     async def configure(round_: int, attempt: int) -> Any:
         return SimpleNamespace(invited=frozenset(range(8)))
 
-    gathering = Gathering(
+    wait = CohortWait(
         plan=SimpleNamespace(quorum=5, sampling="none"),  # type: ignore[arg-type]
         membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0),  # type: ignore[arg-type]
         sessions=sessions,
@@ -92,9 +92,9 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
         use_offered=None,  # type: ignore[arg-type]
         _first=False,
     )
-    monkeypatch.setattr(gathering, "_changed", changed)
+    monkeypatch.setattr(wait, "_changed", changed)
     flap()
-    _, ready = asyncio.run(gathering.gather(2, 1)) or (None, frozenset())
+    _, ready = asyncio.run(wait.gather(2, 1)) or (None, frozenset())
     assert len(ready) == 5
     assert resume_s <= clock[0] - 1000.0 < resume_s + 1
 
@@ -102,7 +102,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
 def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every line lies in the journal for good: only what is new is said at once."""
     clock, said = [1000.0], list[tuple[float, int]]()
-    monkeypatch.setattr(server.gathering, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(server.cohort_wait, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     async def changed(longest_s: float) -> None:
         clock[0] += longest_s
@@ -110,7 +110,7 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
     async def use_offered() -> bool:
         return False
 
-    gathering = Gathering(
+    wait = CohortWait(
         plan=SimpleNamespace(quorum=5, sampling="none"),  # type: ignore[arg-type]
         membership=SimpleNamespace(  # type: ignore[arg-type]
             members=lambda: frozenset(range(5 if clock[0] < 4600 else 6)),
@@ -127,7 +127,7 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
         configure=None,  # type: ignore[arg-type]
         use_offered=use_offered,
     )
-    monkeypatch.setattr(gathering, "_changed", changed)
-    asyncio.run(gathering.enrolment(1, 1))
+    monkeypatch.setattr(wait, "_changed", changed)
+    asyncio.run(wait.enrolment(1, 1))
     assert [received for _, received in said] == [5] * 60 + [6] * 2
     assert said[60][0] == 4600.0

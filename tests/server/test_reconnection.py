@@ -18,7 +18,7 @@ from secagg.roster import Roster, RosterEntry
 from server import service
 from server.attempt.attempt import Attempt
 from server.attempt.outgoing import Outgoing
-from server.attempt.reconnection_slots import MOST_RETURNS, MOST_UNREAD, Places
+from server.attempt.reconnection_slots import MOST_RETURNS, MOST_UNREAD, ReconnectionSlots
 from server.attempt.returns import MOST_PROOFS, Returns
 from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.coordinator import SERVER_OPTIONS
@@ -299,7 +299,7 @@ def test_a_place_is_kept_for_its_session_and_its_time() -> None:
     async def scenario() -> None:
         lost: list[tuple[int, str]] = []
         first, stranger = session_of(1), session_of(1)
-        places = Places({1: first}, 0.05, lambda who, why: lost.append((who, why)))
+        places = ReconnectionSlots({1: first}, 0.05, lambda who, why: lost.append((who, why)))
         places.away(stranger, "of no place")
         assert places.get(1) is first
         assert not places.speaks(stranger)
@@ -318,7 +318,7 @@ def test_a_place_is_kept_for_its_session_and_its_time() -> None:
         assert lost == [(1, "connection closed")]
         places.close()
 
-        at_once = Places({1: first}, 0.0, lambda who, why: lost.append((who, why)))
+        at_once = ReconnectionSlots({1: first}, 0.0, lambda who, why: lost.append((who, why)))
         at_once.away(first, "the naive way")
         assert lost[1:] == [(1, "the naive way")]
 
@@ -332,7 +332,7 @@ def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
         attempt: Any = object.__new__(Attempt)  # without the study around it
         attempt._inbox, attempt._over, attempt._alive = asyncio.Queue(), False, {1}
         old, new, never = session_of(1), session_of(1), asyncio.Event()
-        attempt._places = places = Places({1: old}, 0.05, attempt.lost)
+        attempt._places = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
         attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
         made.offer(1, bytes(32), bytes(64))
         first = asyncio.create_task(attempt.upload(old, chunks(b"a" * 500, never.wait)))
@@ -378,7 +378,7 @@ def test_a_peer_that_reads_nothing_has_few_messages_held(half_closes: bool, monk
         roster = Roster("ward", 1, (RosterEntry(bytes(32), "host"),))
         lost: list[str] = []
         study: Any = SimpleNamespace(sessions=Sessions("ward", roster, lambda one, why: places.away(one, why)))
-        places = Places({}, KEPT_S, lambda who, why: lost.append(why))
+        places = ReconnectionSlots({}, KEPT_S, lambda who, why: lost.append(why))
 
         async def handshake(*_: Any) -> Session:
             return study.sessions.open(bytes(32))
@@ -572,7 +572,7 @@ def test_a_pause_between_rounds(tmp_path: Path) -> None:
                 ended = (await where.wait_for("round_completed", round=1))["at"]
                 assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
                 assert len(where.study.sessions) == PARTICIPANTS
-                where.study._gathering.pause_s = KEPT_S
+                where.study._cohort_wait.pause_s = KEPT_S
                 told = await where.wait_for("pausing", round=2)
                 assert told["left_s"] == KEPT_S
                 assert where.running is not None
