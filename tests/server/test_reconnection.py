@@ -332,7 +332,7 @@ def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
         attempt: Any = object.__new__(Attempt)  # without the study around it
         attempt._inbox, attempt._over, attempt._alive = asyncio.Queue(), False, {1}
         old, new, never = session_of(1), session_of(1), asyncio.Event()
-        attempt._places = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
+        attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
         attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
         made.offer(1, bytes(32), bytes(64))
         first = asyncio.create_task(attempt.upload(old, chunks(b"a" * 500, never.wait)))
