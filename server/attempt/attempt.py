@@ -31,10 +31,10 @@ from secagg.packing import packed_size
 from secagg.parallel import Parallel
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.arrivals import Back, Left, Said, Staged
+from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
-from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
+from server.attempt.steps import PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
@@ -104,12 +104,8 @@ class Attempt:
         self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker
         self._emit, self._freeze, self._charge = emit, freeze, charge
         self._roster_sha256, self._parallel = roster_sha256, parallel
-        self._inbox: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+        self._inbox = Inbox(most_control_bytes(config.parameters))
         self._alive = set(cohort)
-        self._messages: Counter[int] = Counter()
-        self._control_bytes: Counter[int] = Counter()  # of messages
-        self._most_control_bytes = most_control_bytes(config.parameters)
-        self._overran: set[int] = set()
         self._vector_bytes: Counter[int] = Counter()  # of uploads
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
         self._slots = ReconnectionSlots(here, resume_s, self.lost)
@@ -135,38 +131,26 @@ class Attempt:
         """A phase message of this attempt arrived, in so many bytes."""
         if self._takes(session):
             said = Said(message.WhichOneof("message"), message.SerializeToString())
-            self._take(session.participant, said, size)
+            self._inbox.put_message(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
         """A participant will not go on."""
         if self._takes(session):
-            self._take(session.participant, Left(REFUSALS.get(message.code, "refused")), size)
+            self._inbox.put_message(session.participant, Left(REFUSALS.get(message.code, "refused")), size)
 
     def _takes(self, session: Session) -> bool:
         """Whether its participant is still in the attempt and within its limits; else the message is a stray one."""
-        takes = session.participant in self._alive and session.participant not in self._overran
-        takes = takes and self._slots.speaks(session)
+        who = session.participant
+        takes = who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)
         if takes:
             session.strays = 0
         else:
             session.stray()
         return takes
 
-    def _take(self, participant: int, item: Any, size: int) -> None:
-        """Into the inbox, which holds no more of one participant than an attempt can need."""
-        self._messages[participant] += 1
-        self._control_bytes[participant] += size
-        if self._messages[participant] > MOST_MESSAGES:
-            self._overran.add(participant)
-            item = Left("sent more messages than an attempt has")
-        if self._control_bytes[participant] > self._most_control_bytes:
-            self._overran.add(participant)
-            item = Left("sent more bytes than an attempt has")
-        self._inbox.put_nowait((participant, item))
-
     def lost(self, participant: int, reason: str) -> None:
         """A participant is out."""
-        self._inbox.put_nowait((participant, Left(reason)))
+        self._inbox.put(participant, Left(reason))
 
     def away(self, session: Session, reason: str, *, keep: bool) -> None:
         """A participant's session ended. ``keep``: its place, for a while."""
@@ -182,7 +166,7 @@ class Attempt:
         who = session.participant
         if who not in self._alive:
             return False
-        if resume is None and self._messages[who] == 0 and self._phase_name == ADVERTISE_KEYS:
+        if resume is None and self._inbox.messages[who] == 0 and self._phase_name == ADVERTISE_KEYS:
             received = 0  # not even the announcement has reached it; or it was started again, and will say so
         elif resume is None:
             self._slots.give_up(who)  # it was started again: what it would need is gone
@@ -191,7 +175,7 @@ class Attempt:
             received = resume.received
         if not self._slots.coming(session):
             self.lost(who, "its connection breaks again and again")
-        self._inbox.put_nowait((who, Back(session, received)))
+        self._inbox.put(who, Back(session, received))
         return True
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
@@ -214,7 +198,7 @@ class Attempt:
         if self._over:
             raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait((participant, Staged(MaskedInput(packed, offer.sha256, offer.signature), done)))
+        self._inbox.put(participant, Staged(MaskedInput(packed, offer.sha256, offer.signature), done))
         if not await done:
             raise UploadRefused("the vector was not taken")
         self._vector_bytes[participant] += len(packed)
@@ -239,7 +223,7 @@ class Attempt:
             self._over = True
             self._slots.close()
             self._uploads.close()
-            self._fail_staged()
+            self._inbox.close()
 
     async def _run(self) -> Completed:
         parameters = self.config.parameters
@@ -454,7 +438,7 @@ class Attempt:
         if too_few is not None:
             raise too_few
 
-    async def _handle(self, step: Step, who: int, item: Any) -> None:
+    async def _handle(self, step: Step, who: int, item: Arrival) -> None:
         if isinstance(item, Left):
             if who in self._alive:
                 await self._leave(step, who, item.reason)
@@ -471,7 +455,7 @@ class Attempt:
             if isinstance(item, Staged):
                 await self._add_staged(step, who, item)
                 return
-            name = PHASE_FIELDS.get(item.kind)
+            name = PHASE_FIELDS.get(item.kind or "")
             if name is None:
                 raise MalformedMessage("an empty phase message")
             if step.late is not None and name == step.late.name:
@@ -509,7 +493,7 @@ class Attempt:
             resumed = pb.Resumed(
                 round=self.config.round,
                 attempt=self.config.attempt,
-                received=self._messages[who],
+                received=self._inbox.messages[who],
                 uploaded=self._uploads.complete(who),
             )
             self._outgoing.tell(who, codec.message(resumed=resumed))
@@ -572,7 +556,7 @@ class Attempt:
 
         Protobuf framing included, TLS not. A model fetched once for several participants of a process counts once.
         """
-        sent = sum(self._control_bytes[who] + self._vector_bytes[who] for who in participants)
+        sent = sum(self._inbox.bytes[who] + self._vector_bytes[who] for who in participants)
         received = sum(self._outgoing.bytes.values()) / max(len(self.cohort), 1)
         return round(sent / max(len(participants), 1)), round(received)
 
@@ -610,9 +594,3 @@ class Attempt:
             round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
         )
         return codec.message(round_end=end)
-
-    def _fail_staged(self) -> None:
-        while not self._inbox.empty():
-            _, item = self._inbox.get_nowait()
-            if isinstance(item, Staged):
-                item.settle(False)

@@ -19,7 +19,7 @@ from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
 from tests.adversary.study_with_cheats import Off, play
 from wire import coordinator_pb2 as pb
 
-ROUNDS = "server.attempt.attempt"
+ROUNDS, INBOX = "server.attempt.attempt", "server.attempt.inbox"
 EACH = frozenset(range(1, 6))  # a phase in each round
 PHASE_IN = dict(enumerate(KINDS, 1))
 Change = Callable[[Cheater, Any, str], Any]
@@ -161,8 +161,7 @@ in_each_phase(
     Off(
         ROUNDS,
         changed=(
-            ("takes = session.participant in self._alive and ", "takes = "),
-            ("takes = takes and self._places.speaks(session)", "pass"),
+            ("who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)", "self._inbox.takes(who)"),
             ("        if who not in self._alive:\n            if isin", "        if False:\n            if isin"),
             ("            if name != step.name:\n", "            if False:\n"),
         ),
@@ -213,10 +212,10 @@ in_each_phase(
     flood_and_wait,
     "more messages than an attempt has",
     Off(
-        ROUNDS,
+        INBOX,
         changed=(
-            (" and session.participant not in self._overran", ""),
-            ("        if self._messages[participant] > MOST_MESSAGES:\n", "        if False:\n"),
+            ("return participant not in self._overran", "return True"),
+            ("        if self.messages[participant] > MOST_MESSAGES:\n", "        if False:\n"),
         ),
     ),
     silent=True,
@@ -243,10 +242,10 @@ in_each_phase(
     three_large_ones,
     "more bytes than an attempt has",
     Off(
-        ROUNDS,
+        INBOX,
         changed=(
-            (" and session.participant not in self._overran", ""),
-            ("        if self._control_bytes[participant] > self._most_control_bytes:\n", "        if False:\n"),
+            ("return participant not in self._overran", "return True"),
+            ("        if self.bytes[participant] > self._most_bytes:\n", "        if False:\n"),
         ),
     ),
     silent=True,

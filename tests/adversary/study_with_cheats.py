@@ -36,6 +36,7 @@ from learning import datasets
 from mechanisms import plan
 from runtime.failure import ExitCode, Failure
 from secagg import client_phases
+from server.attempt.inbox import Inbox
 from server.attempt.uploads import Uploads
 from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
@@ -335,7 +336,7 @@ class _Clock:
 def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     """Note what is masked and what is opened, and how much is kept."""
     attempt_class = server.study.Attempt
-    mask, run, take = client_phases.Masking.mask, attempt_class.run, attempt_class._take
+    mask, run, put = client_phases.Masking.mask, attempt_class.run, Inbox.put_message
     globals_of_rounds = attempt_class._collect.__globals__
     names = ("time", "Uploads", "PROGRESS_INTERVAL_S")
     kept = {name: globals_of_rounds[name] for name in names}
@@ -352,13 +353,13 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         stage.opened[number] = Opened(completed.u3, completed.total.copy())
         return completed
 
-    def noting_take(self: Any, participant: int, item: Any, size: int) -> None:
-        take(self, participant, item, size)
-        stage.inbox = max(stage.inbox, self._inbox.qsize())
+    def noting_put(self: Any, participant: int, arrival: Any, size: int) -> None:
+        put(self, participant, arrival, size)
+        stage.inbox = max(stage.inbox, self._queue.qsize())
 
     logger, handler = logging.getLogger(), _Faults(stage)
     client_phases.Masking.mask = noting_mask  # type: ignore[method-assign]
-    attempt_class.run, attempt_class._take = noting_run, noting_take  # type: ignore[method-assign]
+    attempt_class.run, Inbox.put_message = noting_run, noting_put  # type: ignore[method-assign]
     globals_of_rounds["time"] = _Clock(stage)
     globals_of_rounds["PROGRESS_INTERVAL_S"] = 0.05
     return_s, server.cohort_wait.RETURN_S = server.cohort_wait.RETURN_S, 0.2  # type: ignore[misc]
@@ -372,7 +373,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         globals_of_rounds.update(kept)
         server.cohort_wait.RETURN_S = return_s  # type: ignore[misc]
         client_phases.Masking.mask = mask  # type: ignore[method-assign]
-        attempt_class.run, attempt_class._take = run, take  # type: ignore[method-assign]
+        attempt_class.run, Inbox.put_message = run, put  # type: ignore[method-assign]
 
 
 def _uploads(stage: Stage, stall_s: float, size: int, credits: int, grant: Any, expired: Any) -> Uploads:

@@ -17,6 +17,7 @@ from client.connection import CHANNEL_OPTIONS, open_session
 from secagg.roster import Roster, RosterEntry
 from server import service
 from server.attempt.attempt import Attempt
+from server.attempt.inbox import Inbox
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import MOST_RETURNS, MOST_UNREAD, ReconnectionSlots
 from server.attempt.returns import MOST_PROOFS, Returns
@@ -113,7 +114,7 @@ async def says_it_twice(peer: Returning, message: pb.CohortKeys) -> None:
     """What was taken before the break is said once more after it."""
     await peer.answer(message)
     for _ in range(200):  # until it was taken
-        if peer.where.study._attempt._messages[peer.position] == 2:  # type: ignore[union-attr]
+        if peer.where.study._attempt._inbox.messages[peer.position] == 2:  # type: ignore[union-attr]
             break
         await asyncio.sleep(0.01)
     said, masks = peer.said, peer.on_neighbour_shares  # type: ignore[attr-defined]
@@ -330,7 +331,7 @@ def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
 
     async def scenario() -> None:
         attempt: Any = object.__new__(Attempt)  # without the study around it
-        attempt._inbox, attempt._over, attempt._alive = asyncio.Queue(), False, {1}
+        attempt._inbox, attempt._over, attempt._alive = Inbox(1000), False, {1}
         old, new, never = session_of(1), session_of(1), asyncio.Event()
         attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
         attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
@@ -341,12 +342,12 @@ def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
         assert attempt.returned(new, pb.Resume(round=1, attempt=1, received=3))
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        _, back = attempt._inbox.get_nowait()
+        _, back = await attempt._inbox.get()
         assert places.back(back.session)
         assert made.again(1) == 500
         second = asyncio.create_task(attempt.upload(new, chunks(b"a" * 400, never.wait)))
         await asyncio.sleep(0.2)
-        assert attempt._inbox.empty()  # nobody was told that it is lost
+        assert attempt._inbox._queue.empty()  # nobody was told that it is lost
         second.cancel()  # this one does break
         await asyncio.gather(second, return_exceptions=True)
         assert (await attempt._inbox.get())[1].reason == "upload failed: connection closed"

@@ -1,0 +1,103 @@
+"""What arrives for an attempt, in one queue: no more of one participant than an attempt can need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from secagg.messages import MaskedInput
+from server.attempt.steps import MOST_MESSAGES
+from server.sessions import Session
+from wire import coordinator_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Left:
+    """A participant is out."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message, as bytes: parsed, one that has many small parts takes twenty times the memory."""
+
+    kind: str | None
+    written: bytes = field(repr=False)
+
+    def read(self) -> pb.PhaseMessage:
+        return pb.PhaseMessage.FromString(self.written)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A whole vector; its upload waits until it is known whether it counts."""
+
+    message: MaskedInput
+    done: asyncio.Future[bool]
+
+    def settle(self, taken: bool) -> None:
+        if not self.done.done():
+            self.done.set_result(taken)
+
+
+@dataclass(frozen=True)
+class Back:
+    """A participant opened a new session; ``received``: how many messages of the attempt have reached it."""
+
+    session: Session
+    received: int
+
+
+Arrival = Left | Said | Staged | Back
+
+
+class Inbox:
+    """Arrivals of one attempt by participant.
+
+    Attributes:
+        messages: how many each participant sent.
+        bytes: of these messages, vectors aside.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        """Args: most_bytes that one participant may send."""
+        self.messages: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()
+        self._most_bytes = most_bytes
+        self._overran: set[int] = set()
+        self._queue: asyncio.Queue[tuple[int, Arrival]] = asyncio.Queue()
+
+    def takes(self, participant: int) -> bool:
+        """Whether the participant is within its limits."""
+        return participant not in self._overran
+
+    def put(self, participant: int, arrival: Arrival) -> None:
+        """Queue what isn't a message."""
+        self._queue.put_nowait((participant, arrival))
+
+    def put_message(self, participant: int, arrival: Arrival, size: int) -> None:
+        """Queue a message of so many bytes; one beyond the limits puts its participant out."""
+        self.messages[participant] += 1
+        self.bytes[participant] += size
+        if self.messages[participant] > MOST_MESSAGES:
+            arrival = self._overrun(participant, "messages")
+        if self.bytes[participant] > self._most_bytes:
+            arrival = self._overrun(participant, "bytes")
+        self.put(participant, arrival)
+
+    def _overrun(self, participant: int, what: str) -> Left:
+        self._overran.add(participant)
+        return Left(f"sent more {what} than an attempt has")
+
+    async def get(self) -> tuple[int, Arrival]:
+        """The oldest arrival, as soon as there is one."""
+        return await self._queue.get()
+
+    def close(self) -> None:
+        """The attempt is over: vectors that are still queued don't count."""
+        while not self._queue.empty():
+            _, arrival = self._queue.get_nowait()
+            if isinstance(arrival, Staged):
+                arrival.settle(False)
