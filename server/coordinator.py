@@ -36,7 +36,7 @@ from runtime.processes import run_event_loop
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from secagg.roster import InvalidRoster, Roster
-from server import open_files, process_memory, service
+from server import process_limits, service
 from server.enrolment import Enrolment, make_server
 from server.events import Event
 from server.journal import Journal
@@ -102,8 +102,8 @@ def serve(
         for listener in listeners:
             listener(event)
 
-    study, journal = open_study(configuration, tell, process_memory.tidy)
-    process_memory.settle()
+    study, journal = open_study(configuration, tell, process_limits.tidy)
+    process_limits.settle()
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -257,8 +257,8 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     if http is not None:
         http.restored(study, journal)
     enrols = bool(configuration.coordinator.enrolment_listen)
-    files = open_files.raise_limit(study.most_participants()) - (0 if http is None else http.most_connections)
-    connections = open_files.share_out(study.most_participants(), files, enrolment=enrols)
+    files = process_limits.raise_limit(study.most_participants()) - (0 if http is None else http.most_connections)
+    connections = process_limits.share_out(study.most_participants(), files, enrolment=enrols)
     server = make_session_server(study, connections.sessions)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -321,7 +321,7 @@ def make_session_server(study: Study, connections: int) -> grpc.aio.Server:
     """The server of the session port. ``connections``: at the same time."""
     calls = OpenCalls(CertificateHolders(lambda: study.roster), study.refused_calls.note)
     server = grpc.aio.server(
-        options=[*SERVER_OPTIONS, *study.limits(), *open_files.connection_options(connections)],
+        options=[*SERVER_OPTIONS, *study.limits(), *process_limits.connection_options(connections)],
         maximum_concurrent_rpcs=study.most_calls(),
         interceptors=(calls,),
     )

@@ -25,9 +25,8 @@ from runtime.durable import StorageError
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
-from server.open_calls import FIRST_MESSAGE_S, Caller, OpenCalls
-from server.open_files import ENROLMENT_CONNECTIONS, connection_options
-from server.peer_rates import PeerRates, address_of
+from server.open_calls import FIRST_MESSAGE_S, Caller, OpenCalls, PeerRates, address_of
+from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study_file import ConfigurationError, StudyConfiguration
 from wire import coordinator_pb2 as pb

@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from secagg.messages import PHASES
-from server import reason_classes
 from server.events import (
     CONNECTING,
     AttemptAborted,
@@ -147,7 +146,7 @@ class StudyMetrics:
             registry=registry,
         )
         for phase in (CONNECTING, *PHASES):
-            for reason in reason_classes.ABORTS:
+            for reason in ABORTS:
                 self._aborted.labels(phase, reason)
         gauges = {
             "rounds_planned": "Rounds of the whole study.",
@@ -172,10 +171,10 @@ class StudyMetrics:
             "sordino_dropouts", "Participants that left an attempt.", ["phase", "reason"], registry=registry
         )
         for phase in PHASES:
-            for reason in reason_classes.DROPOUTS:
+            for reason in DROPOUTS:
                 self._dropouts.labels(phase, reason)
         self._lost = Counter("sordino_sessions_lost", "Sessions that ended.", ["reason"], registry=registry)
-        for reason in reason_classes.DROPOUTS:
+        for reason in DROPOUTS:
             self._lost.labels(reason)
         self._opened = Counter("sordino_sessions_opened", "Sessions that were opened.", registry=registry)
         self._excluded = Counter(
@@ -247,17 +246,17 @@ class StudyMetrics:
             case ParticipantConnected():
                 self._opened.inc()
             case ParticipantLost():
-                self._lost.labels(reason_classes.of_dropout(event.reason)).inc()
+                self._lost.labels(class_of_dropout(event.reason)).inc()
             case ParticipantExcluded():
                 self._excluded.inc()
             case ParticipantSetAside():
                 self._set_aside.inc()
             case ParticipantDropped() if event.phase in PHASES:
-                self._dropouts.labels(event.phase, reason_classes.of_dropout(event.reason)).inc()
+                self._dropouts.labels(event.phase, class_of_dropout(event.reason)).inc()
             case PhaseEnded() if event.phase in PHASES:
                 self._phase_seconds.labels(event.phase).observe(event.seconds)
             case AttemptAborted() if event.phase in (CONNECTING, *PHASES):
-                self._aborted.labels(event.phase, reason_classes.of_abort(event.reason)).inc()
+                self._aborted.labels(event.phase, class_of_abort(event.reason)).inc()
                 self._late(event.loop_lag_ms)
             case SurvivorsFrozen():
                 self._spend(event.epsilon_coordinator, event.epsilon_released)
@@ -385,3 +384,56 @@ def _expiry(certificate: Path) -> float:
         return load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError):
         return 0.0
+
+
+OTHER: Final = "other"
+
+# In this order: the first class of which a phrase is found.
+_DROPOUTS: Final = (
+    ("deadline", ("did not answer before the deadline",)),
+    ("policy", ("refused: the round breaks its policy",)),
+    ("distrust", ("refused: a message of the coordinator",)),
+    ("restarted", ("sits this attempt out",)),
+    ("failed", ("failed on its own side",)),
+    ("refused", ("refused",)),
+    ("stopped", ("stopped on purpose",)),
+    ("revoked", ("revoked",)),
+    ("replaced", ("replaced by a newer connection",)),
+    ("slow_upload", ("nothing arrived for", "it arrived at less than")),
+    ("connection", ("connection", "the session is over")),
+    ("overran", ("more messages than", "more bytes than", "larger than all of an attempt")),
+    ("upload", ("upload failed", "the vector", "a vector was offered before")),
+    (
+        "invalid",
+        (
+            *("public key", "not signed", "shares must go", "sealed share", "kind of share", "commitment", "signature"),
+            *("the upload ", "there must be", "share of", "symbol outside", "must have", "without keys", "an empty"),
+            *("not a message", "a message that an open session", "not expected in this phase", "bytes long"),
+            *("is empty", "its shares", "sorted", "bits", "length", "can't have received"),
+        ),
+    ),
+)
+DROPOUTS: Final = (*(name for name, _ in _DROPOUTS), OTHER)
+"""Every class of a participant's reason."""
+
+_ABORTS: Final = (
+    ("too_few", ("participants, ", "participants are connected")),
+    ("inconsistent_shares", ("shares rebuild no secret",)),
+)
+ABORTS: Final = (*(name for name, _ in _ABORTS), OTHER)
+"""Every class of an aborted attempt's reason."""
+
+
+def class_of_dropout(reason: str) -> str:
+    """One of `DROPOUTS`, for what an event says of a participant that was dropped or whose session ended."""
+    return _first(_DROPOUTS, reason)
+
+
+def class_of_abort(reason: str) -> str:
+    """One of `ABORTS`, for what an event says of an attempt."""
+    return _first(_ABORTS, reason)
+
+
+def _first(classes: tuple[tuple[str, tuple[str, ...]], ...], reason: str) -> str:
+    said = reason[:300].lower()  # a peer's text may be long
+    return next((name for name, phrases in classes if any(phrase in said for phrase in phrases)), OTHER)

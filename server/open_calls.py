@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections import Counter
+import ipaddress
+import time
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -23,6 +26,7 @@ from google.protobuf.message import DecodeError
 log = structlog.get_logger()
 
 FIRST_MESSAGE_S: Final = 5.0  # for the one message of a unary call
+MOST_PEERS: Final = 10_000  # whose rates are remembered
 WRITE_S: Final = 60.0  # for one message of an answer to be taken
 
 
@@ -148,3 +152,50 @@ class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
             else (grpc.stream_unary_rpc_method_handler, single)
         )
         return make(call, request_deserializer=as_before, response_serializer=handler.response_serializer)
+
+
+def address_of(peer: str) -> str:
+    """Whom a rate is counted for: the address of a gRPC peer such as ``ipv4:192.0.2.7:50312``.
+
+    An IPv6 network of /64 counts as one: who has one of its addresses has all of them.
+    """
+    kind, _, rest = peer.partition(":")
+    host = unquote(rest).rpartition(":")[0].strip("[]")
+    if kind not in ("ipv4", "ipv6"):
+        return peer
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
+class PeerRates:
+    """A bucket of tokens for each address; the memory for them is bounded."""
+
+    def __init__(self, per_s: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            per_s: calls a second, in the long run.
+            burst: calls at once, after a pause.
+        """
+        self._per_s, self._burst, self._clock = per_s, burst, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> tokens, at that time
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def allow(self, address: str) -> bool:
+        """Whether one more call of this address is within its rate; counts it if so."""
+        now = self._clock()
+        tokens, since = self._buckets.pop(address, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - since) * self._per_s)
+        allowed = tokens >= 1
+        self._buckets[address] = (tokens - 1 if allowed else tokens, now)
+        if len(self._buckets) > MOST_PEERS:  # the one that has been silent for longest has the fullest bucket
+            self._buckets.popitem(last=False)
+        return allowed

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from secagg.keys import session_statement
 from secagg.roster import Roster
 from secagg.signatures import verify_signature
-from server.peer_rates import PeerRates
-from server.traffic import Traffic
+from server.open_calls import PeerRates
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
 
@@ -100,6 +99,22 @@ class Session:
         if not self.closed:
             self.over.set()
             self.outbox.put_nowait(None)
+
+
+@dataclass
+class Traffic:
+    """Bytes over the session port, protobuf framing included; without TLS, HTTP/2 and handshakes."""
+
+    control_received: int = 0
+    control_sent: int = 0
+    vectors_received: int = 0  # of uploads that are refused or break off too
+    documents_sent: int = 0  # models, rosters, the study document
+
+    async def of_upload(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same chunks, counted as they come."""
+        async for chunk in chunks:
+            self.vectors_received += len(chunk)
+            yield chunk
 
 
 class Sessions:

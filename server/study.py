@@ -50,7 +50,7 @@ from server.journal import Journal
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.peer_certificate import CALLS_BESIDE
-from server.process_memory import RefusedCalls, resident_mb
+from server.process_limits import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
 from server.round_figures import round_completed, study_started
 from server.sessions import RESUMABLE, Session, Sessions, check_proof

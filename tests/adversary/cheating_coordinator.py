@@ -30,7 +30,7 @@ import grpc
 from secagg.context import RoundConfig
 from secagg.lottery import Ticket
 from server.coordinator import SERVER_OPTIONS
-from server.process_memory import RefusedCalls
+from server.process_limits import RefusedCalls
 from server.service import handlers
 from server.sessions import Session, Sessions, check_proof
 from tests.adversary.attempt_in_hand import Attempt, Everybody

@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from authority.new_study import make_local_study
 from authority.study_options import StudyOptions
-from server import reason_classes
-from server.metrics import StudyMetrics
+from server.metrics import ABORTS, DROPOUTS, StudyMetrics
 from server.study_file import load
 from server.study_view import STATES
 
@@ -87,7 +86,7 @@ def test_what_is_asked_for_exists(samples: set[str]) -> None:
 
 
 def test_label_values_that_are_asked_for_exist() -> None:
-    known = {"phase": set(STATES), "reason": {*reason_classes.ABORTS, *reason_classes.DROPOUTS}, "job": {"sordino"}}
+    known = {"phase": set(STATES), "reason": {*ABORTS, *DROPOUTS}, "job": {"sordino"}}
     for where, query in queries():
         for label, value in re.findall(r'(\w+)="([^"]*)"', query):
             assert value in known[label], where
@@ -97,7 +96,7 @@ def test_the_page_explains_all_that_is_shown_and_nothing_else(families: set[str]
     table = set(re.findall(r"`((?:sordino|process)_[a-z0-9_]+)`", PAGE))
     assert families - table == set()
     assert table - samples == set()
-    for word in (*STATES, *reason_classes.DROPOUTS, *reason_classes.ABORTS):
+    for word in (*STATES, *DROPOUTS, *ABORTS):
         assert re.search(rf"\b{word}\b", PAGE), word
 
 

@@ -20,7 +20,7 @@ from client.connection import SERVICE, open_session
 from client.credentials import load_identity
 from client.host_file import load
 from secagg.keys import IdentityKey
-from server import enrolment, open_files
+from server import enrolment, process_limits
 from server.open_calls import Caller, OpenCalls
 from server.study import ROUNDS_DONE
 from tests.support import enrolment_port
@@ -291,7 +291,7 @@ async def test_strangers_connections_do_not_end_a_study(tmp_path: Path) -> None:
     ("participants", "files", "enrolment_too"), [(7, 1024, True), (7, 256, True), (1000, 1024, True), (50, 300, False)]
 )
 def test_ports_leave_the_process_its_own_files(participants: int, files: int, enrolment_too: bool) -> None:
-    found = open_files.share_out(participants, files, enrolment=enrolment_too)
-    assert found.sessions + found.enrolment <= files - open_files.OWN_FILES
+    found = process_limits.share_out(participants, files, enrolment=enrolment_too)
+    assert found.sessions + found.enrolment <= files - process_limits.OWN_FILES
     assert found.sessions > 0
     assert (found.enrolment > 0) == enrolment_too

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from secagg.messages import PHASES
-from server import reason_classes
 from server.events import (
     CONNECTING,
     AttemptAborted,
@@ -26,7 +25,7 @@ from server.events import (
     StudyFinished,
     WaitingForParticipants,
 )
-from server.metrics import StudyMetrics
+from server.metrics import DROPOUTS, StudyMetrics, class_of_dropout
 from tests.server.scraping import Samples, http_port, quietly, scrape
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, Peer, coordinator, identities, playing
 from wire import coordinator_pb2 as pb
@@ -164,7 +163,7 @@ def peer_texts() -> Iterator[str]:
 def test_the_coordinators_own_reasons_have_a_class() -> None:
     texts = list(peer_texts())
     assert len(texts) > 15
-    assert {text: reason_classes.of_dropout(text) for text in texts} == dict.fromkeys(texts, "invalid")
+    assert {text: class_of_dropout(text) for text in texts} == dict.fromkeys(texts, "invalid")
 
 
 @pytest.mark.parametrize(
@@ -188,8 +187,8 @@ def test_the_coordinators_own_reasons_have_a_class() -> None:
     ],
 )
 def test_classes_of_reasons(reason: str, expected: str) -> None:
-    assert reason_classes.of_dropout(reason) == expected
-    assert expected in reason_classes.DROPOUTS
+    assert class_of_dropout(reason) == expected
+    assert expected in DROPOUTS
 
 
 def test_whom_a_study_waits_for(metrics: StudyMetrics) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import server.peer_rates
-from server.peer_rates import PeerRates, address_of
+import server.open_calls
+from server.open_calls import PeerRates, address_of
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_burst_and_then_the_rate() -> None:
 
 
 def test_memory_is_bounded_and_whoever_calls_now_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.peer_rates, "MOST_PEERS", 10)
+    monkeypatch.setattr(server.open_calls, "MOST_PEERS", 10)
     rates = PeerRates(1e-9, 1.0, lambda: 0.0)
     assert rates.allow("busy")
     for number in range(50):

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from server import service
-from server.sessions import Session, SessionRefused
-from server.traffic import Traffic
+from server.sessions import Session, SessionRefused, Traffic
 from wire import coordinator_pb2 as pb
 
 REFUSAL = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.REFUSAL_CODE_POLICY))

@@ -220,7 +220,7 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
     with ThreadPoolExecutor(threads) as pool:
         attempt = _Attempt(setting, Parallel(pool.map, threads))
         # Collections of the oldest generation walk the objects of everybody, which no process of one participant would
-        # hold, and the coordinator's process puts them off until an attempt is over (server/process_memory.py).
+        # hold, and the coordinator's process puts them off until an attempt is over (server/process_limits.py).
         gc.collect()
         gc.freeze()
         thresholds = gc.get_threshold()

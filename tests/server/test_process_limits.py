@@ -13,35 +13,35 @@ from pathlib import Path
 import grpc
 import pytest
 
-import server.process_memory
+import server.process_limits
 from secagg.keys import IdentityKey
-from server.process_memory import resident_mb
+from server.process_limits import resident_mb
 from tests.support.study_in_process import Peer, coordinator, identities, playing
 
 ALONE = """
 import gc
-from server import process_memory
-process_memory.settle()
+from server import process_limits
+process_limits.settle()
 assert gc.isenabled() and gc.get_freeze_count() > 1000
 # A walk through everything would come after 700 x 10 x 10 new objects.
 walks = []
 gc.callbacks.append(lambda phase, info: walks.append(info["generation"]))
 kept = [[number] for number in range(300_000)]
 assert 1 in walks and 2 not in walks, set(walks)
-process_memory.tidy()
+process_limits.tidy()
 assert walks[-1] == 2
 class Cycle: pass
 one = Cycle(); one.itself = one
 del one
 assert gc.collect() > 0
-process_memory.tidy()
-before = process_memory.resident_mb()
+process_limits.tidy()
+before = process_limits.resident_mb()
 blocks = [bytearray(b"x" * 400_000) for _ in range(100)]
 del blocks
 small = [bytearray(b"x" * 100_000) for _ in range(400)]
-full = process_memory.resident_mb()
+full = process_limits.resident_mb()
 del small[::2]
-print(before, full, process_memory.resident_mb())
+print(before, full, process_limits.resident_mb())
 """
 
 
@@ -59,7 +59,7 @@ def test_refused_calls_leave_nothing_behind(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers' cycles are collected within an attempt or a wait: the collector by itself would come much later."""
-    monkeypatch.setattr(server.process_memory, "REFUSALS_PER_WALK", 10)
+    monkeypatch.setattr(server.process_limits, "REFUSALS_PER_WALK", 10)
     walks: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
