@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from typing import Final
 
 INTERVAL_S: Final = 0.005
+MEMORY_S: Final = 60.0
 _LOWEST_MS: Final = 0.01
 _PER_DECADE: Final = 20  # buckets, so that a quantile is at most 12 % too high
 _BUCKETS: Final = 7 * _PER_DECADE  # from 0.01 ms to 100 s
@@ -52,6 +54,27 @@ class LagHistogram:
         }
 
 
+class RecentLag:
+    """The largest lateness within the last minute or so: every reader sees the same."""
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[float, float]] = deque()  # (began, largest lateness), of a tenth of the memory each
+
+    def add(self, now: float, late_s: float) -> None:
+        """One wake-up, on the monotonic clock."""
+        if not self._parts or now - self._parts[-1][0] >= MEMORY_S / 10:
+            self._parts.append((now, 0.0))
+        began, largest = self._parts[-1]
+        self._parts[-1] = (began, max(largest, late_s))
+        self.largest_s(now)
+
+    def largest_s(self, now: float) -> float:
+        """In seconds; 0 where nothing was measured."""
+        while self._parts and now - self._parts[0][0] > MEMORY_S:
+            self._parts.popleft()
+        return max((largest for _, largest in self._parts), default=0.0)
+
+
 class LoopLag:
     """Measures the loop that `run` runs on.
 
@@ -61,7 +84,7 @@ class LoopLag:
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self._interval_s = interval_s
-        self._histogram = LagHistogram()
+        self._histogram, self._recent = LagHistogram(), RecentLag()
 
     def restart(self) -> None:
         """Forget what was measured, at the beginning of what is to be measured."""
@@ -70,6 +93,10 @@ class LoopLag:
     def figures(self) -> dict[str, float]:
         """``p50``, ``p99`` and ``max`` of the lateness since `restart`, in ms."""
         return self._histogram.figures()
+
+    def recent_s(self) -> float:
+        """The largest lateness within the last minute, in seconds; 0 while nothing is measured."""
+        return self._recent.largest_s(time.monotonic())
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -80,6 +107,7 @@ class LoopLag:
             # that comes early by less than that is on time, and isn't set again for the rest.
             now = time.monotonic()
             self._histogram.add(now - due)
+            self._recent.add(now, now - due)
             due = max(due + self._interval_s, now - _MOST_AT_ONCE * self._interval_s)
             while due <= now:
                 self._histogram.add(now - due)

@@ -375,6 +375,7 @@ def _live(study: Study) -> dict[str, float]:
         "sordino_sent_control_bytes": traffic.control_sent,
         "sordino_sent_document_bytes": traffic.documents_sent,
         "sordino_calls_refused": study.refused_calls.count,
+        "sordino_event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
     }
 
 

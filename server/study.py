@@ -127,7 +127,7 @@ class Study:
         self._attempt: Attempt | None = None
         self._returns = Returns()
         self._finished = False
-        self._loop_lag = LoopLag()
+        self.loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
         # Only what lets go of the interpreter lock runs here, at the worker's bidding: the masks of an unmasking.
@@ -142,7 +142,7 @@ class Study:
             plan=self._plan,
             membership=self._membership,
             sessions=self.sessions,
-            loop_lag=self._loop_lag,
+            loop_lag=self.loop_lag,
             connect_s=configuration.deadlines.connect_s,
             pause_s=configuration.study.pause_s,
             resume_s=configuration.deadlines.resume_s,
@@ -308,7 +308,7 @@ class Study:
         started = study_started(self._configuration, self._document, self._parameters, self._membership)
         self._emit(replace(started, address=address, http_address=http_address))
         outcome, farewell = STOPPED, None
-        sampler = asyncio.create_task(self._loop_lag.run())
+        sampler = asyncio.create_task(self.loop_lag.run())
         try:
             outcome = await self._rounds()
             farewell = codec.message(study_end=pb.StudyEnd(reason=outcome))
@@ -424,7 +424,7 @@ class Study:
     async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
         round_, number = config.round, config.attempt
         began = time.monotonic()
-        self._loop_lag.restart()
+        self.loop_lag.restart()
         model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
@@ -463,7 +463,7 @@ class Study:
                     reason=error.reason,
                     received=error.received,
                     needed=error.needed,
-                    loop_lag_ms=self._loop_lag.figures(),
+                    loop_lag_ms=self.loop_lag.figures(),
                 )
             )
             aborted = f"aborted: {error.phase}"
@@ -530,7 +530,7 @@ class Study:
             coordinator_rss_mb=resident_mb(),
             next_clips=tuple(self._model.clips),
             wrapped_share=wrapped,
-            loop_lag_ms=self._loop_lag.figures(),
+            loop_lag_ms=self.loop_lag.figures(),
             ledger_rows=self._journal.ledger.head.rows,
             ledger_head=self._journal.ledger.head.hash.hex(),
         )

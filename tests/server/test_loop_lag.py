@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from server.loop_lag import LagHistogram, LoopLag
+from server.loop_lag import MEMORY_S, LagHistogram, LoopLag, RecentLag
 
 
 def test_quantiles_are_rounded_up_by_little() -> None:
@@ -86,3 +86,17 @@ def test_a_restart_forgets() -> None:
         assert lag.figures()["max"] == 0.0
 
     asyncio.run(scenario())
+
+
+def test_the_lag_of_the_last_minute() -> None:
+    lag = RecentLag()
+    assert lag.largest_s(0.0) == 0
+    lag.add(0.0, 0.5)
+    for second in range(1, int(MEMORY_S)):
+        lag.add(float(second), 0.01)
+    assert lag.largest_s(MEMORY_S - 1) == 0.5
+    lag.add(MEMORY_S + 1, 0.02)
+    assert lag.largest_s(MEMORY_S + 1) == 0.02
+    assert lag.largest_s(3 * MEMORY_S + 1) == 0
+    assert asyncio.run(measured(loop := LoopLag(), 0.05, block_s=0.3))["max"] >= 290
+    assert loop.recent_s() >= 0.29
