@@ -1,7 +1,7 @@
 """Make a study that runs on one machine: its file, the authority, the roster, certificates, and the hosts.
 
-Used by ``sordino init`` and by the demo. The plan is made first, so an infeasible study leaves nothing
-behind, and the folder appears whole or not at all.
+Used by ``sordino init`` and by the lab. The plan is made first, so an infeasible study leaves nothing behind, and the
+folder appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ import os
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from authority.founding import CarriedAuthority
 from authority.study_data import check_data
-from authority.study_options import StudyOptions, plan_for
 from learning.data_checks import concrete
 from learning.data_names import OWN
 from learning.task_names import TASKS, VOTES, trained_task
 from runtime.failure import ExitCode, Failure
+from runtime.settings_file import Settings, split_address
+from runtime.settings_keys import build, flat_values, key, settings_keys, settings_toml
+from server.study_file import StudyConfiguration
+from server.study_tables import NETWORK, PRIVACY, STUDY
 
 if TYPE_CHECKING:
     from authority.folder import AuthorityKeys
@@ -29,10 +34,162 @@ if TYPE_CHECKING:
     from secagg.roster import RosterEntry
 
 
-ONE_MACHINE = (
+Study = TypeVar("Study", bound=StudyConfiguration)
+ONE_MACHINE: Final = (
     "One machine plays all parts here, so the guarantee is the honest-but-curious one: whoever controls this "
     "machine controls coordinator, authority and participants alike."
 )
+_HEADER: Final = (
+    "A Sordino study. `sordino serve` reads this file; SORDINO_PRIVACY__EPSILON=4 and the like override single keys.",
+    "What is marked (fixed) is part of what participants sign: to change it, make a new folder with `sordino init`.",
+)
+
+
+class Sizes(Settings):
+    """How many there are: what `study_of_size` turns into the keys of a study."""
+
+    participants: int = key(100, help="participants made with the study", ge=0, panel=STUDY)
+    enrol: int = key(0, help="places kept for participants who join with a code", ge=0, panel=STUDY)
+    cohort: int | None = key(
+        None, help="lottery: participants of one round, drawn from all", shown="all", ge=2, panel=PRIVACY
+    )
+
+
+class Making(Sizes):
+    """What only the making of a study needs, beside the study itself."""
+
+    hosts: int = key(
+        10,
+        help="client processes that the participants are spread over",
+        shown="10, or one for each participant where they are fewer",
+        ge=0,
+        panel=STUDY,
+    )
+    names: tuple[str, ...] = key(
+        (),
+        help="host name or address that the coordinator is reached by; repeatable, the first is put into host.toml",
+        option="host",
+        metavar="NAME",
+        panel=NETWORK,
+    )
+
+
+@dataclass(frozen=True)
+class NewStudy:
+    """A study to be made.
+
+    Attributes:
+        study: its file, as far as it is chosen.
+        authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
+    """
+
+    study: StudyConfiguration
+    making: Making
+    authority: CarriedAuthority | None = None
+
+    @property
+    def client_address(self) -> str:
+        """What the hosts connect to: a name that the certificate holds."""
+        return self._reached_at(self.study.coordinator.listen)
+
+    @property
+    def client_enrolment(self) -> str:
+        """Where requests to join go; empty where none are taken."""
+        listen = self.study.coordinator.enrolment_listen
+        return self._reached_at(listen) if listen else ""
+
+    def _reached_at(self, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if self.making.names:
+            name = self.making.names[0]
+            return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        return f"localhost:{port}" if host in ("0.0.0.0", "[::]", "127.0.0.1") else listen
+
+    def changed(self, **values: Any) -> NewStudy:
+        """With some keys changed, by their flat names."""
+        held = flat_values(self.study) | flat_values(self.making)
+        for name in ("in_a_round", "largest_roster", "enrolment_listen", "population"):  # they follow from the sizes
+            held.pop(name)
+        if self.study.privacy.sampling != "none":
+            held["population"] = self.study.privacy.population
+        return new_study(self.authority, **held | values)
+
+
+def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewStudy:
+    """A study to be made, from keys of `StudyConfiguration` and `Making` by their flat names; the rest are defaults.
+
+    Args:
+        authority: see `NewStudy`.
+        values: also ``deadline_s``: the longest wait of each phase, where it has none of its own.
+
+    Raises:
+        Failure: sizes that contradict each other.
+        pydantic.ValidationError: a value can't be.
+    """
+    values = {"one_machine": True, "authority_public_key": Path("coordinator/authority.pub")} | values
+    deadline_s = values.pop("deadline_s", None)
+    if deadline_s is not None:
+        phases = ("advertise_keys_s", "share_keys_s", "training_s", "consistency_check_s", "unmasking_s")
+        values = dict.fromkeys(phases, deadline_s) | values
+    making = build(Making, {name: values.pop(name) for name in settings_keys(Making) if name in values})
+    none = making.participants == making.hosts == 0 and making.enrol > 0
+    if not none and not 1 <= making.hosts <= making.participants:
+        raise Failure(
+            ExitCode.INPUT,
+            f"{making.hosts} hosts can't share {making.participants} participants. "
+            "Give each host at least one: lower --hosts or raise --participants.",
+        )
+    listen = values.get("listen", "127.0.0.1:8443")
+    try:
+        port = split_address(listen)[1]
+    except ValueError as error:
+        raise Failure(
+            ExitCode.INPUT, f"the study can't be written. study.toml: coordinator.listen = {listen!r} {error}."
+        ) from None
+    if making.enrol:
+        if not 0 < port < 65_535:
+            raise Failure(
+                ExitCode.INPUT, f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to 65534."
+            )
+        values["enrolment_listen"] = f"{listen.rpartition(':')[0]}:{port + 1}"
+    return NewStudy(study_of_size(StudyConfiguration, values, making), making, authority)
+
+
+def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -> Study:
+    """A study from values by flat name, with the keys that follow from its sizes.
+
+    Args:
+        model: of the study.
+        values: ``population`` may be among them.
+
+    Raises:
+        Failure: a lottery that can't be.
+        pydantic.ValidationError: a value can't be.
+    """
+    places, cohort = sizes.participants + sizes.enrol, sizes.cohort
+    population = values.get("population")
+    if values.get("sampling", "none") == "none":
+        if cohort is not None or population is not None:
+            raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
+        return build(model, {"in_a_round": max(places, 1), **values})
+    if cohort is None:
+        raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
+    if population is None and sizes.participants == 0:
+        raise Failure(
+            ExitCode.INPUT,
+            "With --participants 0 say --population: the smallest roster with which rounds run, from "
+            f"{cohort} to {places}."
+            if cohort <= places
+            else f"--cohort {cohort} is more than the {places} places of --enrol.",
+        )
+    smallest = sizes.participants if population is None else population
+    if not cohort <= smallest <= places:
+        raise Failure(
+            ExitCode.INPUT,
+            f"a lottery draws --cohort {cohort} from --population {smallest} or more, and the study has places "
+            f"for {places} (--participants and --enrol): each must be at most the next.",
+        )
+    return build(model, {**values, "in_a_round": cohort, "population": smallest, "largest_roster": places})
 
 
 @dataclass(frozen=True)
@@ -40,49 +197,54 @@ class LocalStudy:
     """A study as made.
 
     Attributes:
+        study: its file, settled.
         data_files: where the participants made with it put their own files, each without its suffix; in the order of
             the hosts. Empty where a set is cut.
     """
 
     directory: Path
-    options: StudyOptions
+    study: StudyConfiguration
+    new: NewStudy
     plan: Plan
     hosts: tuple[Path, ...]
     data_files: tuple[Path, ...] = ()
 
 
-def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
+def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     """Write a whole study into ``directory``, which must be new or empty.
 
     Raises:
         Failure: the folder isn't empty, or an option can't be used.
-        mechanisms.plan.InfeasiblePlan: as ``plan_for``.
+        mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
         secagg.roster.InvalidRoster: an authority from elsewhere has signed one that doesn't fit the plan.
     """
     from wire.study import check_roster_fits
 
     _check_place(directory)
-    check_places(options)
-    options = replace(options, test=str(Path(options.test).absolute()) if options.test else "")
-    check_data(options)
-    chosen = options.settled()
-    check_public_examples(chosen)
-    plan = plan_for(chosen)
-    largest = math.ceil(chosen.participants / max(chosen.hosts, 1))
-    if not chosen.one_machine and plan.colluders < largest:
+    check_data(new.study, new.making.participants)
+    study = new.study.settled()
+    test = study.data.test
+    data = {"test": str(Path(test).absolute()) if test else "", "dataset": concrete(study.data.dataset)}
+    task = dict(study.make_task().options.to_mapping())
+    study = study.model_copy(update={"data": study.data.model_copy(update=data), "task": task})
+    _check_public_examples(study)
+    plan = study.plan()
+    making = new.making
+    largest = math.ceil(making.participants / max(making.hosts, 1))
+    if not study.coordinator.one_machine and plan.colluders < largest:
         raise Failure(
             ExitCode.INFEASIBLE,
             f"the largest host holds {largest} participants, but only A = {plan.colluders} are assumed to collude",
-            f"--adversarial {math.ceil(largest / chosen.in_a_round * 1000) / 1000:g}, or --hosts "
-            f"{math.ceil(chosen.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
+            f"--adversarial {math.ceil(largest / plan.clients * 1000) / 1000:g}, or --hosts "
+            f"{math.ceil(making.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
             "plays all parts",
         )
     directory.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        if chosen.authority is not None:
-            check_roster_fits(plan, chosen.authority.roster)
-        names = _write(work, chosen, plan)
+        if new.authority is not None:
+            check_roster_fits(plan, new.authority.roster)
+        names = _write(work, new, study, plan)
         _check_files(work, names)
         work.chmod(0o755)
         for folder in (path for path in work.rglob("*") if path.is_dir()):
@@ -94,85 +256,34 @@ def make_local_study(directory: Path, options: StudyOptions) -> LocalStudy:
         raise
     hosts = tuple(directory / "hosts" / name for name in names)
     keys = (path for host in hosts for path in sorted((host / "keys").glob("participant-*.key")))
-    files = tuple(path.parent.parent / "data" / path.stem for path in keys) if chosen.dataset == OWN else ()
-    return LocalStudy(directory, chosen, plan, hosts, files)
+    own = study.data.dataset == OWN
+    files = tuple(path.parent.parent / "data" / path.stem for path in keys) if own else ()
+    return LocalStudy(directory, study, new, plan, hosts, files)
 
 
-def parts_of_hosts(participants: int, hosts: int) -> dict[str, list[int]]:
-    """Each host's name and the parts of its participants, from 0: runs of equal length, give or take one.
-
-    Args:
-        participants: >= hosts.
-        hosts: >= 0.
-    """
-    width = max(2, len(str(hosts)))
-    found: dict[str, list[int]] = {f"host-{number:0{width}d}": [] for number in range(1, hosts + 1)}
-    names = list(found)
-    for part in range(participants if hosts else 0):
-        found[names[part * hosts // participants]].append(part)
-    return found
-
-
-def check_places(options: StudyOptions) -> None:
-    """Raises Failure: hosts, places or a lottery that can't be."""
-    from runtime.settings_file import split_address
-
-    none = options.participants == options.hosts == 0 and options.enrol > 0
-    if not none and not 1 <= options.hosts <= options.participants:
-        raise Failure(
-            ExitCode.INPUT,
-            f"{options.hosts} hosts can't share {options.participants} participants. "
-            "Give each host at least one: lower --hosts or raise --participants.",
-        )
-    smallest = options.smallest_roster
-    if smallest is None:
-        if options.cohort is not None or options.population is not None:
-            raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
-    elif options.cohort is None:
-        raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
-    elif options.population is None and options.participants == 0:
-        raise Failure(
-            ExitCode.INPUT,
-            "With --participants 0 say --population: the smallest roster with which rounds run, from "
-            f"{options.cohort} to {options.places}."
-            if options.cohort <= options.places
-            else f"--cohort {options.cohort} is more than the {options.places} places of --enrol.",
-        )
-    elif not options.cohort <= smallest <= options.participants + options.enrol:
-        raise Failure(
-            ExitCode.INPUT,
-            f"a lottery draws --cohort {options.cohort} from --population {smallest} or more, and the study has places "
-            f"for {options.participants + options.enrol} (--participants and --enrol): each must be at most the next.",
-        )
-    try:
-        port = split_address(options.listen)[1]
-    except ValueError as error:
-        raise Failure(
-            ExitCode.INPUT,
-            f"the study can't be written. study.toml: coordinator.listen = {options.listen!r} {error}.",
-        ) from None
-    if options.enrol and not 0 < port < 65_535:
-        raise Failure(
-            ExitCode.INPUT, f"--listen {options.listen}: enrolment takes the port after it. Use a port of 1 to 65534."
-        )
-
-
-def check_public_examples(options: StudyOptions) -> None:
+def _check_public_examples(study: StudyConfiguration) -> None:
     """Whether the coordinator has as many examples as votes of all rounds ask about.
 
     Raises:
         learning.options.OptionError: they are too few, or of another shape than the task's.
         learning.datasets.DatasetError: there is no such set or file here.
     """
-    from learning.make_task import make_task
     from learning.own_data import load_test
-    from learning.server_optimizers import make_server_optimizer
 
-    if options.task != VOTES:
+    if study.study.task != VOTES:
         return
-    task = make_task(options.task, dict(options.task_options))
-    data = load_test(concrete(options.dataset), options.test)
-    task.learner(make_server_optimizer(options.server_optimizer), data).prepare(options.rounds)
+    data = load_test(study.data.dataset, study.data.test)
+    study.make_task().learner(study.server_optimizer.make(), data).prepare(study.study.rounds)
+
+
+def _parts_of_hosts(participants: int, hosts: int) -> dict[str, list[int]]:
+    """Each host's name and the parts of its participants, from 0: runs of equal length, give or take one."""
+    width = max(2, len(str(hosts)))
+    found: dict[str, list[int]] = {f"host-{number:0{width}d}": [] for number in range(1, hosts + 1)}
+    names = list(found)
+    for part in range(participants if hosts else 0):
+        found[names[part * hosts // participants]].append(part)
+    return found
 
 
 def _check_place(directory: Path) -> None:
@@ -182,79 +293,84 @@ def _check_place(directory: Path) -> None:
         raise Failure(ExitCode.INPUT, f"{directory} is not empty. Name a folder that is new or empty.")
 
 
-def _write(work: Path, options: StudyOptions, plan: Plan) -> list[str]:
-    """Fill ``work``; returns the hosts' names."""
+def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> list[str]:
+    """Fill ``work``; returns the hosts' names.
+
+    Args:
+        study: settled, with every option of the task and the concrete data set.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
-    from authority.study_files import host_toml, study_toml
-    from learning.make_task import make_task
+    from authority.study_files import host_toml
+    from learning.option_help import OPTION_HELP
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
 
-    if options.authority is not None:
-        options.authority.copy(work)
-        _write_public(work / ".gitignore", b"*\n")
-        task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
-        text = study_toml(options, dataset=concrete(options.dataset), task=task)
-        _write_public(work / "study.toml", text.encode())
+    making, name, dataset = new.making, study.study.name, study.data.dataset
+    cut = frozenset({"partition", "alpha", "shards", "seed"}) if dataset == OWN else frozenset()
+    text = settings_toml(study, _HEADER, comments=OPTION_HELP, leave_out=cut)
+    _write_public(work / "study.toml", text.encode())
+    # Keys must never be committed, wherever the folder lies.
+    _write_public(work / ".gitignore", b"*\n")
+    if new.authority is not None:
+        new.authority.copy(work)
         return []
     clock = time.time()
     now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
-    authority = AuthorityKeys.make(options.name, now)
+    authority = AuthorityKeys.make(name, now)
     public = authority.public.hex()
-    dataset = concrete(options.dataset)
-    task = dict(make_task(options.task, dict(options.task_options)).options.to_mapping())
     try:
-        files = make_coordinator_files(options.name, authority, options.client_address, options.names, now)
+        files = make_coordinator_files(name, authority, new.client_address, making.names, now)
     except InvalidCard as error:
         raise Failure(ExitCode.INPUT, f"the study can't be written. study.name, coordinator.listen: {error}.") from None
     except ValueError as error:
         raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
 
-    digits = max(3, len(str(options.participants)))
-    hosts = parts_of_hosts(options.participants, options.hosts)
+    digits = max(3, len(str(making.participants)))
+    hosts = _parts_of_hosts(making.participants, making.hosts)
     entries: list[RosterEntry] = []
-    for name, parts in hosts.items():
+    for host, parts in hosts.items():
         participants: list[tuple[str, int | str]] = []
         for part in parts:
-            key = Ed25519PrivateKey.generate()
+            secret = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
-            _write_secret(work / "hosts" / name / file, ed25519_pem(key))
+            _write_secret(work / "hosts" / host / file, ed25519_pem(secret))
             # Without a suffix: she puts a .csv or an .npz there.
             participants.append((file, f"data/participant-{part + 1:0{digits}d}" if dataset == OWN else part))
-            entries.append(RosterEntry(key.public_key().public_bytes_raw(), name))
+            entries.append(RosterEntry(secret.public_key().public_bytes_raw(), host))
         text = host_toml(
-            options,
-            host=name,
+            study,
+            plan,
+            host=host,
             authority_public_key=public,
-            dataset=dataset,
-            task=task,
+            address=new.client_address,
+            enrolment=new.client_enrolment,
             participants=participants,
-            h_min=plan.h_min,
-            colluders=plan.colluders,
         )
-        _write_public(work / "hosts" / name / "host.toml", text.encode())
+        _write_public(work / "hosts" / host / "host.toml", text.encode())
         if dataset == OWN:
-            (work / "hosts" / name / "data").mkdir(mode=0o700)
-        _write_public(work / "hosts" / name / "ca.pem", authority.tls.pem)
+            (work / "hosts" / host / "data").mkdir(mode=0o700)
+        _write_public(work / "hosts" / host / "ca.pem", authority.tls.pem)
         tls_key = new_key()
-        certificate = authority.tls.issue_client(tls_key.public_key(), host_uri(name), now, SERVER_DAYS)
-        _write_public(work / "hosts" / name / "tls" / "client.pem", certificate)
-        _write_secret(work / "hosts" / name / "tls" / "client.key", private_pem(tls_key))
-    _write_authority(work, options, authority, entries, clock)
+        certificate = authority.tls.issue_client(tls_key.public_key(), host_uri(host), now, SERVER_DAYS)
+        _write_public(work / "hosts" / host / "tls" / "client.pem", certificate)
+        _write_secret(work / "hosts" / host / "tls" / "client.key", private_pem(tls_key))
+    _write_authority(work, new, study, authority, entries, clock)
     files.write(work / "coordinator")
     (work / "coordinator").chmod(0o755)
     _write_public(work / "tls" / "ca.pem", files.tls_ca)
-    # Keys must never be committed, wherever the folder lies.
-    _write_public(work / ".gitignore", b"*\n")
-    _write_public(work / "study.toml", study_toml(options, dataset=dataset, task=task).encode())
     return list(hosts)
 
 
 def _write_authority(
-    work: Path, options: StudyOptions, keys: AuthorityKeys, entries: list[RosterEntry], clock: float
+    work: Path,
+    new: NewStudy,
+    study: StudyConfiguration,
+    keys: AuthorityKeys,
+    entries: list[RosterEntry],
+    clock: float,
 ) -> None:
     """The authority's folder, and the first roster that it signs."""
     from pydantic import ValidationError
@@ -264,20 +380,20 @@ def _write_authority(
     from authority.roster import begin
     from authority.store import locked
 
-    trained = trained_task(options.task, options.task_options)
+    trained = trained_task(study.study.task, study.task)
     try:
         settings = AuthorityTable(
-            study=options.name,
-            coordinator=options.client_enrolment,
-            draws=options.rounds if options.sampling == "lottery" else 0,
-            places=options.places,
-            own_data=options.dataset == OWN,
+            study=study.study.name,
+            coordinator=new.client_enrolment,
+            draws=study.study.rounds if study.privacy.sampling == "lottery" else 0,
+            places=study.places,
+            own_data=study.data.dataset == OWN,
             task=trained if trained not in TASKS else "",
         )
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         raise Failure(
-            ExitCode.INPUT, f"the study can't be written. study.name = {options.name!r}: {detail['msg']}."
+            ExitCode.INPUT, f"the study can't be written. study.name = {study.study.name!r}: {detail['msg']}."
         ) from None
     folder = write_folder(work / "authority", settings, keys)
     with locked(folder.state) as store:

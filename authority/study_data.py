@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
 from learning.data_checks import (
     LAID_OUT,
@@ -17,15 +16,14 @@ from learning.data_checks import (
 from learning.data_names import BUILT_IN, OWN
 from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
 from runtime.failure import ExitCode, Failure
+from server.study_file import StudyConfiguration
 
-if TYPE_CHECKING:
-    from authority.study_options import StudyOptions
-
+Study = TypeVar("Study", bound=StudyConfiguration)
 _WORDS_MARKED: Final = 3  # numbers above a vocabulary: unknown, beginning, end
 
 
-def fitted(options: StudyOptions) -> StudyOptions:
-    """With the options of the task that say what examples look like, where a prepared set says it and nobody else did.
+def fitted(study: Study) -> Study:
+    """With the options of the task that describe examples, where a prepared set states them and the owner did not.
 
     A set that ships fits the tasks as they are; of a published format, or files of the participants' own, no more is
     known than they say when they are read.
@@ -37,18 +35,18 @@ def fitted(options: StudyOptions) -> StudyOptions:
     from learning.data_names import is_prepared_name
     from learning.prepared_data import open_prepared
 
-    task = trained_task(options.task, options.task_options)
-    if task not in TASKS or task in STATISTICS or not is_prepared_name(options.dataset):
-        return options
+    task = trained_task(study.study.task, study.task)
+    if task not in TASKS or task in STATISTICS or not is_prepared_name(study.data.dataset):
+        return study
     import numpy as np
 
     from learning.datasets import Dataset
 
-    held = open_prepared(options.dataset)
+    held = open_prepared(study.data.dataset)
     labels = held.labels("train")
     first, _ = held.rows("train", np.arange(min(len(labels), 1)))
     found = shape_options(task, Dataset(first, np.array(labels[:1])))
-    if not LAID_OUT.isdisjoint(options.task_options):  # said by somebody, rightly or not
+    if not LAID_OUT.isdisjoint(study.task):  # stated, rightly or not
         found = {}
     known = options_known(task)
     if "classes" in known and len(labels):
@@ -56,14 +54,17 @@ def fitted(options: StudyOptions) -> StudyOptions:
     if "vocabulary" in known and len(labels):
         words = held.manifest.get("options", {}).get("vocabulary")
         found["vocabulary"] = words if isinstance(words, int) else max(int(labels.max()) - _WORDS_MARKED, 1)
-    return replace(options, task_options=found | dict(options.task_options))
+    return study.model_copy(update={"task": found | dict(study.task)})
 
 
-def check_data(options: StudyOptions) -> None:
+def check_data(study: StudyConfiguration, participants: int) -> None:
     """Whether the participants that are made here can have their parts, and the task use an example of the first.
 
     What ships is known to work with tasks as they ship; so this looks at other sets, partitions and tasks, at other
     shapes of examples, and at the coordinator's own file.
+
+    Args:
+        participants: made here; with none of them only the coordinator's file is looked at.
 
     Raises:
         Failure: the set can't be cut so, or the task takes other examples.
@@ -73,20 +74,21 @@ def check_data(options: StudyOptions) -> None:
     from learning.datasets import DatasetError, load_partition
     from learning.own_data import load_test
 
-    judges = options.task not in BOUNDED
-    if judges and options.test and Path(options.test).is_file():  # one that is missing is reported elsewhere
-        check_task_takes(options.task, options.task_options, load_test(options.dataset, options.test), options.test)
-    if options.dataset == OWN or not options.participants:
+    data, name, options = study.data, study.study.task, study.task
+    judges = name not in BOUNDED
+    if judges and data.test and Path(data.test).is_file():  # a missing one is reported elsewhere
+        check_task_takes(name, options, load_test(data.dataset, data.test), data.test)
+    if data.dataset == OWN or not participants:
         return
-    task = trained_task(options.task, options.task_options)
-    as_shipped = task in TASKS and not SHAPES & set(options.task_options)
-    if options.dataset in BUILT_IN and options.partition in ("iid", "dirichlet") and as_shipped:
+    task = trained_task(name, options)
+    as_shipped = task in TASKS and not SHAPES & set(options)
+    if data.dataset in BUILT_IN and data.partition in ("iid", "dirichlet") and as_shipped:
         return
-    dataset = concrete(options.dataset)
+    dataset = concrete(data.dataset)
     try:
-        parts = cut_dataset(dataset, options.partition, options.places, options.alpha, options.seed, options.shards)
+        parts = cut_dataset(dataset, data.partition, study.places, data.alpha, data.seed, data.shards)
     except DatasetError:
         raise
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"{options.dataset} can't be cut so: {error}.") from None
-    check_task_takes(options.task, options.task_options, load_partition(dataset, parts[0][:1]), options.dataset)
+        raise Failure(ExitCode.INPUT, f"{data.dataset} can't be cut so: {error}.") from None
+    check_task_takes(name, options, load_partition(dataset, parts[0][:1]), data.dataset)

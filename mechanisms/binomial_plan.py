@@ -150,6 +150,7 @@ class BinomialPlan(BinomialStatement):
             raise InfeasiblePlan(
                 f"epsilon {achieved:.6g} after {self.rounds} rounds exceeds the target {self.epsilon:g}",
                 "add noise, or plan fewer rounds",
+                {"rounds": None},
             )
 
     @property
@@ -282,12 +283,12 @@ class _Search:
             low, high = (middle, high) if self.meets(half, middle) else (low, middle)
         return 2 * half, low
 
-    def suggestion(self) -> str:
-        """The nearest number of bits, else the lowest epsilon, that works."""
+    def suggestion(self) -> tuple[str, dict[str, float | None]]:
+        """The nearest number of bits, else the lowest epsilon, that works: in words, and as a change."""
         bits = self.stated.bits
         for more in range(bits + 1, LARGEST_BITS + 1):
             if self.solve(more) is not None:
-                return f"{more} bits work"
+                return f"{more} bits work", {"bits": more}
         for step in range(1, 25):
             epsilon = float(f"{self.stated.epsilon * 1.25**step:.3g}")
             if epsilon > LARGEST_EPSILON:
@@ -295,8 +296,8 @@ class _Search:
             other = _Search(replace(self.stated, epsilon=epsilon))
             for more in range(bits, min(bits + 9, LARGEST_BITS + 1)):
                 if other.solve(more) is not None:
-                    return f"epsilon {epsilon:g} with {more} bits works"
-        return "use more clients, fewer rounds or a larger epsilon"
+                    return f"epsilon {epsilon:g} with {more} bits works", {"epsilon": epsilon, "bits": more}
+        return "use more clients, fewer rounds or a larger epsilon", {"rounds": None}
 
 
 def plan_binomial(
@@ -356,6 +357,6 @@ def plan_binomial(
         raise InfeasiblePlan(
             f"no binomial noise that fits {bits} bits reaches epsilon {epsilon:g} over {rounds} rounds with "
             f"{min_survivors - colluders} honest survivors",
-            _Search(stated).suggestion(),
+            *_Search(stated).suggestion(),
         )
     return min(found, key=lambda plan: plan.central_stddev)

@@ -185,7 +185,7 @@ def calibrate(stated: Statement) -> Calibration:
     try:
         return _solve(stated)
     except InfeasiblePlan as problem:
-        raise InfeasiblePlan(problem.reason, _suggest(stated, isinstance(problem, _TooManyBits))) from None
+        raise InfeasiblePlan(problem.reason, *_suggest(stated, isinstance(problem, _TooManyBits))) from None
 
 
 def _feasible(stated: Statement) -> bool:
@@ -210,15 +210,16 @@ def _works(stated: Statement) -> bool:
     return True
 
 
-def _suggest(stated: Statement, fewer_bits: bool) -> str:
+def _suggest(stated: Statement, fewer_bits: bool) -> tuple[str, dict[str, float | None]]:
+    """The nearest setting that works: in words, and as a change."""
     upward = range(stated.bits + 1, LARGEST_BITS + 1)
     others = range(stated.bits - 1, 0, -1) if fewer_bits else upward
     for bits in others:
         if _works(replace(stated, bits=bits)):
-            return f"{bits} bits work"
+            return f"{bits} bits work", {"bits": bits}
     for step in range(1, 25):
         epsilon = float(f"{stated.epsilon * 1.25**step:.3g}")
         for bits in (stated.bits, *others[:8]):
             if _works(replace(stated, bits=bits, epsilon=epsilon)):
-                return f"epsilon {epsilon:g} with {bits} bits works"
-    return "use more clients, fewer rounds or a larger epsilon"
+                return f"epsilon {epsilon:g} with {bits} bits works", {"epsilon": epsilon, "bits": bits}
+    return "use more clients, fewer rounds or a larger epsilon", {"rounds": None}

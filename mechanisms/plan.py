@@ -311,6 +311,7 @@ def verify_plan(plan: Plan) -> None:
         raise InfeasiblePlan(
             f"epsilon {achieved:.6g} after {plan.rounds} rounds exceeds the target {plan.epsilon:g}",
             "add noise, or plan fewer rounds",
+            {"rounds": None},
         )
     if plan.target == CONDITIONAL:
         return  # for comparison only: nothing is served, nothing spent
@@ -324,6 +325,7 @@ def verify_plan(plan: Plan) -> None:
             raise InfeasiblePlan(
                 f"epsilon_{reader} {planned:.6g} after {plan.rounds} rounds exceeds its budget {budget:g}",
                 f"use a budget_{reader} of at least {planned:.6g}, or plan fewer rounds",
+                {f"budget_{reader}": planned, "rounds": None},
             )
 
 
@@ -420,6 +422,7 @@ def make_plan(
                 raise InfeasiblePlan(
                     f"epsilon_{reader} would lie beyond anything that can be stated (about 70)",
                     "use a smaller epsilon, fewer rounds or a smaller population",
+                    {"rounds": None},
                 )
             budgets[reader] = planned * (1 + 1e-9)  # a hair above, for other machines' mathematical functions
     return Plan(

@@ -34,16 +34,14 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Settings(BaseSettings):
-    """A whole settings file. ``SORDINO_TABLE__KEY`` in the environment wins over the file."""
+class Settings(Table):
+    """A whole settings file. `read_settings` lets ``SORDINO_TABLE__KEY`` in the environment win over the file."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        env_prefix=ENVIRONMENT_PREFIX,
-        env_nested_delimiter="__",
-    )
+
+class _FromEnvironment(BaseSettings):
+    """What `read_settings` adds to a model while it reads: variables first, no .env file or secrets folder."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
 
     @classmethod
     def settings_customise_sources(
@@ -54,7 +52,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only two sources, the environment first: no .env file or secrets folder is read."""
         return env_settings, init_settings
 
 
@@ -100,8 +97,10 @@ def read_settings(
             raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
     if prepare is not None:
         content = prepare(content)
+    # Bases in this order: what the model says of its fields wins.
+    sourced: Any = type(model.__name__, (model, _FromEnvironment), {"__module__": __name__})
     try:
-        return model(**content)
+        return model.model_construct(**dict(sourced(**content)))
     except ValidationError as error:
         lines = [_explain(path, model, detail) for detail in error.errors(include_url=False)]
         raise ConfigurationError("\n".join(lines)) from None
@@ -148,21 +147,31 @@ def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
     location: Sequence[str | int] = detail["loc"]
     key = _dotted(location)
     where, key = _origin(path, location, key)
-    kind, value = detail["type"], detail.get("input")
-    if kind == "missing":
+    if detail["type"] == "missing":
         return f"{where}: {key} is missing. Add it."
-    if kind == "extra_forbidden":
+    if detail["type"] == "extra_forbidden":
         return f"{where}: {key} is not a known key.{_suggestion(model, location)}"
+    return f"{where}: {refusal(key, detail)}"
+
+
+def refusal(key: str, detail: Any) -> str:
+    """``privacy.epsilon = -1 should be greater than 0.``: what pydantic says of one value, as a sentence.
+
+    Args:
+        key: what the value is called; may be empty.
+        detail: of `pydantic.ValidationError.errors`.
+    """
+    kind, value = detail["type"], detail.get("input")
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
     message = message.removeprefix("Input ") if message.startswith("Input should") else message
     message = message[:1].lower() + message[1:]
     if kind in ("bool_parsing", "bool_type"):
         message = "should be true or false"
     if isinstance(value, Mapping | BaseModel) or value is None:
-        return f"{where}: {key + ': ' if key else ''}{message}."
+        return f"{key + ': ' if key else ''}{message}."
     shown = repr(value) if len(repr(value)) <= _LIMIT else repr(value)[:_LIMIT] + "..."
     separator = "" if message.startswith(("should", "must", "is ")) else ":"
-    return f"{where}: {key} = {shown}{separator} {message}."
+    return f"{key} = {shown}{separator} {message}."
 
 
 def _dotted(location: Sequence[str | int]) -> str:

@@ -22,11 +22,10 @@ from grpc_reflection.v1alpha import reflection
 
 from learning.data_names import OWN
 from learning.datasets import DatasetError
-from learning.make_task import clip_of, make_task
+from learning.make_task import make_task
 from learning.options import OptionError
 from learning.own_data import load_test
 from learning.own_task import TaskUnavailable
-from learning.parameters import layers_of
 from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure
@@ -48,7 +47,7 @@ from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.study_file import ConfigurationError, CoordinatorTable, StudyConfiguration
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
-from wire.study import StudyDocument, check_roster_fits, plan_study, read_draws
+from wire.study import StudyDocument, check_roster_fits, read_draws
 from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
@@ -123,36 +122,13 @@ def open_study(
     Raises:
         StartError: a file, an option or the plan can't be used.
     """
-    coordinator, privacy = configuration.coordinator, configuration.privacy
+    coordinator = configuration.coordinator
     try:
         files = RosterFile.of(configuration)
         found = files.read()
         roster = found.roster
         task = make_task(configuration.study.task, dict(configuration.task))
-        layers = layers_of(task.contribution_shapes)
-        adaptive, sketch = privacy.clip_update != "fixed", privacy.sketch_rows > 0
-        clip = clip_of(task, privacy.clip, adaptive=adaptive, sketch=sketch)
-        plan = plan_study(
-            mechanism=privacy.mechanism,
-            clients=configuration.study.participants or len(roster),
-            dim=sum(layers),
-            bits=privacy.bits,
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            rounds=configuration.study.rounds,
-            max_dropout=privacy.max_dropout,
-            adversarial=privacy.adversarial,
-            min_survivors=privacy.min_survivors,
-            quorum=privacy.quorum,
-            beta=privacy.beta,
-            k_stddevs=privacy.k_stddevs,
-            sampling=privacy.sampling,
-            population=privacy.population,
-            largest_roster=privacy.largest_roster,
-            graph=privacy.graph,
-            adversary=privacy.adversary,
-            **privacy.coding(layers, clip),
-        )
+        plan = configuration.plan(len(roster))
         check_roster_fits(plan, roster)
         draws = read_draws(roster, found.lottery_file, plan)
         check_hosts(roster, plan.colluders, coordinator.one_machine)

@@ -1,31 +1,40 @@
-"""What ``study.toml`` may say: the study, its privacy, its deadlines and the coordinator that runs it.
+"""One study, as its owner configures it: the one model of study.toml.
 
-``load`` reads a file once and hands back a frozen :class:`StudyConfiguration` with absolute paths. Every key
-has its unit, range and default here; ``sordino init`` writes them all out with a comment each.
+Every key is declared once, with its unit, range, default and meaning (`runtime.settings_keys`). From these come the
+options of ``sordino init``, ``plan`` and ``simulate``, the commented study.toml that ``init`` writes, its validation,
+the environment variables, the JSON schema and the table in docs/study_file.md. ``load`` reads a file once and gives
+back a frozen :class:`StudyConfiguration` with absolute paths.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import model_validator
 
-from learning.data_names import check_dataset_name, located
-from learning.server_optimizers import ServerOptimizer, make_server_optimizer
-from learning.task_names import check_task_name
+from learning.data_names import located
+from learning.server_optimizers import DEFAULT_RATES
 from runtime.settings_file import (
     ConfigurationError,
     Settings,
-    Table,
     check_files,
-    number_if_it_is_one,
     read_settings,
-    split_address,
 )
-from wire.study import coding
+from runtime.settings_keys import key
+from server.study_tables import (
+    CoordinatorTable,
+    DataTable,
+    DeadlineTable,
+    PrivacyTable,
+    ServerOptimizerTable,
+    StudyTable,
+    TaskOption,
+)
+
+if TYPE_CHECKING:
+    from learning.task import Task
+    from mechanisms.plan import Plan
 
 __all__ = [
     "ConfigurationError",
@@ -46,234 +55,6 @@ _PATHS = (
 )
 _HINT = "Name a study's folder or its study.toml; `sordino init DIR` makes one."
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
-
-
-class StudyTable(Table):
-    """[study]: the name, the length and the task."""
-
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """The study's name; part of every key and signature, so both sides must hold the same."""
-    rounds: int = Field(ge=1, le=1_000_000)
-    """Rounds to run; the privacy budget is spread over exactly these."""
-    participants: int | None = Field(default=None, ge=1, le=65_519)
-    """Most participants of one round: the plan is for so many, and they may be enrolled one by one.
-
-    Left out: as many as the roster lists when the study begins."""
-    pause_s: float = Field(default=0.0, ge=0, le=604_800)
-    """Seconds between the end of a round and the beginning of the next. An attempt that failed is repeated at once."""
-    task: Annotated[str, AfterValidator(check_task_name)]
-    """What is computed: a name that `learning.make_task.make_task` knows, or ``module:Class`` of one's own."""
-
-
-class DataTable(Table):
-    """[data]: where the examples come from and how they are cut into one part per participant."""
-
-    dataset: Annotated[str, AfterValidator(check_dataset_name)] = "fashion-mnist-subset"
-    """A name that `sordino data list` shows, FORMAT:PATH, or ``own``: each participant has a file of her own.
-
-    ``fashion-mnist`` is the full set where this machine has it, else the subset that ships here."""
-    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
-    """``iid``: the same mixture of classes for all. ``dirichlet``: a mixture drawn for each participant. ``shards``: a
-    few runs of the examples sorted by class. ``natural``: one user of the set for each participant."""
-    alpha: float = Field(default=1.0, gt=0, le=1e6)
-    """Concentration of the Dirichlet mixture; small is uneven. Only ``dirichlet`` looks at it."""
-    shards: int = Field(default=2, ge=1, le=1_000_000)
-    """Runs of each participant. Only ``shards`` looks at it."""
-    seed: int = Field(default=1, ge=0, lt=2**63)
-    """Seed of the partition. Public; both sides cut the data set by it."""
-    test: str = ""
-    """The coordinator's own file to evaluate on, .npz or .csv; empty: the data set's test part, where it has one.
-    Without either nothing is evaluated."""
-
-
-class PrivacyTable(Table):
-    """[privacy]: the budget, the clip, and what is assumed about participants."""
-
-    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian"] = "ddgauss"
-    """Who adds which noise. ``gaussian``: the coordinator adds it, and sees the sum without it."""
-    epsilon: float = Field(gt=0, le=1000)
-    """Budget for epsilon_coordinator over all rounds."""
-    delta: float = Field(gt=0, lt=1)
-    """Chance that the guarantee fails; well below one over the number of participants."""
-    clip: float | None = Field(default=None, gt=0, le=1e9)
-    """Largest L2 norm of one update, in the model's own units. Left out: the task's own bound, or 1 if it has none."""
-    bits: int = Field(default=16, ge=1, le=62)
-    """B: bits of one value on the wire."""
-    sampling: Literal["none", "lottery"] = "none"
-    """``none``: everybody on the roster takes part in each round. ``lottery``: ``study.participants`` of them, drawn by
-    the authority's seeds."""
-    population: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Lottery only: the smallest roster that cohorts are drawn from."""
-    largest_roster: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Lottery only: the largest one, for which A must hold. Left out: ``population``."""
-    adversary: Literal["malicious", "curious"] = "malicious"
-    """What the coordinator may do. ``curious``: participants trust it to tell all of them the same."""
-    graph: Literal["auto", "complete", "harary"] = "auto"
-    """On which secrets are shared; ``auto`` takes the k-regular ring where that halves the work."""
-    max_dropout: float = Field(default=0.3, ge=0, lt=1)
-    """Share of the cohort that may leave during a round."""
-    adversarial: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the roster assumed to collude with the coordinator."""
-    min_survivors: int | None = Field(default=None, ge=1)
-    """Fewest participants in a sum; the noise is sized for it. Left out: derived from max_dropout."""
-    quorum: int | None = Field(default=None, ge=1)
-    """Fewest participants that may begin a round. Left out: min_survivors."""
-    beta: float = Field(default=math.exp(-0.5), ge=0, lt=1)
-    """Conditional rounding draws a vector again when its norm is above the bound of this probability."""
-    k_stddevs: float = Field(default=4.0, gt=0, le=100)
-    """How many standard deviations of the sum fit before it could wrap around."""
-    rotation: Literal["auto", "hadamard", "hadamard-blocks"] = "auto"
-    """What spreads an update before it is rounded; ``auto`` avoids padding of more than 5 %."""
-    clip_by_layer: bool = False
-    """Clip each array of the model by itself; of L arrays each begins with clip / sqrt(L)."""
-    clip_scaling: Literal["uniform", "proportional", "least-noise"] = "uniform"
-    """Noise by layer: the same everywhere, in proportion to each clip, or least in all."""
-    clip_update: Literal["fixed", "geometric", "linear"] = "fixed"
-    """Whether clips follow a quantile of the norms, estimated inside the same noisy sum."""
-    clip_quantile: float = Field(default=0.5, gt=0, lt=1)
-    clip_rate: float = Field(default=0.3, gt=0, le=10)
-    clip_bit_weight: float = Field(default=0.3, ge=1e-3, le=1)
-    """Size of the coordinates that carry the quantile, in units of the clip."""
-    sketch_rows: int = Field(default=0, ge=0, le=1024)
-    """Rows of a count-mean sketch that is sent in place of the update; 0: none."""
-    sketch_ratio: float = Field(default=10.0, ge=1, le=1e6)
-    """By how much the sketch is shorter than the update."""
-
-    def coding(self, layers: Sequence[int], clip: float) -> dict[str, Any]:
-        """Arguments of `wire.study.plan_study` for a model whose arrays hold so many values.
-
-        Args:
-            clip: as `learning.make_task.clip_of` settles it.
-        """
-        return coding(
-            layers,
-            clip=clip,
-            by_layer=self.clip_by_layer,
-            scaling=self.clip_scaling,
-            update=self.clip_update,
-            quantile=self.clip_quantile,
-            rate=self.clip_rate,
-            bit_weight=self.clip_bit_weight,
-            sketch_rows=self.sketch_rows,
-            sketch_ratio=self.sketch_ratio,
-        ) | {"rotation": None if self.rotation == "auto" else self.rotation}
-
-    @model_validator(mode="after")
-    def _drawn(self) -> Self:
-        if (self.sampling == "lottery") != (self.population is not None):
-            raise ValueError('population says how many a lottery draws from: set it with sampling = "lottery" only')
-        if self.largest_roster is not None and self.largest_roster < (self.population or self.largest_roster + 1):
-            raise ValueError("largest_roster must be population or more, and set for a lottery only")
-        return self
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min_survivors is not None and self.quorum is not None and self.min_survivors > self.quorum:
-            raise ValueError(
-                f"min_survivors = {self.min_survivors} is above quorum = {self.quorum}: a round that begins "
-                f"with the quorum could never end. Set quorum to {self.min_survivors} or more"
-            )
-        return self
-
-
-class DeadlineTable(Table):
-    """[deadlines]: the longest a phase waits, in seconds. It ends at once when all have answered or left."""
-
-    connect_s: Seconds = 60.0
-    """Wait for the roster to connect before a round; then begin with the quorum."""
-    advertise_keys_s: Seconds = 15.0
-    share_keys_s: Seconds = 20.0
-    masked_input_s: Seconds = 60.0
-    """Includes the local training."""
-    consistency_check_s: Seconds = 15.0
-    unmasking_s: Seconds = 15.0
-    resume_s: float = Field(default=2.0, ge=0, le=3600)
-    """How long a participant whose connection broke within a round keeps its place there; 0: a dropout at once."""
-
-
-class ServerOptimizerTable(Table):
-    """[server_optimizer]: how the coordinator applies the mean update."""
-
-    name: Literal["fedavg", "fedadagrad", "fedadam", "fedyogi"] = "fedavg"
-    """Federated averaging with momentum, or one of the adaptive ones."""
-    rate: float | None = Field(default=None, gt=0, le=1e6)
-    """Left out: 1 for fedavg, and what `learning.server_optimizers.DEFAULT_RATES` says for the adaptive ones."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    second_momentum: float = Field(default=0.99, ge=0, lt=1)
-    """Of the squares that fedadam and fedyogi keep."""
-    adaptivity: float = Field(default=1e-3, gt=0, le=1e6)
-    """tau of the adaptive ones: what is added to the root of those squares."""
-
-    def make(self) -> ServerOptimizer:
-        """The optimizer, at rest."""
-        return make_server_optimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
-
-
-class CoordinatorTable(Table):
-    """[coordinator]: the process itself. Paths are relative to study.toml."""
-
-    listen: str = "127.0.0.1:8443"
-    """HOST:PORT; port 0 takes a free one."""
-    state: Path = Path("coordinator/state.sqlite")
-    """Journal and events; the ledger and checkpoints are written beside it."""
-    tls_certificate: Path = Path("coordinator/tls/server.pem")
-    tls_key: Path = Path("coordinator/tls/server.key")
-    roster: Path = Path("roster.json")
-    authority_public_key: Path = Path("authority/authority.pub")
-    """File with the authority's Ed25519 public key, 64 hexadecimal digits."""
-    client_ca: Path = Path("tls/ca.pem")
-    """Certificate authority of client certificates; whoever has none of it opens no connection."""
-    enrolment_listen: str = ""
-    """HOST:PORT on which places are asked for; empty: nobody can join or renew over the network."""
-    http_listen: str = ""
-    """HOST:PORT for /metrics, /healthz and /readyz, without TLS: for whoever operates it, not for participants. Empty:
-    nowhere."""
-    card: Path = Path("coordinator/card.json")
-    """What whoever wants to join is shown, signed by the authority; read where enrolment_listen is set."""
-    transcript_key: Path = Path("coordinator/transcript.key")
-    """The coordinator's own Ed25519 key, which signs transcripts; secret."""
-    transcripts: Literal["keep", "off"] = "keep"
-    """``keep``: a signed file for each finished round, in ``transcripts/`` beside the state."""
-    publish_transcripts: bool = False
-    """Copies in ``published/`` that anybody may read. They name who took part: sampling amplifies no epsilon then."""
-    lottery: Path = Path("lottery.json")
-    """Seeds of the cohorts, of the roster's version; only where cohorts are drawn."""
-    max_attempts: int = Field(default=3, ge=1, le=100)
-    """How often a round that aborts is tried before the study stops. Each attempt that unmasks is charged."""
-    upload_credits: int = Field(default=64, ge=1, le=4096)
-    """Uploads held in memory at the same time; the others wait."""
-    one_machine: bool = False
-    """All parts on one machine: A may be below the largest host; the guarantee is honest-but-curious."""
-
-    @field_validator("listen")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        split_address(value)
-        return value
-
-    @field_validator("enrolment_listen", "http_listen")
-    @classmethod
-    def _address_or_none(cls, value: str) -> str:
-        if value:
-            split_address(value)
-        return value
-
-    @model_validator(mode="after")
-    def _published_are_kept(self) -> Self:
-        if self.publish_transcripts and self.transcripts == "off":
-            raise ValueError('publish_transcripts = true needs transcripts = "keep"')
-        return self
-
-    @property
-    def listen_host(self) -> str:
-        return split_address(self.listen)[0]
-
-    @property
-    def listen_port(self) -> int:
-        return split_address(self.listen)[1]
-
 
 class StudyConfiguration(Settings):
     """One study as its owner configured it; frozen, validated once.
@@ -281,18 +62,112 @@ class StudyConfiguration(Settings):
     ``SORDINO_PRIVACY__EPSILON=4`` and the like override single keys of the file.
     """
 
-    study: StudyTable
-    task: dict[str, TaskOption] = Field(default_factory=dict)
-    """Options of the task; the task itself checks them."""
-    data: DataTable = DataTable()
-    privacy: PrivacyTable
-    deadlines: DeadlineTable = DeadlineTable()
-    server_optimizer: ServerOptimizerTable = ServerOptimizerTable()
-    coordinator: CoordinatorTable = CoordinatorTable()
+    study: StudyTable = key(help="", option=None)
+    task: dict[str, TaskOption] = key(
+        default_factory=dict,
+        help="(fixed) what each participant computes in a round",
+        option="task_options",
+    )
+    data: DataTable = key(DataTable(), help="(fixed)", option=None)
+    privacy: PrivacyTable = key(help="(fixed)", option=None)
+    deadlines: DeadlineTable = key(
+        DeadlineTable(), help="longest wait in seconds; a phase ends early when all have answered", option=None
+    )
+    server_optimizer: ServerOptimizerTable = key(ServerOptimizerTable(), help="", option=None)
+    coordinator: CoordinatorTable = key(CoordinatorTable(), help="paths are relative to this file", option=None)
+
+    @property
+    def places(self) -> int:
+        """The largest roster that the plan covers; 0 where neither it nor the size of a round is stated."""
+        return self.privacy.largest_roster or self.privacy.population or self.study.participants or 0
+
+    def make_task(self) -> Task:
+        """The study's task.
+
+        Raises:
+            learning.options.OptionError, learning.own_task.TaskUnavailable: it can't be made.
+        """
+        from learning.make_task import make_task
+
+        return make_task(self.study.task, dict(self.task))
+
+    def settled(self) -> StudyConfiguration:
+        """With ``clip``, ``min_survivors``, ``quorum`` and the optimizer's ``rate`` as numbers.
+
+        Raises:
+            learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
+        """
+        from learning.make_task import clip_of
+        from secagg.parameters import assumed_colluders, colluders_in_cohort, default_min_survivors
+        from wire.study import cohorts_drawn
+
+        privacy, clients = self.privacy, self.study.participants or 0
+        survivors = privacy.min_survivors
+        if survivors is None:
+            shares = (privacy.adversarial, privacy.max_dropout)
+            colluders = assumed_colluders(clients, *shares)
+            if privacy.population is not None:
+                draws = cohorts_drawn(privacy.sampling, self.study.rounds)
+                sizes = {privacy.population, self.places}
+                colluders = max(colluders, *(colluders_in_cohort(size, clients, *shares, draws) for size in sizes))
+            survivors = default_min_survivors(clients, colluders, privacy.max_dropout)
+        clip = clip_of(
+            self.make_task(), privacy.clip, adaptive=privacy.clip_update != "fixed", sketch=privacy.sketch_rows > 0
+        )
+        optimizer = self.server_optimizer
+        rate = DEFAULT_RATES.get(optimizer.name, 1.0) if optimizer.rate is None else optimizer.rate
+        settled = {"clip": clip, "min_survivors": survivors, "quorum": privacy.quorum or survivors}
+        return self.model_copy(
+            update={
+                "privacy": privacy.model_copy(update=settled),
+                "server_optimizer": optimizer.model_copy(update={"rate": rate}),
+            }
+        )
+
+    def plan(self, participants: int | None = None, **others: Any) -> Plan:
+        """The plan of this study.
+
+        Args:
+            participants: most of one round, where the file doesn't say.
+            others: further arguments of `wire.study.plan_study`, for plans that aren't served.
+
+        Raises:
+            mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
+            learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
+        """
+        from learning.make_task import clip_of
+        from learning.parameters import layers_of
+        from wire.study import plan_study
+
+        privacy, task = self.privacy, self.make_task()
+        layers = layers_of(task.contribution_shapes)
+        clip = clip_of(task, privacy.clip, adaptive=privacy.clip_update != "fixed", sketch=privacy.sketch_rows > 0)
+        return plan_study(
+            mechanism=privacy.mechanism,
+            clients=self.study.participants or participants or 0,
+            dim=sum(layers),
+            bits=privacy.bits,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            rounds=self.study.rounds,
+            max_dropout=privacy.max_dropout,
+            adversarial=privacy.adversarial,
+            min_survivors=privacy.min_survivors,
+            quorum=privacy.quorum,
+            beta=privacy.beta,
+            k_stddevs=privacy.k_stddevs,
+            sampling=privacy.sampling,
+            population=privacy.population,
+            largest_roster=privacy.largest_roster,
+            graph=privacy.graph,
+            adversary=privacy.adversary,
+            **privacy.coding(layers, clip),
+            **others,
+        )
 
     @model_validator(mode="after")
     def _cohort(self) -> Self:
-        if self.privacy.sampling == "lottery" and self.study.participants is None:
+        if self.privacy.sampling != "none" and self.study.participants is None:
             raise ValueError('study.participants is missing: with sampling = "lottery" it says how many are drawn')
         return self
 

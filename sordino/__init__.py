@@ -18,7 +18,7 @@ from runtime.extras import check_rooms as check_rooms
 __version__ = VERSION
 
 if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the same
-    from authority.new_study import StudyOptions as StudyOptions
+    from authority.new_study import new_study as new_study
     from client.host_file import HostConfiguration as HostConfiguration
     from learning.datasets import Dataset as Dataset
     from learning.datasets import load_dataset as load_dataset
@@ -49,7 +49,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
     _PUBLIC = {
         name: module
         for module, names in {
-            "authority.new_study": ("StudyOptions",),
+            "authority.new_study": ("new_study",),
             "client.host_file": ("HostConfiguration",),
             "learning.datasets": ("Dataset", "load_dataset"),
             "learning.make_task": ("make_task",),

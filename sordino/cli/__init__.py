@@ -1,51 +1,84 @@
 """The command ``sordino``: one file a verb, and one place where every error becomes a sentence and an exit code.
 
-Verbs import what they need when they run: ``sordino --help`` loads no numpy, ``sordino join`` nothing of the server.
+A verb's module is loaded when the verb is called: ``sordino --help`` loads no numpy, ``sordino join`` nothing of the
+server.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from runtime import VERSION
 from runtime.extras import EXTRAS, check_rooms
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import leave_no_core
 from runtime.text import did_you_mean, printable
-from sordino.cli import (
-    authority,
-    bench,
-    budget,
-    data,
-    demo,
-    experiment,
-    graph,
-    init,
-    join,
-    loadtest,
-    plan,
-    report,
-    serve,
-    simulate,
-    transcript,
-)
 from sordino.cli.verbs import respelled
 
+VERBS: Final = {
+    "demo": "A whole study on this machine: real processes, real data, TLS, dropouts on purpose.",
+    "init": "Make a study that can be served and joined at once.",
+    "plan": "From a privacy budget to noise, thresholds and bytes, before anything runs.",
+    "graph": "Degree and threshold of the k-regular graph, with reasons.",
+    "serve": "Run the coordinator of a study.",
+    "join": "Take part in a study with this machine's data.",
+    "report": "Write a study's report as one page.",
+    "simulate": "Run a study without a network, with thousands of participants.",
+    "loadtest": "A real coordinator under many real participants, every sum checked.",
+    "authority": "Who may take part: invite, admit, revoke; its keys stay away from the coordinator.",
+    "budget": "What was spent, and whether the ledger is unaltered.",
+    "data": "List, prepare and check data sets.",
+    "experiment": "Reproduce published experiments with a study's encoder and plan.",
+    "transcript": "Check a finished round offline.",
+    "bench": "Each hot path beside its limit on this machine.",
+}
+"""Name of each verb, which is its module here, and what it does in a line."""
+
+
+@cache
+def verb(name: str) -> Any:
+    """The click command of a verb. Its module is loaded only now: ``--help`` of all verbs loads none of them."""
+    module = importlib.import_module(f"sordino.cli.{name}")
+    if hasattr(module, "app"):
+        return typer.main.get_command(module.app)
+    alone = typer.Typer(rich_markup_mode="rich", add_completion=False, context_settings=_CONTEXT)
+    alone.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(module.run)
+    return typer.main.get_command(alone)
+
+
+class _Verbs(TyperGroup):
+    """The verbs: a line for each in the help, and the command itself where one is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return TyperCommand(cmd_name, help=VERBS[cmd_name], rich_markup_mode="rich") if cmd_name in VERBS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found if found is None or name is None else verb(name), rest
+
+
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(
     name="sordino",
+    cls=_Verbs,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=_CONTEXT,
     help=(
         "Federated learning in which the coordinator learns one noisy sum of updates a round, nothing else of them.\n\n"
         "Try it: [bold]sordino demo[/bold]. By hand: [bold]sordino init my-study[/bold], then "
@@ -69,16 +102,6 @@ def _root(
     ),
 ) -> None:
     pass
-
-
-for _verb in (demo, init, plan, graph, serve, join, report, simulate, loadtest):
-    app.command(_verb.NAME, help=_verb.HELP, epilog=_verb.EPILOG)(_verb.run)
-app.add_typer(authority.app)
-app.add_typer(budget.app)
-app.add_typer(data.app)
-app.add_typer(experiment.app)
-app.add_typer(transcript.app)
-app.add_typer(bench.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -129,9 +152,19 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
+def _command_of(words: Sequence[str]) -> tuple[Any, int]:
+    """The command that some words name, and how many of them; None where they name a group or nothing."""
+    if not words or words[0] not in VERBS:
+        return None, 0
+    command = verb(words[0])
+    if not hasattr(command, "commands"):
+        return command, 1
+    return (command.commands.get(words[1]), 2) if len(words) > 1 else (None, 1)
+
+
 def _invoke(arguments: list[str]) -> int:
     command = _command()
-    result = command.main(args=respelled(command, arguments), prog_name="sordino", standalone_mode=False)
+    result = command.main(args=respelled(arguments, _command_of), prog_name="sordino", standalone_mode=False)
     return int(result) if isinstance(result, int) else 0
 
 
@@ -185,9 +218,8 @@ def _usage(error: Any) -> str:
     message = str(error.format_message())
     unknown = re.match(r"No such command '([^']+)'", message)
     if unknown is not None and context is not None and context.parent is None:
-        groups = getattr(context.command, "commands", {}).items()
         word = unknown[1]
-        inside = [f"`sordino {name} {word}`" for name, one in groups if word in getattr(one, "commands", ())]
+        inside = [f"`sordino {name} {word}`" for name in VERBS if word in getattr(verb(name), "commands", ())]
         if inside:
             return f"{unknown[0]}. Did you mean {' or '.join(inside)}?{where}"
     end = "" if message.endswith("?.") or message.endswith("?") else "."
@@ -222,11 +254,8 @@ def _refused_value(error: Any) -> str | None:
 def _spoken(arguments: Sequence[str]) -> str:
     """The command as it was called, without options: ``sordino plan``, ``sordino budget show``."""
     words = [part for part in arguments if not part.startswith("-")]
-    spoken, command = ["sordino"], _command()
-    while words and hasattr(command, "commands"):
-        spoken.append(words[0])
-        command = command.commands.get(words.pop(0))
-    return " ".join(spoken)
+    inside = getattr(verb(words[0]), "commands", ()) if words and words[0] in VERBS else ()
+    return " ".join(["sordino", *words[: 2 if inside else 1]])
 
 
 def _tell(failure: Failure, arguments: Sequence[str]) -> None:

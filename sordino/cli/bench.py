@@ -119,8 +119,8 @@ def secagg(
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
     as_json: Json = False,
 ) -> int:
+    from sordino.cli.options import graph_name
     from sordino.lab.bench.secagg import Setting, run
-    from sordino.planning.options import graph_name
 
     try:
         setting = Setting(

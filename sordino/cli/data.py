@@ -200,7 +200,7 @@ def _used(made: PreparedSet) -> str:
     """
     import numpy as np
 
-    from authority.study_options import StudyOptions
+    from authority.new_study import Making
     from learning.partitions import FEWEST_EXAMPLES
 
     told = ""
@@ -209,10 +209,10 @@ def _used(made: PreparedSet) -> str:
         classes = made.manifest["train"]["classes"]
         told += " --task lstm" if sequences else f" --task histogram --task-option bins={classes}"
     users = made.users("train")
-    most = StudyOptions.participants
+    usual = most = Making().participants
     if users is not None:
         most = int((np.bincount(users) >= FEWEST_EXAMPLES).sum())
-    if most < StudyOptions.participants:
+    if most < usual:
         told += f" --participants {most} --hosts {min(most, 4)}" + (" --max-dropout 0" if most < 10 else "")
     return told
 

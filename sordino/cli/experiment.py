@@ -70,7 +70,7 @@ def dme(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.planning.options import check_folder, check_picture, check_ranges, numbers, one_of
+    from sordino.cli.options import check_folder, check_picture, check_ranges, numbers, one_of
 
     names = mechanism_names(mechanisms)
     one_of("--data", data, ("sphere", "equal"))
@@ -92,7 +92,7 @@ def dme(
     for width in widths:
         check_ranges(bits=width)
     for target in targets:
-        check_ranges(epsilons=target)
+        check_ranges(epsilon=target)
     if min(sizes) < 3:
         raise Failure(ExitCode.INPUT, f"--clients {min(sizes)} is too few. Use at least 3.")
     if dim < 1:

@@ -49,7 +49,7 @@ def mechanism_names(text: str) -> list[str]:
         Failure: a name that isn't one.
     """
     from mechanisms.statement import VECTOR_MECHANISMS
-    from sordino.planning.options import one_of
+    from sordino.cli.options import one_of
 
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
@@ -93,7 +93,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    from sordino.planning.options import check_picture, check_ranges, numbers, one_of
+    from sordino.cli.options import check_picture, check_ranges, numbers, one_of
 
     one_of("--scale", scale, tuple(_SCALES))
     names = mechanism_names(mechanisms)

@@ -122,7 +122,7 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
         ] = "cpu",
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     ) -> int:
-        from sordino.planning.options import one_of
+        from sordino.cli.options import one_of
 
         one_of("--scale", scale, ("small", "paper"))
         one_of("--device", device, ("cpu", "cuda", "auto"))
@@ -158,8 +158,8 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
 
 
 def _seeds(given: str) -> list[int]:
+    from sordino.cli.options import numbers
     from sordino.lab.experiments.selection import SEEDS
-    from sordino.planning.options import numbers
 
     found = list(dict.fromkeys(numbers("--seeds", given, int, "whole numbers")))
     if min(found) < 0 or len(found) > _MOST_SEEDS:

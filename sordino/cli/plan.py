@@ -12,9 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, listing
-from sordino.cli import clip_options as _options
-from sordino.cli import task_options as _task
+from runtime.settings_keys import build, settings_keys
+from server.study_tables import CODING, PRIVACY
+from sordino.cli.options import check_picture, chosen, options, settled, task_options, with_options
 from sordino.planning.default_bounds import defaults_told
+from sordino.planning.options import PlannedStudy
 
 NAME = "plan"
 HELP = (
@@ -45,105 +47,42 @@ EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
-_PRIVACY, _PROTOCOL, _CODING, _OUTPUT = "Privacy", "Protocol", _options.PANEL, "Output"
+_OUTPUT = "Output"
 QUICK_S = 2.0
 """Alternatives are shown unasked if they are expected to take less."""
 
 
-def run(
-    mechanism: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="ddgauss, skellam, gaussian, local-gaussian or binomial.",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = "ddgauss",
-    epsilon: Annotated[float, typer.Option(help="Budget of all rounds.", rich_help_panel=_PRIVACY)] = 8.0,
-    delta: Annotated[float, typer.Option(help="Chance that the guarantee fails.", rich_help_panel=_PRIVACY)] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="Rounds that share the budget.", rich_help_panel=_PRIVACY)] = 15,
+def _run(
     target: Annotated[
         str | None,
         typer.Option(
             metavar="READER",
             help="Whose epsilon the budget bounds: coordinator, released or conditional.",
             show_default="coordinator; conditional with poisson and neither dropout nor collusion",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = None,
-    sampling: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="How the clients of a round are drawn: none, lottery, poisson, or fixed (leaving is then stated to be "
-            "independent of identity).",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = "none",
-    population: Annotated[
-        int | None,
-        typer.Option(
-            help="Participants that those of a round are drawn from.",
-            show_default="clients",
-            rich_help_panel=_PRIVACY,
+            rich_help_panel=PRIVACY,
         ),
     ] = None,
     budget_coordinator: Annotated[
         float | None,
         typer.Option(
-            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=_PRIVACY
+            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=PRIVACY
         ),
     ] = None,
     budget_released: Annotated[
         float | None,
         typer.Option(
-            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=_PRIVACY
+            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=PRIVACY
         ),
     ] = None,
-    clients: Annotated[int, typer.Option(help="Participants invited to each round.", rich_help_panel=_PROTOCOL)] = 100,
-    max_dropout: Annotated[
-        float,
-        typer.Option("--max-dropout", "--dropout", help="Share that may leave in a round.", rich_help_panel=_PROTOCOL),
-    ] = 0.3,
-    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.", rich_help_panel=_PROTOCOL)] = 0.05,
-    adversary: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What the coordinator may do: malicious; curious, trusted to follow the protocol: it tells everybody "
-            "the same, and reads what it can; or semi-malicious, for comparison only.",
-            rich_help_panel=_PROTOCOL,
-        ),
-    ] = "malicious",
-    graph: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="On which secrets are shared: complete, harary (or ring), or auto: the ring where it halves the "
-            "work.",
-            rich_help_panel=_PROTOCOL,
-        ),
-    ] = "auto",
-    min_survivors: Annotated[
-        int | None,
-        typer.Option(
-            help="Fewest participants in a sum.",
-            show_default="what independent dropouts rarely miss",
-            rich_help_panel=_PROTOCOL,
-        ),
-    ] = None,
-    quorum: Annotated[
-        int | None,
-        typer.Option(help="Fewest that begin a round.", show_default="min-survivors", rich_help_panel=_PROTOCOL),
-    ] = None,
+    clients: Annotated[int, typer.Option(help="Participants invited to each round.", rich_help_panel=PRIVACY)] = 100,
     task: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Plan for this task: it says how many values are sent, and a statistic their clip. Then the error to "
-            "be expected of the statistic is told.",
+            help="Plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
+            "expected error is printed.",
             show_default=False,
-            rich_help_panel=_CODING,
+            rich_help_panel=CODING,
         ),
     ] = None,
     task_option: Annotated[
@@ -153,47 +92,18 @@ def run(
             metavar="KEY=VALUE",
             help="An option of the task; repeatable.",
             show_default=False,
-            rich_help_panel=_CODING,
+            rich_help_panel=CODING,
         ),
     ] = None,
     dim: Annotated[
         int | None,
         typer.Option(
-            help="Values in one update.", show_default="500, or of all layers, or the task's", rich_help_panel=_CODING
-        ),
-    ] = None,
-    bits: Annotated[int, typer.Option(help="Bits of one value on the wire, 1 to 62.", rich_help_panel=_CODING)] = 16,
-    rotation: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="auto (hadamard unless it pads by more than 5 %), hadamard or hadamard-blocks.",
-            rich_help_panel=_CODING,
-        ),
-    ] = "auto",
-    beta: Annotated[
-        float,
-        typer.Option(help="Level of the conditional rounding.", show_default="e^-0.5", rich_help_panel=_CODING),
-    ] = math.exp(-0.5),
-    k_stddevs: Annotated[
-        float,
-        typer.Option(
-            "--k-stddevs", help="Standard deviations before a sum could wrap around.", rich_help_panel=_CODING
-        ),
-    ] = 4.0,
-    sketch_rows: Annotated[int, _options.SKETCH_ROWS] = 0,
-    sketch_ratio: Annotated[float | None, _options.SKETCH_RATIO] = None,
-    clip: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest L2 norm of one update.",
-            show_default="1; where the task bounds it, that",
-            rich_help_panel=_CODING,
+            help="Values in one update.", show_default="500, or of all layers, or the task's", rich_help_panel=CODING
         ),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=_CODING),
+        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=CODING),
     ] = None,
     clips: Annotated[
         str | None,
@@ -201,14 +111,9 @@ def run(
             metavar="C,C,...",
             help="Largest L2 norm of each layer.",
             show_default="clip / sqrt(number of layers) each",
-            rich_help_panel=_CODING,
+            rich_help_panel=CODING,
         ),
     ] = None,
-    clip_scaling: Annotated[str, _options.CLIP_SCALING] = "uniform",
-    clip_update: Annotated[str, _options.CLIP_UPDATE] = "fixed",
-    clip_quantile: Annotated[float | None, _options.CLIP_QUANTILE] = None,
-    clip_rate: Annotated[float | None, _options.CLIP_RATE] = None,
-    clip_bit_weight: Annotated[float | None, _options.CLIP_BIT_WEIGHT] = None,
     with_alternatives: Annotated[
         bool | None,
         typer.Option(
@@ -227,124 +132,86 @@ def run(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
+    **given: Any,
 ) -> int:
-    from secagg.parameters import GRAPHS
-    from secagg.sharing import ADVERSARIES
     from sordino.planning.options import (
         check_budgets,
-        check_names,
-        check_picture,
         check_population,
-        check_ranges,
+        check_target,
         clip_rule,
         default_target,
-        graph_name,
         of_task,
-        one_of,
         shape,
     )
-    from sordino.planning.refusals import check_aborts, check_counts, in_options
+    from sordino.planning.refusals import check_plan
 
-    check_names(mechanism=mechanism, target=target, sampling=sampling, rotation=rotation)
-    one_of("--adversary", adversary, ADVERSARIES)
-    graph = graph_name(graph, ("auto", *GRAPHS))
-    check_ranges(
-        epsilon=epsilon,
-        delta=delta,
-        rounds=rounds,
-        bits=bits,
-        max_dropout=max_dropout,
-        adversarial=adversarial,
-        beta=beta,
-        k_stddevs=k_stddevs,
-        budget_coordinator=budget_coordinator,
-        budget_released=budget_released,
-    )
-    check_population(clients, population, sampling)
+    values = chosen(given, PlannedStudy)
+    check_target(target, values.get("sampling", "none"))
+    for option, budget in (("--budget-coordinator", budget_coordinator), ("--budget-released", budget_released)):
+        if budget is not None and not 0 < budget < math.inf:
+            raise Failure(ExitCode.INPUT, f"{option} {budget:g} is out of range. Use a positive number.")
+    check_population(clients, values.get("population"), values.get("sampling", "none"))
+    if "sampling" not in values or values["sampling"] == "none":
+        values.pop("population", None)
     if plot is not None:
         check_picture("--plot", plot)
     if task is None and task_option:
-        raise Failure(ExitCode.INPUT, "--task-option is of a task: say which with --task.")
-    options = _task.options_of(task_option)
-    if task is not None:
-        dim, clip = of_task(
-            task,
-            options,
-            dim=dim,
-            clip=clip,
-            layers=layers,
-            clips=clips,
-            adaptive=clip_update != "fixed",
-            sketch=sketch_rows > 0,
+        raise Failure(ExitCode.INPUT, "--task-option is of a task: name it with --task.")
+    if "clip_scaling" in values and values["clip_scaling"] != "uniform" and layers is None:
+        raise Failure(
+            ExitCode.INPUT, f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out."
         )
-    dim, sizes, sketch = shape(dim=dim, layers=layers, sketch_rows=sketch_rows, sketch_ratio=sketch_ratio)
-    reader = target if target is not None else default_target(sampling, max_dropout, adversarial)
+    study = settled(
+        lambda: build(PlannedStudy, {"in_a_round": clients, "clip_by_layer": layers is not None} | values),
+        lambda made: made,
+        values,
+        PlannedStudy,
+    )
+    privacy, clip = study.privacy, study.privacy.clip
+    options_of_task = task_options(task_option, {})
+    if task is not None:
+        dim, clip = of_task(task, options_of_task, privacy, dim=dim, layers=layers, clips=clips)
+    dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
+    reader = target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
     check_budgets(reader, budget_coordinator, budget_released)
-    chosen: dict[str, Any] = {
-        "mechanism": mechanism,
+    names = ("mechanism", "population", "sampling", "bits", "epsilon", "delta", "max_dropout", "adversarial")
+    names += ("adversary", "graph", "min_survivors", "quorum", "beta", "k_stddevs")
+    arguments: dict[str, Any] = {name: getattr(privacy, name) for name in names} | {
         "clients": clients,
-        "population": population,
-        "sampling": sampling,
         "dim": dim,
-        "bits": bits,
-        "clipping": clip_rule(
-            coded=sketch[0] * sketch[1] or dim,
-            sizes=sizes,
-            clip=clip,
-            clips=clips,
-            clip_scaling=clip_scaling,
-            clip_update=clip_update,
-            clip_quantile=clip_quantile,
-            clip_rate=clip_rate,
-            clip_bit_weight=clip_bit_weight,
-        ),
+        "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=clips),
         "sketch": sketch,
-        "rotation": None if rotation == "auto" else rotation,
-        "epsilon": epsilon,
-        "delta": delta,
-        "rounds": rounds,
+        "rotation": None if privacy.rotation == "auto" else privacy.rotation,
+        "rounds": study.study.rounds,
         "target": reader,
         "budget_coordinator": budget_coordinator,
         "budget_released": budget_released,
-        "max_dropout": max_dropout,
-        "adversarial": adversarial,
-        "adversary": adversary,
-        "graph": graph,
-        "min_survivors": min_survivors,
-        "quorum": quorum,
-        "beta": beta,
-        "k_stddevs": k_stddevs,
     }
     import wire.study  # noqa: F401  # its time is not the plan's
 
     def again(changed: dict[str, Any]) -> dict[str, Any]:
-        return _figures(chosen | changed, bounds=False)
+        return _figures(arguments | changed, bounds=bool(not changed))
 
-    check_counts(chosen, again)
     started = time.monotonic()
-    try:
-        figures = _figures(chosen)
-    except ValueError as problem:  # InfeasiblePlan
-        raise in_options(problem, chosen, again) from None
+    figures = dict(check_plan(arguments, again, privacy.max_dropout))
     expected_s = 14 * (time.monotonic() - started)
-    check_aborts(figures, max_dropout, again)
-    settled = chosen | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
+    stated = arguments | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
         from sordino.planning.alternatives import alternatives, with_own_row
 
-        figures["alternatives"] = with_own_row(alternatives(settled), figures)
+        figures["alternatives"] = with_own_row(alternatives(stated), figures)
     if task is not None:
-        figures |= {"task": task, "expected": _expected(settled, task, options)}
-        if told := defaults_told(task, options):
+        figures |= {"task": task, "expected": _expected(stated, task, options_of_task)}
+        if told := defaults_told(task, options_of_task):
             figures["default_bounds"] = told
     if plot is not None:
         from sordino.planning.figure import draw_plan
 
-        draw_plan(settled, plot)
+        draw_plan(stated, plot)
     if as_json:
         typer.echo(json.dumps(figures))
     else:
-        _print(chosen, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
+        _print(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
         if plot is not None:
             typer.echo(f"\nDrawn: {plot}")
     return int(ExitCode.OK)
@@ -443,3 +310,14 @@ def _about(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         told = f"{'; '.join(bounds)}. Smallest for the target: {figures['accountant']}{spent}"
         rows.append(("Bounds:", "", told))
     return rows
+
+
+run = with_options(
+    _run,
+    options(
+        PlannedStudy,
+        only=("rounds", *(name for name, one in settings_keys(PlannedStudy).items() if one.table == "privacy")),
+        without=("clip_by_layer",),
+        population={"help": "Participants that those of a round are drawn from.", "show_default": "clients"},
+    ),
+)

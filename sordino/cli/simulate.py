@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import sys
 import textwrap
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from authority.study_options import StudyOptions
+from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, Failure, listing
-from sordino.cli import init
-from sordino.cli.study_options import study_options
+from server.study_tables import TaskTable
+from sordino.cli.options import check_folder, options, settled, with_options
+from sordino.cli.study_options import fitted_study, study_values
+from sordino.lab.simulation.settings import (
+    SimulatedStudy,
+    SimulationError,
+    SimulationSettings,
+    resized,
+    simulated_study,
+)
 from sordino.planning.default_bounds import defaults_told
-
-if TYPE_CHECKING:
-    from sordino.lab.simulation.settings import SimulationSettings
 
 NAME = "simulate"
 HELP = (
@@ -50,12 +53,7 @@ EPILOG = (
 )
 _PANEL: Final = "Simulation"
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command goes on where it stopped."
-# Options of init for a network, an authority or files; and those that mean something else here.
-NOT_SHARED: Final = frozenset(
-    {"directory", "name", "hosts", "enrol", "authority", "listen", "host", "training_s", "one_machine", "as_json"}
-    | {"pause", "http"}
-    | {"participants", "sampling", "cohort", "population", "mechanism", "seed"}
-)
+_NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
 """What may be chosen anew with a study's folder."""
 
@@ -64,46 +62,6 @@ def _run(
     context: typer.Context,
     directory: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="A study's folder, or its study.toml.", show_default=False)
-    ] = None,
-    participants: Annotated[
-        int | None,
-        typer.Option(min=2, help="Participants in all.", rich_help_panel=_PANEL, show_default="100, or DIR's"),
-    ] = None,
-    cohort: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="Participants of a round, drawn from all; by a lottery if --sampling says nothing else.",
-            rich_help_panel=_PANEL,
-            show_default="everybody",
-        ),
-    ] = None,
-    sampling: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="How a round's are drawn: none, lottery; poisson or fixed, which are for comparison only.",
-            rich_help_panel=_PANEL,
-            show_default="none, with --cohort lottery",
-        ),
-    ] = None,
-    population: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="The smallest roster that the plan covers, where a round's are drawn.",
-            rich_help_panel=_PANEL,
-            show_default="participants",
-        ),
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="ddgauss, skellam, local-gaussian, gaussian; or none: no noise, NOT PRIVATE.",
-            rich_help_panel=_PANEL,
-            show_default="ddgauss, or DIR's",
-        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -141,14 +99,6 @@ def _run(
             rich_help_panel=_PANEL,
         ),
     ] = "ideal",
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Of cohorts, dropouts, batch orders and rotations, and without DIR of the partition; never of noise.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 1,
     evaluate_every: Annotated[
         int, typer.Option(min=1, help="Rounds from one evaluation to the next.", rich_help_panel=_PANEL)
     ] = 1,
@@ -182,24 +132,15 @@ def _run(
         ),
     ] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
-    **shared: Any,
+    **given: Any,
 ) -> int:
     from runtime.text import terminal_width
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.record import finite
     from sordino.lab.simulation.run import simulate_study
-    from sordino.lab.simulation.settings import SimulationError
     from sordino.planning.notes import unreached
-    from sordino.planning.options import check_folder
     from sordino.planning.study_checks import check_study
 
-    changed = {
-        "participants": participants,
-        "cohort": cohort,
-        "population": population,
-        "sampling": sampling or ("lottery" if cohort is not None else None),
-        "mechanism": mechanism,
-    }
     if output is not None:
         check_folder("--output", output)
         if output.suffix.lower() == ".npz":
@@ -208,18 +149,27 @@ def _run(
                 f"--output {output} takes lines of JSON, and the model goes beside them as {output.name}.npz. Use "
                 f"--output {output.with_suffix('.jsonl')}.",
             )
-    if data is not None and directory is None:
-        shared, changed = _over_files(data, shared, changed)
-    study = _from_folder(context, directory, changed) if directory is not None else _from_options(shared, changed, seed)
-    if cohort is not None and population is None and cohort > study.places:
-        raise Failure(
-            ExitCode.INPUT,
-            f"--cohort {cohort} exceeds --participants {study.places}, of whom a round's are drawn. Use at most "
-            f"--cohort {study.places}, or more participants.",
-        )
+    values = study_values(given, Sizes, SimulatedStudy)
+    values.setdefault("sampling", "lottery" if "cohort" in values else "none")
+    seed = values.get("seed", 1)
+    counted = "participants" in values
+    if directory is not None:
+        study, changed = _from_folder(context, directory, values)
+    else:
+        if data is not None:
+            values = _over_files(data, values)
+        cohort, participants = values.get("cohort"), values.get("participants", Sizes().participants)
+        if cohort is not None and "population" not in values and cohort > participants:
+            raise Failure(
+                ExitCode.INPUT,
+                f"--cohort {cohort} exceeds --participants {participants}, which cohorts are drawn from. Use at most "
+                f"--cohort {participants}, or more participants.",
+            )
+        changed = partial(simulated_study, **({"name": NAME} | values))
+        study = fitted_study(changed, values, SimulatedStudy)
     try:
-        settings = _settings(
-            study,
+        settings = SimulationSettings(
+            study=study,
             target=target,
             seed=seed,
             drop=drop,
@@ -233,20 +183,18 @@ def _run(
         )
     except SimulationError as error:
         raise Failure(ExitCode.INPUT, _in_options(str(error))) from None
-    trained = trained_task(study.task, study.task_options)
+    trained = trained_task(study.study.task, study.task)
     if device == "cuda" and trained in WITHOUT_TORCH:
         raise Failure(
             ExitCode.INPUT,
-            f"--device cuda needs a task that trains with torch, and {trained} computes with numpy; leave it out.",
+            f"--device cuda needs a task that trains with torch; {trained} computes with numpy: leave it out.",
         )
-    if settings.private and (directory is None or any(value is not None for value in changed.values())):
-        try:
-            figures = check_study(replace(settings.study, hosts=1), target=target)
-        except Failure as refused:
-            raise refused if data is None or participants is not None else _in_files(refused, data) from None
+    if settings.private and (directory is None or values.keys() & set(CHANGES)):
+        more = None if data is None or counted else f"at least {{}} files in {data}, one of each participant"
+        figures = check_study(study, changed, more=more, target=target)
         for note in () if as_json else unreached(figures):
             typer.echo(textwrap.fill(note, terminal_width()) + "\n")
-    if directory is None and not as_json and (told := defaults_told(study.task, study.task_options)):
+    if directory is None and not as_json and (told := defaults_told(study.study.task, study.task)):
         typer.echo(textwrap.fill(told, terminal_width(), break_on_hyphens=False) + "\n")
     with SimulationProgress(quiet=as_json) as progress:
         try:
@@ -286,16 +234,8 @@ _ENDINGS: Final = {
 }
 
 
-def _settings(study: StudyOptions, **others: Any) -> SimulationSettings:
-    from sordino.lab.simulation.settings import SimulationSettings
-
-    return SimulationSettings(study=study, **others)
-
-
-def _over_files(
-    data: Path, shared: Mapping[str, Any], changed: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a simulation over files of the participants' own: as many participants as files, if nobody says.
+def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a simulation over the participants' own files: as many participants as files, unless stated.
 
     Raises:
         Failure: a data set is named as well.
@@ -304,54 +244,40 @@ def _over_files(
     from learning.data_names import OWN
     from sordino.lab.simulation.own_files import own_files
 
-    if shared["dataset"] not in (StudyOptions.dataset, OWN):
+    if values.get("dataset", OWN) != OWN:
         raise Failure(ExitCode.INPUT, f"--data {data} holds the participants' own files: leave --dataset out.")
-    participants = changed["participants"] or len(own_files(data))
-    return {**shared, "dataset": OWN}, {**changed, "participants": participants}
+    return {"participants": values.get("participants") or len(own_files(data)), **values, "dataset": OWN}
 
 
-def _in_files(refused: Failure, data: Path) -> Failure:
-    """What is to be changed, where the number of participants is that of the files."""
-    files = f"at least \\1 files in {data}, one of each participant"
-    suggestion = re.sub(r"--participants (\d+)", files, refused.suggestion or "") or None
-    return type(refused)(refused.code, refused.message, suggestion)
-
-
-def _from_options(shared: Mapping[str, Any], changed: Mapping[str, Any], seed: int) -> StudyOptions:
-    from sordino.lab.simulation.settings import MECHANISMS, SAMPLINGS
-
-    own = {name: value for name, value in changed.items() if value is not None}
-    defaults = {"mechanism": StudyOptions.mechanism, "sampling": StudyOptions.sampling}
-    given = {**shared, **defaults, **own, "seed": seed}
-    return study_options(given, mechanisms=MECHANISMS, samplings=SAMPLINGS, name=NAME)
-
-
-def _from_folder(context: typer.Context, directory: Path, changed: Mapping[str, Any]) -> StudyOptions:
-    """What the study's file says, but for what is chosen anew.
+def _from_folder(
+    context: typer.Context, directory: Path, values: Mapping[str, Any]
+) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
+    """The study of a file with `CHANGES`, and what makes it with further changes.
 
     Raises:
         Failure: an option is given that the file decides.
     """
     from server.roster_file import RosterFile
     from server.study_file import load
-    from sordino.lab.simulation.settings import study_of
 
     for option in context.command.params:
-        name = option.name or ""
-        source = context.get_parameter_source(name)
-        if name in SHARED and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
+        source = context.get_parameter_source(option.name or "")
+        if option.name in _DECIDED and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
             raise Failure(
                 ExitCode.INPUT,
                 f"{option.opts[0]} doesn't go with {directory}: its study.toml says it. Change it there, or leave out "
                 "the folder and choose all with options.",
             )
     configuration = load(directory)
-    size = configuration.study.participants or len(RosterFile.of(configuration).read().roster)
-    study = study_of(configuration, size)
-    anew = {name: value for name, value in changed.items() if value is not None}
-    if {"participants", "cohort", "sampling"} & set(anew):
+    places = configuration.study.participants or len(RosterFile.of(configuration).read().roster)
+    anew = {name: value for name, value in values.items() if name in CHANGES}
+    if values.get("sampling") == "none" and "cohort" not in values:
+        anew.pop("sampling")
+    if anew.keys() & {"participants", "cohort", "sampling"}:
         anew |= {"min_survivors": None, "quorum": None}
-    return replace(study, **anew)
+    changed = partial(resized, configuration, places)
+    study = settled(partial(changed, **anew), lambda made: made, {}, SimulatedStudy)
+    return study, lambda **more: changed(**anew | more)
 
 
 def _in_options(message: str) -> str:
@@ -362,27 +288,24 @@ def _in_options(message: str) -> str:
     return message
 
 
-def _signature() -> inspect.Signature:
-    """The options above, then those of `sordino init` that say what a study is: added there, they are here, too."""
-    own = [one for one in inspect.signature(_run, eval_str=True).parameters.values() if one.name != "shared"]
-    made = inspect.signature(init.run, eval_str=True).parameters.values()
-    both = own + [_as_here(one) for one in made if one.name not in NOT_SHARED]
-    return inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in both], return_annotation=int)
-
-
-def _as_here(option: inspect.Parameter) -> inspect.Parameter:
-    """An option of `sordino init`, whose --dropout could be taken for the share that leaves here."""
-    if option.name != "max_dropout":
-        return option
-    share = typer.Option("--max-dropout", help="Share that the plan allows to leave.", rich_help_panel="Privacy")
-    return option.replace(annotation=Annotated[float, share])
-
-
-def run(**given: Any) -> int:
-    """See ``HELP``."""
-    return _run(**given)
-
-
-run.__signature__ = _signature()  # type: ignore[attr-defined]  # what typer reads
-run.__annotations__ = {one.name: one.annotation for one in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
-SHARED: Final = frozenset(inspect.signature(run).parameters) - frozenset(inspect.signature(_run).parameters)
+_STUDY: Final = options(
+    SimulatedStudy,
+    TaskTable,
+    without=(*_NOT_SIMULATED, "population", "sampling", "mechanism", "seed"),
+    max_dropout={"spellings": False},  # --dropout could be taken for the share that leaves here
+)
+_CHANGED: Final = options(
+    Sizes,
+    SimulatedStudy,
+    only=(*CHANGES, "seed"),
+    panel=_PANEL,
+    participants={"help": "Participants in all.", "show_default": "100, or DIR's"},
+    cohort={
+        "help": "Participants of a round, drawn from all; by a lottery unless --sampling states another law.",
+        "show_default": "all",
+    },
+    population={"show_default": "participants"},
+    seed={"help": "Of cohorts, dropouts, batch orders, rotations, and without DIR of the partition; never of noise."},
+)
+_DECIDED: Final = {one.name for one in _STUDY}
+run = with_options(_run, _CHANGED + _STUDY)

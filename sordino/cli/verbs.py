@@ -49,25 +49,23 @@ def counting(things: str) -> Callable[[int, int], None]:
     return tell
 
 
-def respelled(command: Any, arguments: Sequence[str]) -> list[str]:
+def respelled(arguments: Sequence[str], command_of: Callable[[Sequence[str]], tuple[Any, int]]) -> list[str]:
     """The arguments, with every option in the spelling of its verb.
 
     Args:
-        command: the root, of click.
+        command_of: of the first words, the command of click that they name, or None, and how many they are.
 
     Raises:
         Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
     """
-    rest, known = list(arguments), command
-    while rest and hasattr(known, "commands"):
-        known = known.commands.get(rest.pop(0))
-    if known is None or hasattr(known, "commands"):
+    known, words = command_of(arguments)
+    if known is None:
         return list(arguments)
     options = {option for parameter in known.params for option in parameter.opts}
-    found = list(arguments[: len(arguments) - len(rest)])
+    found, rest = list(arguments[:words]), arguments[words:]
     for at, word in enumerate(rest):
         if word == "--":
-            return found + rest[at:]
+            return [*found, *rest[at:]]
         option, equals, value = word.partition("=")
         other = _SAME.get(option)
         if option == "--dropout" and option not in options and options.issuperset(_BOTH):

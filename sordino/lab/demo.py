@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from authority.new_study import LocalStudy, make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import LocalStudy, NewStudy, make_local_study, new_study
 from mechanisms.statement import DDGAUSS
 from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
 from runtime.failure import ExitCode, Failure
@@ -61,11 +60,12 @@ class DemoOptions:
     faults: bool = True
     port: int = 0
 
-    def study(self, port: int) -> StudyOptions:
+    def study(self, port: int) -> NewStudy:
         """The study that the demo makes."""
-        return StudyOptions(
+        return new_study(
             name="demo",
             rounds=self.rounds,
+            task_options={"client_rate": 0.5, "batch_size": 20, "local_epochs": 3},
             participants=self.participants,
             hosts=self.processes,
             # Two of ten processes may be gone when a round begins, and more may leave during it.
@@ -134,7 +134,7 @@ class Demo:
         logs = self.study.directory / "logs"
         logs.mkdir()
         self.environment = child_environment()
-        address = self.study.options.client_address
+        address = self.study.new.client_address
         self.coordinator = Child(
             "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
         )
@@ -341,7 +341,7 @@ class Demo:
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "participants": self.options.participants,
             "processes": self.options.processes,
-            "partition": f"Dirichlet {self.study.options.alpha:g}",
+            "partition": f"Dirichlet {self.study.study.data.alpha:g}",
             "noise_multiplier": plan.noise_multiplier,
             "min_survivors": plan.min_survivors,
             "quorum": plan.quorum,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from mechanisms.refusals import InfeasiblePlan
 
 Again = Callable[[dict[str, Any]], Mapping[str, Any]]
 """Makes the plan with some arguments of ``plan_study`` changed; gives its figures, or raises InfeasiblePlan."""
@@ -26,7 +28,9 @@ def works(again: Again, **changed: Any) -> bool:
         return False
 
 
-def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients") -> None:
+def check_counts(
+    chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None
+) -> None:
     """How many there are, must survive and must begin, before the noise is looked for.
 
     Args:
@@ -34,6 +38,7 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
             ``min_survivors`` and ``quorum``, the last two perhaps None.
         again: as above.
         option: that states the clients.
+        more: how to have {} of them, where not by that option.
 
     Raises:
         Failure: they contradict each other.
@@ -60,7 +65,7 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
             ExitCode.INFEASIBLE,
             f"{clients} participants are too few: in rosters below {SMALL_COHORT} at least {FEWEST_COLLUDERS} are "
             "assumed to collude",
-            None if found is None else f"use {option} {found}",
+            None if found is None else "use " + (more or f"{option} {{}}").format(found),
         )
     if survivors is not None and survivors < threshold:
         least = next((n for n in range(threshold, clients + 1) if works(again, min_survivors=n)), None)
@@ -133,25 +138,51 @@ def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None
     return f"use --min-survivors {survivors} with --max-dropout {dropout}" if dropout else None
 
 
-def in_options(problem: ValueError, chosen: Mapping[str, Any], again: Again) -> Exception:
-    """A refusal whose suggestion can be typed, where there is one; else the refusal itself.
+def check_plan(
+    chosen: Mapping[str, Any], again: Again, max_dropout: float, option: str = "--clients", more: str | None = None
+) -> Mapping[str, Any]:
+    """Make a plan, and refuse it in the words of the options, with what to type instead; returns its figures.
 
     Args:
-        problem: an `InfeasiblePlan`.
-        chosen: the arguments that it refuses.
-        again: as above.
+        chosen, again, option, more: see `check_counts`; ``chosen`` has ``bits``, too.
+        max_dropout: share assumed to leave.
+
+    Raises:
+        Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
+            which most would end without a sum.
+        mechanisms.refusals.InfeasiblePlan: no plan, and no change is known that helps.
     """
-    reason, suggestion = str(getattr(problem, "reason", "")), str(getattr(problem, "suggestion", ""))
-    use = ""
-    if alone := re.fullmatch(r"(\d+) bits work", suggestion):
-        use = f"use --bits {alone[1]}" + _enough_bits(int(alone[1]), chosen["bits"], again)
-    elif both := re.fullmatch(r"epsilon (\S+) with (\d+) bits works", suggestion):
-        use = f"use --epsilon {both[1]}" + ("" if int(both[2]) == chosen["bits"] else f" --bits {both[2]}")
-    elif over := re.match(r"epsilon_(coordinator|released) \S+ after \d+ rounds exceeds its budget", reason):
-        use = _larger_budget(over[1], chosen, again)
-    elif "fewer rounds" in suggestion and (rounds := _most_rounds(chosen["rounds"], again)):
-        use = f"use --rounds {rounds}; or {suggestion}"
-    return Failure(ExitCode.INFEASIBLE, reason, use) if use else problem
+    from mechanisms.refusals import InfeasiblePlan
+
+    check_counts(chosen, again, option, more)
+    try:
+        figures = again({})
+    except InfeasiblePlan as problem:
+        use = _instead(problem, chosen, again)
+        if not use:
+            raise
+        raise Failure(ExitCode.INFEASIBLE, problem.reason, use) from None
+    check_aborts(figures, max_dropout, again)
+    return figures
+
+
+def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -> str:
+    """The options that a refusal's change stands for, tried; empty where none is known to help."""
+    change = problem.change
+    if "epsilon" in change:
+        bits = "" if change["bits"] == chosen["bits"] else f" --bits {change['bits']}"
+        return f"use --epsilon {change['epsilon']:g}{bits}"
+    if "bits" in change:
+        fewest = int(change["bits"] or 0)
+        return f"use --bits {fewest}" + _enough_bits(fewest, chosen["bits"], again)
+    rounds = _most_rounds(chosen["rounds"], again) if "rounds" in change else 0
+    for reader in ("coordinator", "released"):
+        planned = change.get(f"budget_{reader}")
+        if planned is not None:
+            digits = 2 - math.floor(math.log10(planned))
+            found = [f"--budget-{reader} {math.ceil(planned * 10**digits) / 10**digits:g}"]
+            return "use " + ", or ".join([*found, *([f"--rounds {rounds}"] if rounds else [])])
+    return f"use --rounds {rounds}; or {problem.suggestion}" if rounds else ""
 
 
 def _enough_bits(fewest: int, stated: int, again: Again) -> str:
@@ -169,22 +200,6 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
             break
     enough = next((fewest + at for at, error in enumerate(errors) if error <= _NEARLY * errors[-1]), fewest)
     return "" if enough == fewest else f"; with --bits {enough} the error is within 10 % of the least"
-
-
-def _larger_budget(reader: str, chosen: Mapping[str, Any], again: Again) -> str:
-    found = []
-    try:
-        planned = again({f"budget_{reader}": None})[f"epsilon_{reader}"]
-    except ValueError:  # InfeasiblePlan
-        planned = None
-    if planned is not None:
-        digits = 2 - math.floor(math.log10(planned))
-        budget = math.ceil(planned * 10**digits) / 10**digits
-        found.append(f"--budget-{reader} {budget:g}")
-    rounds = _most_rounds(chosen["rounds"], again)
-    if rounds:
-        found.append(f"--rounds {rounds}")
-    return "use " + ", or ".join(found) if found else ""
 
 
 def _most_rounds(rounds: int, again: Again) -> int:

@@ -2,57 +2,58 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-from authority.new_study import check_places
-from authority.study_options import StudyOptions, plan_for
+from server.study_file import StudyConfiguration
 
 
-def check_study(options: StudyOptions, **others: Any) -> dict[str, Any]:
+def check_study(
+    study: StudyConfiguration,
+    changed: Callable[..., StudyConfiguration],
+    enrol: int = 0,
+    more: str | None = None,
+    **others: Any,
+) -> dict[str, Any]:
     """Make the plan, and refuse it in the words of the options, with what to type instead; returns its figures.
 
     Args:
-        options: ``min_survivors`` and ``quorum`` as they were given: None where they weren't.
+        study: ``min_survivors`` and ``quorum`` as they were given: None where they weren't.
+        changed: the study with other values, by flat name, participants among them.
+        enrol: places among its participants for those who join with a code.
+        more: how to have {} participants, where not by an option.
         others: further arguments of `wire.study.plan_study`, for plans that aren't served.
 
     Raises:
-        runtime.failure.Failure, mechanisms.plan.InfeasiblePlan: places or a lottery that can't be, counts that
-            contradict each other, a budget that no plan keeps, or attempts of which most would end without a sum.
+        runtime.failure.Failure, mechanisms.plan.InfeasiblePlan: counts that contradict each other, a budget that no
+            plan keeps, or attempts of which most would end without a sum.
     """
-    from mechanisms.refusals import InfeasiblePlan
-    from sordino.planning.refusals import check_aborts, check_counts, in_options
+    from sordino.planning.refusals import check_plan
     from sordino.planning.text import figures_of
 
-    check_places(options)
     # What a plan calls clients are the participants of one round.
     counted, option = "participants", "--participants"
-    if options.sampling != "none":
+    privacy = study.privacy
+    if privacy.sampling != "none":
         counted, option = "cohort", "--cohort"
-    elif options.enrol:
+    elif enrol:
         option = "--participants and --enrol, together"
     chosen = {
-        "clients": options.in_a_round,
-        "sampling": options.sampling,
-        "population": options.smallest_roster,
-        "rounds": options.rounds,
-        "bits": options.bits,
-        "max_dropout": options.max_dropout,
-        "adversarial": options.adversarial,
-        "min_survivors": options.min_survivors,
-        "quorum": options.quorum,
+        "clients": study.study.participants,
+        "sampling": privacy.sampling,
+        "population": privacy.population,
+        "rounds": study.study.rounds,
+        "bits": privacy.bits,
+        "max_dropout": privacy.max_dropout,
+        "adversarial": privacy.adversarial,
+        "min_survivors": privacy.min_survivors,
+        "quorum": privacy.quorum,
     }
 
-    def again(changed: dict[str, Any]) -> dict[str, Any]:
-        renamed = {counted if name == "clients" else name: value for name, value in changed.items()}
-        if counted == "participants" and counted in renamed:
-            renamed[counted] = max(renamed[counted] - options.enrol, 0)
-        return figures_of(plan_for(dataclasses.replace(options, **renamed), **others))
+    def again(values: dict[str, Any]) -> dict[str, Any]:
+        renamed = {counted if name == "clients" else name: value for name, value in values.items()}
+        if "participants" in renamed:
+            renamed["participants"] = max(renamed["participants"] - enrol, 0)
+        return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
 
-    check_counts(chosen, again, option)
-    try:
-        figures = again({})
-        check_aborts(figures, options.max_dropout, again)
-    except InfeasiblePlan as problem:
-        raise in_options(problem, chosen, again) from None
-    return figures
+    return dict(check_plan(chosen, again, privacy.max_dropout, option, more))

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from authority.study_options import StudyOptions, plan_for
+from authority.new_study import new_study
 from secagg.context import winners
 from secagg.lottery import Draws, Ticket
 from secagg.roster import Roster, RosterEntry, sign_roster
@@ -117,7 +117,7 @@ NO_THRESHOLD = Naive("secagg.parameters", without=("is below the threshold",), s
 )
 async def below_the_threshold(places: Places) -> Seen:
     with NO_THRESHOLD.switched_off():
-        plan = plan_for(StudyOptions(**{**STUDIES["nine"], "name": "nine", "min_survivors": 5, "quorum": 5}))
+        plan = new_study(**{**STUDIES["nine"], "name": "nine", "min_survivors": 5, "quorum": 5}).study.plan()
     return await with_document(
         places, "nine", lambda one: dataclasses.replace(one.public.document, plan=plan).to_bytes()
     )

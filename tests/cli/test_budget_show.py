@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import make_local_study, new_study
 from client.host_file import load
 from client.journal import ClientJournal
 from server.journal import Journal
@@ -68,7 +67,7 @@ def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str =
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "small"
-    make_local_study(folder, StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
+    make_local_study(folder, new_study(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
     return folder
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 import structlog
-import typer
 
 import sordino
 from runtime.failure import ExitCode
 from runtime.logs import configure_logs
 from server.study_file import load as load_study
-from sordino.cli import app, explain
+from sordino import cli
+from sordino.cli import explain
 from sordino.cli.serve import check_client_ca
 from wire.certificates import CertificateAuthority
 
@@ -51,7 +51,7 @@ def test_help_loses_no_word_in_brackets(run: Run) -> None:
             yield from commands(inner, (*path, name))
 
     found = 0
-    for command, path in commands(typer.main.get_command(app), ()):
+    for command, path in (one for name in cli.VERBS for one in commands(cli.verb(name), (name,))):
         sources = [command.help, command.epilog, *(getattr(option, "help", None) for option in command.params)]
         words = {word for text in sources if text for word in re.findall(r"\[(?!/?bold\])[^\[\]\\]+\]", text)}
         if words:
@@ -146,8 +146,8 @@ def test_exit_codes_of_the_shells_are_ours() -> None:
         (("plan", "--population", "5000"), 2, "--population 5000 needs --sampling lottery, poisson or fixed"),
         (("plan", "--clients", "100", "--min-survivors", "20"), 3, "--min-survivors 53"),
         (("plan", "--epsilon", "nan"), 2, "--epsilon nan is out of range"),
-        (("plan", "--max-dropout", "20"), 2, "for 20 % write 0.2"),
-        (("plan", "--max-dropout", "1"), 2, "a share from 0 to below 1"),
+        (("plan", "--max-dropout", "20"), 2, "such as 0.2 for 20 %"),
+        (("plan", "--max-dropout", "1"), 2, "at least 0 and below 1"),
         (("plan", "--min-survivors", "100"), 3, "100 % of the attempts miss min_survivors 100 of 100"),
         (("serve", "/nowhere"), 2, "there is no such file"),
         (("join", "--home", "/nowhere"), 2, "there is no such file"),
@@ -373,6 +373,6 @@ def test_every_verb_takes_json() -> None:
             return [found for some in inside for found in some]
         return [(name, {option for parameter in command.params for option in parameter.opts})]
 
-    found = verbs(typer.main.get_command(app), ())
+    found = [one for name in cli.VERBS for one in verbs(cli.verb(name), (name,))]
     assert len(found) > 30
     assert [name for name, options in found if "--json" not in options] == []

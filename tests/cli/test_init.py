@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 import client.host_file
 import server.study_file
 from authority.folder import open_folder
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import verify_roster
@@ -55,7 +54,7 @@ def test_a_loose_umask_leaves_no_folder_open(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
         folder = tmp_path / "study"
-        make_local_study(folder, StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
+        make_local_study(folder, new_study(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
     finally:
         os.umask(before)
     assert [path for path in (folder, *folder.rglob("*")) if path.is_dir() and mode(path) & 0o022] == []
@@ -91,7 +90,7 @@ def test_a_hosts_folder_can_be_copied_away(small_study: Path, tmp_path: Path) ->
 
 
 def test_certificate_names_and_key(tmp_path: Path) -> None:
-    options = StudyOptions(participants=10, hosts=2, epsilon=20.0, names=("clinic.example", "10.0.0.7"), rounds=2)
+    options = new_study(participants=10, hosts=2, epsilon=20.0, host=("clinic.example", "10.0.0.7"), rounds=2)
     study = make_local_study(tmp_path / "s", options).directory
     leaf = x509.load_pem_x509_certificate((study / "coordinator/tls/server.pem").read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -149,8 +148,8 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     host = tmp_path / "trial/hosts/host-01"
     assert "nobody signs who is in a sum" in (host / "host.toml").read_text()
     text = (tmp_path / "trial/study.toml").read_text()
-    assert "# none in a curious study" in text
-    assert "to change it, make a new folder\n# with `sordino init`." in text
+    assert "none in a curious study" in text
+    assert "to change it, make a new folder with `sordino init`." in text
     assert client.host_file.load(host).settings().policy.curious_coordinator
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()
@@ -257,14 +256,14 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
         (("--hosts", 200), 2, "200 hosts can't share 100 participants"),
         (("--task", "gpt"), 2, "unknown task 'gpt'"),
         (("--dataset", "MNIST?"), 2, "unknown data set 'MNIST?'"),
-        (("--partition", "odd"), 2, "unknown partition 'odd'"),
+        (("--partition", "odd"), 2, "--partition odd is unknown"),
         (("--client-rate", -1), 2, "client_rate"),
         (("--listen", "nowhere"), 2, "coordinator.listen = 'nowhere' must read HOST:PORT"),
         (("--host", "a b"), 2, "--host: 'a b' is neither a host name nor an IP address"),
-        (("--name", "a b"), 2, "study.name"),
+        (("--name", "a b"), 2, "--name"),
         (("--epsilon", "lots"), 2, "--epsilon"),
         (("--participants", 1), 2, "--participants"),
-        (("--max-dropout", 20), 2, "for 20 % write 0.2"),
+        (("--max-dropout", 20), 2, "such as 0.2 for 20 %"),
         (("--min-survivors", 85), 3, "Use --min-survivors 70, or --max-dropout 0.15"),
     ],
 )
@@ -287,14 +286,14 @@ def test_a_folder_with_files_is_left_alone(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_used(tmp_path: Path) -> None:
-    make_local_study(tmp_path, StudyOptions(participants=10, hosts=2, epsilon=20.0, rounds=2))
+    make_local_study(tmp_path, new_study(participants=10, hosts=2, epsilon=20.0, rounds=2))
     assert (tmp_path / "study.toml").is_file()
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "study").write_text("x")
     with pytest.raises(Failure, match="is not a folder"):
-        make_local_study(tmp_path / "study", StudyOptions())
+        make_local_study(tmp_path / "study", new_study())
 
 
 # ---------------------------------------------------------------- under an authority that is elsewhere
@@ -319,7 +318,7 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     for name in ("transcript.key", "tls/server.key"):
         assert (study / "coordinator" / name).stat().st_mode & 0o777 == 0o600
     for arguments, told in (
-        (("--authority", carried, "--participants", 5), "only the authority puts somebody on the roster"),
+        (("--authority", carried, "--participants", 5), "only the authority can add participants to the roster"),
         (("--authority", carried, "--enrol", 12, "--name", "other"), "the authority is that of clinic"),
         (("--authority", carried), "too few"),
         (("--authority", carried, "--enrol", 12, "--sampling", "lottery", "--cohort", 8, "--population", 9), "draws"),

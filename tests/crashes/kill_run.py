@@ -31,8 +31,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import make_local_study, new_study
 from client.credentials import load_identity
 from client.host_file import load as load_host
 from client.journal import check_ledger
@@ -71,7 +70,7 @@ class KillRun:
     def _make(self, victims: int, killed: int, dim: int) -> None:
         stay = killed + COLLUDERS + 1  # more than half of all and the colluders
         number = stay + killed
-        options = StudyOptions(
+        options = new_study(
             name="kills",
             rounds=ROUNDS,
             participants=number,

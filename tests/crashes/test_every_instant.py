@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import wire.records.ledger
-from authority.study_options import StudyOptions, plan_for
+from authority.new_study import new_study
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.plan import Plan
 from runtime.durable import StorageError
@@ -36,18 +36,16 @@ Number = tuple[int, int]
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return plan_for(
-        StudyOptions(
-            participants=7,
-            hosts=7,
-            task="synthetic",
-            task_options={"dim": 10},
-            rounds=10,
-            min_survivors=5,
-            quorum=5,
-            bits=20,
-        )
-    )
+    return new_study(
+        participants=7,
+        hosts=7,
+        task="synthetic",
+        task_options={"dim": 10},
+        rounds=10,
+        min_survivors=5,
+        quorum=5,
+        bits=20,
+    ).study.plan()
 
 
 def entry(plan: Plan, number: Number, identity: bytes = ME, **more: Any) -> LedgerEntry:

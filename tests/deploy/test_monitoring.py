@@ -14,8 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import make_local_study, new_study
 from server.metrics import ABORTS, DROPOUTS, StudyMetrics
 from server.study_file import load
 from server.study_view import STATES
@@ -31,7 +30,7 @@ needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="pr
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a coordinator shows before its first event."""
     folder = tmp_path_factory.mktemp("study") / "study"
-    make_local_study(folder, StudyOptions(name="seven", participants=7, hosts=1, rounds=1))
+    make_local_study(folder, new_study(name="seven", participants=7, hosts=1, rounds=1))
     metrics = StudyMetrics(load(folder))
     metrics.knows_study = True
     metrics.read()

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from authority.study_options import plan_for
 from runtime.failure import ExitCode, Failure
 from secagg.masking import word_dtype
 from secagg.messages import PHASES
@@ -152,7 +151,7 @@ def test_an_option_that_cannot_be_used_is_named(changes: dict[str, Any], word: s
 @pytest.mark.parametrize("bits", [10, 20, 32])
 def test_the_plan_leaves_room_for_the_dropouts(clients: int, drop: float, bits: int) -> None:
     options = replace(OPTIONS, clients=clients, drop=drop, bits=bits)
-    plan = plan_for(options.study(8443))
+    plan = options.study(8443).study.plan()
     if clients >= 10:
         assert plan.min_survivors <= plan.quorum <= clients - options.dropped
     assert plan.bits == bits
@@ -166,7 +165,7 @@ def test_the_plan_leaves_room_for_the_dropouts(clients: int, drop: float, bits: 
 def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, degree: int) -> None:
     """With as few survivors as the protocol allows so many could leave that no ring would hold together."""
     options = replace(OPTIONS, clients=clients, drop=drop)
-    plan = plan_for(options.study(8443))
+    plan = options.study(8443).study.plan()
     figures = plan_figures(plan)
     assert (figures["graph"], figures["degree"]) == (graph, degree)
     assert plan.min_survivors <= clients - options.dropped
@@ -176,7 +175,7 @@ def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, de
 
 
 def test_too_many_dropouts_are_a_plan_all_the_same() -> None:
-    plan = plan_for(replace(OPTIONS, drop=0.7).study(8443))
+    plan = replace(OPTIONS, drop=0.7).study(8443).study.plan()
     assert plan.min_survivors > 6  # rounds will abort, and say so
 
 

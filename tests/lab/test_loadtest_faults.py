@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.study_options import plan_for
 from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
 from secagg.messages import PHASES
@@ -396,7 +395,7 @@ def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
 
 def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     options = replace(OPTIONS, dim=4096, noise=True)
-    plan = plan_for(options.study(8443))
+    plan = options.study(8443).study.plan()
     counter = itertools.count()
 
     def source(size: int) -> bytes:

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions, plan_for
+from authority.new_study import make_local_study, new_study
 from learning.parameters import flatten, unflatten
 from learning.task import update_rng
 from mechanisms.accounting import Account, RoundCharge
@@ -34,16 +33,16 @@ from sordino.lab.simulation.record import Record
 from sordino.lab.simulation.rounds import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Rounds
 from sordino.lab.simulation.run import configuration_of
 from sordino.lab.simulation.secure_sum import SecureSum
-from sordino.lab.simulation.settings import SimulationError, study_of
+from sordino.lab.simulation.settings import SimulationError, resized, simulated_study
 from wire.study import round_parameters
 
-STUDY = StudyOptions(name="small", participants=40, rounds=4, epsilon=8.0, bits=18, clip=1.0)
-QUIET = SimulationSettings(study=replace(STUDY, mechanism="none"), drop=0.2)
+STUDY = simulated_study(name="small", participants=40, rounds=4, epsilon=8.0, bits=18, clip=1.0)
+QUIET = SimulationSettings(study=resized(STUDY, 0, mechanism="none"), drop=0.2)
 NOISY = SimulationSettings(study=STUDY, drop=0.2)
 
 
 def changed(settings: SimulationSettings, **study: Any) -> SimulationSettings:
-    return replace(settings, study=replace(settings.study, **study))
+    return replace(settings, study=resized(settings.study, 0, **study))
 
 
 def same(first: Any, second: Any) -> bool:
@@ -58,7 +57,7 @@ def test_without_noise_it_is_federated_averaging(batched: bool) -> None:
     """By hand: the survivors' updates, clipped, their mean with the server's momentum. Up to single precision."""
     settings = replace(QUIET, batched=batched)
     found = simulate_study(settings)
-    task, data = settings.task(), load_data(settings.study)
+    task, data = settings.study.make_task(), load_data(settings.study)
     initial = task.initial_parameters()
     shapes = {name: array.shape for name, array in initial.items()}
     vector, velocity = flatten(initial).astype(np.float64), np.zeros(task.dim)
@@ -67,7 +66,7 @@ def test_without_noise_it_is_federated_averaging(batched: bool) -> None:
         parameters = unflatten(vector, shapes)
         updates = [task.local_update(parameters, data.of(u), update_rng(1, round_, u), 1.0) for u in who.tolist()]
         mean = np.mean([clip_l2(flatten(update).astype(np.float64), 1.0) for update in updates], axis=0)
-        velocity = STUDY.server_momentum * velocity + mean
+        velocity = STUDY.server_optimizer.momentum * velocity + mean
         vector = vector + velocity  # at the rate of FedAvg, 1
         assert found.rows[round_ - 1]["survivors"] == len(who)
         norms = sorted(float(np.linalg.norm(flatten(update))) for update in updates)
@@ -221,7 +220,7 @@ def test_too_few_survivors_abort_and_are_tried_again() -> None:
 def test_epsilons_are_those_of_the_account_of_a_served_study(study: dict[str, Any]) -> None:
     settings = changed(NOISY, **{"mechanism": "skellam", **study})
     found = simulate_study(settings)
-    plan = plan_for(settings.study)  # what `sordino init` and `serve` make of the options
+    plan = settings.study.plan()  # what `sordino init` and `serve` make of the options
     assert found.configuration["plan_identity"] == plan.identity
     account = Account(plan)
     for row in found.rows:
@@ -241,7 +240,7 @@ def test_it_stops_where_the_budget_would() -> None:
 
 
 def test_a_conditional_target_is_compared_not_stopped() -> None:
-    drawn = replace(STUDY, participants=400, cohort=40, sampling="poisson")
+    drawn = resized(STUDY, 0, participants=400, cohort=40, sampling="poisson")
     settings = SimulationSettings(study=drawn, target="conditional")
     found = simulate_study(settings)
     assert found.summary["outcome"] == ROUNDS_DONE
@@ -253,16 +252,15 @@ def test_a_conditional_target_is_compared_not_stopped() -> None:
 
 @pytest.mark.parametrize("drawn", [{"min_survivors": 30}, {"sampling": "lottery", "cohort": 20, "participants": 50}])
 def test_a_studys_file_is_simulated_with_the_plan_that_is_served(tmp_path: Path, drawn: dict[str, Any]) -> None:
-    options = replace(STUDY, hosts=2, server_optimizer="fedadam", server_rate=0.1, **drawn)
-    made = make_local_study(tmp_path / "study", options)
-    found = study_of(load(tmp_path / "study"), 0)
+    given = {"rounds": 4, "bits": 18, "clip": 1.0, "server_optimizer": "fedadam", "server_rate": 0.1} | drawn
+    made = make_local_study(tmp_path / "study", new_study(**{"participants": 40, "hosts": 2} | given))
+    found = resized(load(tmp_path / "study"), 0)
     settings = SimulationSettings(study=found)
     plan = settings.plan()
     assert plan is not None
     assert plan.identity == made.plan.identity
-    for name in ("server_optimizer", "server_rate", "partition", "alpha", "seed", "dataset", "max_attempts"):
-        assert getattr(found, name) == getattr(made.options, name), name
-    assert settings.to_json()["study"]["task_options"] == dict(settings.task().options.to_mapping())
+    assert (found.server_optimizer, found.data) == (made.study.server_optimizer, made.study.data)
+    assert settings.to_json()["study"]["task_options"] == dict(settings.study.make_task().options.to_mapping())
     assert simulate_study(changed(settings, rounds=1)).summary["rounds_completed"] == 1
 
 
@@ -272,7 +270,7 @@ def test_a_studys_file_is_simulated_with_the_plan_that_is_served(tmp_path: Path,
 @pytest.mark.parametrize("adversary", ["malicious", "curious"])
 @pytest.mark.parametrize("graph", ["complete", "harary"])
 def test_real_secure_aggregation_opens_the_ideal_sum(graph: str, adversary: str) -> None:
-    plan = plan_for(replace(STUDY, participants=50, graph=graph, adversary=adversary, max_dropout=0.2))
+    plan = resized(STUDY, 0, participants=50, graph=graph, adversary=adversary, max_dropout=0.2).plan()
     members = tuple(range(100, 200, 2))
     attempt = SecureSum(round_parameters(plan), members, 3, 2)
     draw = np.random.default_rng(1)
@@ -286,7 +284,7 @@ def test_real_secure_aggregation_opens_the_ideal_sum(graph: str, adversary: str)
 
 
 def test_real_secure_aggregation_refuses_too_few() -> None:
-    plan = plan_for(STUDY)
+    plan = STUDY.plan()
     attempt = SecureSum(round_parameters(plan), tuple(range(40)), 1, 1)
     words = {who: np.zeros(plan.padded_dim, np.uint32) for who in range(plan.min_survivors - 1)}
     with pytest.raises(TooFewClients):
@@ -484,7 +482,7 @@ def test_a_budget_that_a_kill_has_eaten_ends_a_simulation_early(
                 simulate_study(settings, output=file, on_row=stop_after(3))
     found = simulate_study(settings, output=file)
     assert found.summary["outcome"] == BUDGET_REACHED
-    assert found.summary["epsilon_coordinator"] <= settings.study.epsilon
+    assert found.summary["epsilon_coordinator"] <= settings.study.privacy.epsilon
     assert found.summary["rounds_completed"] < simulate_study(settings).summary["rounds_completed"]
 
 
@@ -553,9 +551,8 @@ def test_files_that_are_not_its_own_are_refused(tmp_path: Path) -> None:
         ({"seed": -1}, "seed -1 is out of range"),
         ({"evaluate_every": 0}, "evaluate_every 0 is out of range"),
         ({"target": "conditional"}, "needs sampling"),
-        ({"study": replace(STUDY, mechanism="none"), "secagg": "real"}, "nothing to mask"),
+        ({"study": resized(STUDY, 0, mechanism="none"), "secagg": "real"}, "nothing to mask"),
         ({"secagg": "real", "engine": "ray"}, "runs in one process"),
-        ({"study": replace(STUDY, mechanism="binomial")}, "mechanism 'binomial' is unknown"),
     ],
 )
 def test_settings_that_cannot_be(wrong: dict[str, Any], told: str) -> None:

@@ -12,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from authority.study_options import StudyOptions
-from sordino import SimulationSettings, simulate_study
+from sordino import simulate_study
 from sordino.lab.simulation.run import SimulationResult
-from sordino.lab.simulation.settings import SimulationError
+from sordino.lab.simulation.settings import SimulationError, SimulationSettings, resized, simulated_study
 
 # Five shards, of participants that are trained one after the other.
 QUIET = SimulationSettings(
-    study=StudyOptions(participants=150, rounds=3, mechanism="none", clip=1.0, clip_update="geometric"),
+    study=simulated_study(participants=150, rounds=3, mechanism="none", clip=1.0, clip_update="geometric"),
     drop=0.1,
     batched=False,
 )
-NOISY = replace(QUIET, study=replace(QUIET.study, mechanism="skellam", bits=20, epsilon=50.0))
+NOISY = replace(QUIET, study=resized(QUIET.study, 0, mechanism="skellam", bits=20, epsilon=50.0))
 
 
 def check_the_same(found: SimulationResult, expected: SimulationResult) -> None:
@@ -45,7 +44,7 @@ def test_several_processes_compute_what_one_does() -> None:
 
 
 def test_real_secure_aggregation_takes_vectors_of_other_processes() -> None:
-    study = replace(NOISY.study, participants=40, rounds=1)
+    study = resized(NOISY.study, 0, participants=40, rounds=1)
     found = simulate_study(replace(NOISY, study=study, workers=2, secagg="real", batched=False))
     assert found.summary["outcome"] == "rounds done"
     assert found.rows[0]["wrapped_share"] < 1e-3
@@ -62,7 +61,7 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with pytest.raises(SimulationError, match=r"faulty_task:Faulty can't use the examples .*: a fault of its own"):
-        simulate_study(replace(QUIET, study=replace(QUIET.study, task="faulty_task:Faulty"), workers=2))
+        simulate_study(replace(QUIET, study=resized(QUIET.study, 0, task="faulty_task:Faulty"), workers=2))
 
 
 def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +72,10 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 SIMULATION = "simulate_study(replace(own.QUIET, workers=2), on_row=lambda row: kill())"
 EXPERIMENT = """
-from sordino.lab.experiments.run_pool import Lab
+from sordino.lab.experiments.run_pool import RunPool
 from sordino.lab.experiments.runs import Run
 runs = [Run({}, replace(own.QUIET, seed=seed)) for seed in (1, 2)]
-Lab(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
+RunPool(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
 """
 KILLED = """
 import multiprocessing, os, signal, tests.lab.test_simulation_engines as own

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from authority.new_study import NewStudy, new_study
 from authority.study_data import check_data
-from authority.study_options import StudyOptions
 from learning.data_checks import check_task_takes
 from learning.datasets import Dataset
 from learning.make_task import make_task, model_shapes
@@ -54,8 +54,12 @@ def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "lines_of_784"
 
 
-def options(**chosen: Any) -> StudyOptions:
-    return StudyOptions(participants=10, hosts=1, **({"task_options": {}} | chosen))
+def options(**chosen: Any) -> NewStudy:
+    return new_study(participants=10, hosts=1, **({"task_options": {}} | chosen))
+
+
+def check(new: NewStudy) -> None:
+    check_data(new.study, new.making.participants)
 
 
 ROWS = Dataset(np.zeros((3, 5), np.float32), np.zeros(3, np.int64))
@@ -160,9 +164,9 @@ def test_a_model_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_arrays_in_another_order_are_refused(own_task: str) -> None:
-    check_data(options(task=f"{own_task}:Straight"))
+    check(options(task=f"{own_task}:Straight"))
     with pytest.raises(Failure, match=r"returns bias \[1\], weights \[784\]; it must return weights \[784\], bias"):
-        check_data(options(task=f"{own_task}:Swapped"))
+        check(options(task=f"{own_task}:Swapped"))
 
 
 def test_no_value_of_hers_is_tried_where_she_joins(own_task: str) -> None:
@@ -186,26 +190,26 @@ def test_no_value_of_hers_is_tried_where_she_joins(own_task: str) -> None:
 
 
 def test_the_shipped_images_are_no_rows() -> None:
-    check_data(options())
+    check(options())
     with pytest.raises(Failure, match=r"examples have shape \(28, 28\); this task takes rows of 4 numbers"):
-        check_data(options(task_options={"features": 4}))
+        check(options(task_options={"features": 4}))
 
 
 def test_the_coordinators_file_is_tried(tmp_path: Path) -> None:
     file = tmp_path / "held-out.csv"
     own: dict[str, Any] = {"dataset": "own", "test": str(file), "task_options": {"features": 2, "classes": 2}}
     file.write_text("age,pulse,label\n1,2,1\n")
-    check_data(options(**own))
-    check_data(options(**(own | {"task": "mean", "task_options": {}})))
+    check(options(**own))
+    check(options(**(own | {"task": "mean", "task_options": {}})))
     file.write_text("age,label\n1,1\n")
     with pytest.raises(Failure, match=r"held-out.csv: examples have shape \(1,\)"):
-        check_data(options(**own))
+        check(options(**own))
 
 
 def test_a_class_of_ones_own_is_told_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "task_for_rows.py").write_text(OWN_TASK.replace("784", "8"))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with pytest.raises(Failure, match="can't use the examples of fashion-mnist-subset") as refused:
-        check_data(options(task="task_for_rows:Straight"))
+        check(options(task="task_for_rows:Straight"))
     assert "--dataset own" in str(refused.value.suggestion)
     assert "another --task" not in str(refused.value.suggestion)

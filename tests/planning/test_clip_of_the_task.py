@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import server.study_file
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions, plan_for
+from authority.new_study import make_local_study, new_study
 from server.coordinator import StartError, open_study
 
 Run = Callable[..., tuple[int, str, str]]
@@ -20,14 +19,14 @@ FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
 @pytest.mark.parametrize(
     ("arguments", "clip"),
     [
-        (("--task", "histogram", "--task-option", "bins=20"), 1.0),
-        (("--task", "mean", "--task-option", "column=0-3"), 2.0),
-        (("--task", "sum", "--clip", 3), 3.0),
-        (("--task", "votes", "--task-option", "queries=25"), 5.0),
-        ((), 1.0),
+        (("--task", "histogram", "--task-option", "bins=20"), 1),
+        (("--task", "mean", "--task-option", "column=0-3"), 2),
+        (("--task", "sum", "--clip", 3), 3),
+        (("--task", "votes", "--task-option", "queries=25"), 5),
+        ((), 1),
     ],
 )
-def test_init_takes_the_bound(run: Run, tmp_path: Path, arguments: tuple[object, ...], clip: float) -> None:
+def test_init_takes_the_bound(run: Run, tmp_path: Path, arguments: tuple[object, ...], clip: int) -> None:
     code, out, err = run("init", tmp_path / "study", *FEW, *arguments)
     assert (code, err) == (0, "")
     assert f"clip = {clip} " in (tmp_path / "study" / "study.toml").read_text()
@@ -58,7 +57,7 @@ def test_init_refuses_what_would_distort(run: Run, tmp_path: Path, arguments: tu
 
 
 def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
-    options = StudyOptions(
+    options = new_study(
         participants=10, hosts=2, rounds=2, epsilon=20.0, task="mean", task_options={"column": "0,1"}, name="means"
     )
     make_local_study(tmp_path / "study", options)
@@ -68,7 +67,7 @@ def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
     configuration = server.study_file.load(tmp_path / "study")
     assert configuration.privacy.clip is None
     study, journal = open_study(configuration)
-    assert study.terms.plan == plan_for(options)  # the same as with the clip that init writes
+    assert study.terms.plan == options.study.plan()  # the same as with the clip that init writes
     study.close()
     journal.close()
     file.write_text(re.sub(r"^clip = .*\n", "clip = 1.0\n", written, flags=re.MULTILINE))
@@ -78,7 +77,7 @@ def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
 
 def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
     """init has looked, but study.toml can be changed: as many rounds as the pool holds, and not one more."""
-    options = StudyOptions(
+    options = new_study(
         participants=10, hosts=2, rounds=10, epsilon=40.0, task="votes", task_options={"queries": 100}, name="v"
     )
     make_local_study(tmp_path / "study", options)

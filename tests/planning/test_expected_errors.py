@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from authority.study_options import StudyOptions, plan_for
+from authority.new_study import new_study
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from learning.own_data import empty
@@ -29,7 +29,7 @@ PEOPLE = 40
 
 def planned(task: str, options: dict[str, Any], **others: Any) -> Plan:
     chosen: dict[str, Any] = {"participants": PEOPLE, "hosts": 1, "rounds": 1, "epsilon": 8.0, "bits": 20} | others
-    return plan_for(StudyOptions(task=task, task_options=options, max_dropout=0.2, **chosen))
+    return new_study(task=task, task_options=options, max_dropout=0.2, **chosen).study.plan()
 
 
 def play(task: str, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -153,8 +153,8 @@ def test_a_plan_for_a_task_takes_its_values_and_clip(run: Run) -> None:
     code, out, _ = run("plan", "--task", "mlp", "--task-option", "hidden=8", "--json")
     assert (code, json.loads(out)["dim"], json.loads(out)["expected"]) == (0, 795 * 8 + 10, None)
     for wrong, told in (
-        (("--task", "mean", "--dim", 3), "--task mean says how many values are sent: leave --dim out"),
-        (("--task-option", "high=3"), "--task-option is of a task: say which with --task"),
+        (("--task", "mean", "--dim", 3), "--task mean states how many values are sent: leave --dim out"),
+        (("--task-option", "high=3"), "--task-option is of a task: name it with --task"),
         (("--task", "median"), "unknown task 'median'"),
         (("--task", "mean", "--clip", 0.5), "a clip of 0.5 would distort the sum"),
     ):

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from authority.study_files import study_toml
-from authority.study_options import StudyOptions
+from authority.new_study import new_study
 from runtime.child_process import child_environment
 from runtime.processes import free_port
+from runtime.settings_keys import settings_toml
 from server.events import to_json
 from server.journal import read_events
 
@@ -153,8 +153,7 @@ def enrolled_study(work: Path, **options: Any) -> Iterator[EnrolledStudy]:
     )
     assert made.returncode == 0, made.stdout + made.stderr
     shutil.move(study.authority / "coordinator", study.coordinator)
-    task = chosen.get("task_options", {})
-    text = study_toml(StudyOptions(**chosen).settled(), dataset="fashion-mnist-subset", task=task)
+    text = settings_toml(new_study(**chosen).study.settled())
     keys = {
         "state": "state/state.sqlite",
         "tls_certificate": "tls/server.pem",

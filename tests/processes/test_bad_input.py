@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import make_local_study, new_study
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster
@@ -37,7 +36,7 @@ SERVER_KEY = "coordinator/tls/server.key"
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "seven"
-    options = StudyOptions(
+    options = new_study(
         name="seven", participants=7, hosts=7, rounds=1, min_survivors=5, quorum=5, epsilon=50.0, listen="127.0.0.1:1"
     )
     make_local_study(folder, options)

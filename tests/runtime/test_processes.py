@@ -29,7 +29,7 @@ CLIENT = (
     "from client.host_file import load\n"
     "from authority.new_study import *\n"
     "folder = Path(tempfile.mkdtemp(dir='.')) / 'study'\n"
-    "make_local_study(folder, StudyOptions(participants=10, hosts=1, rounds=1))\n"
+    "make_local_study(folder, new_study(participants=10, hosts=1, rounds=1))\n"
     "client.participant_host.join = lambda settings, service: run() or 0\n"
     "file = tempfile.TemporaryFile()\n"
     "file.write(b'00' + load(folder / 'hosts' / 'host-01').settings().to_json().encode())\n"

@@ -10,7 +10,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from authority.study_options import plan_for
 from secagg.messages import PHASES
 from server.events import (
     AttemptAborted,
@@ -51,7 +50,7 @@ WITHOUT_NOISE = [round(0.745 - 0.60 * math.exp(-0.42 * r), 4) for r in range(1, 
 @functools.cache
 def demo_plan() -> dict[str, Any]:
     """The demo's plan as the coordinator records it."""
-    return dict(plan_for(DemoOptions().study(0)).to_json())
+    return dict(DemoOptions().study(0).study.plan().to_json())
 
 
 def make_events(

@@ -23,11 +23,10 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_study(tmp_path: Path) -> Path:
     """Ten participants on two hosts, two rounds."""
-    from authority.new_study import make_local_study
-    from authority.study_options import StudyOptions
+    from authority.new_study import make_local_study, new_study
 
     folder = tmp_path / "study"
-    make_local_study(folder, StudyOptions(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
+    make_local_study(folder, new_study(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
     return folder
 
 

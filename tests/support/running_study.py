@@ -20,11 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from numpy.typing import NDArray
 
-from authority.new_study import LocalStudy, make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import LocalStudy, make_local_study, new_study
 from client.host_file import load as load_host
 from learning.checkpoints import load_checkpoint
-from learning.make_task import make_task
 from learning.parameters import flatten
 from runtime.child_process import child_environment
 from runtime.processes import free_port
@@ -140,11 +138,11 @@ class RunningStudy:
 
         The server's rate is 1 and its momentum 0, so the model moved by the mean; without noise only rounding is left.
         """
-        task = make_task(self.study.options.task, dict(self.study.options.task_options))
+        task = self.study.study.make_task()
         before = flatten(task.initial_parameters()) if round_ == 1 else self._model(round_ - 1)
         [completed] = self.events("round_completed", round=round_)
         total = (self._model(round_).astype(float) - before) * completed["u3"]
-        participants = self.study.options.participants
+        participants = self.study.new.making.participants
         width = total.size // participants
         shares = [total[p * width : (p + 1) * width].sum() / np.sqrt(width) for p in range(participants)]
         assert all(min(abs(share), abs(share - 1)) < 0.01 for share in shares), shares
@@ -212,7 +210,7 @@ def running_study(folder: Path, *, together: Sequence[int] = range(7), **options
         "server_momentum": 0.0,
         "listen": f"127.0.0.1:{free_port()}",
     } | options
-    study = make_local_study(folder, StudyOptions(**chosen))
+    study = make_local_study(folder, new_study(**chosen))
     put_on_one_host(folder, {load_host(study.hosts[home]).host.name for home in together})
     one = RunningStudy(study)
     try:

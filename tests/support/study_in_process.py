@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 import server.study_file
-from authority.new_study import make_local_study
-from authority.study_options import StudyOptions
+from authority.new_study import make_local_study, new_study
 from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
 from client.credentials import load_certificate, load_identity
 from client.host_file import load as load_host
@@ -65,7 +64,7 @@ def make_folder(directory: Path, **options: Any) -> Path:
         "server_momentum": 0.0,
         "listen": "127.0.0.1:1",  # only named in host.toml; tests listen on a free port
     } | options
-    make_local_study(directory, StudyOptions(**chosen))
+    make_local_study(directory, new_study(**chosen))
     return directory
 
 

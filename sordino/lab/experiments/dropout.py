@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from authority.study_options import StudyOptions
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
@@ -28,7 +27,7 @@ from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE
 from sordino.lab.experiments.tables import Cell, Mean, Results, Table, accuracy, gathered
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
-from sordino.lab.simulation.settings import SimulationSettings
+from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 
 NAME: Final = "dropout"
 
@@ -84,7 +83,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     data = request.data.get("images", sizes.data)
 
     def settings(*, planned: float, leaving: float, clip: float, rate: float, seed: int) -> SimulationSettings:
-        study = StudyOptions(
+        study = simulated_study(
             name="experiment",
             task=sizes.task,
             task_options={"client_rate": rate, "local_epochs": 3, "batch_size": 20},

@@ -131,8 +131,8 @@ def _row(line: str) -> Row | None:
 
 
 def _data_of(run: Run) -> tuple[Any, ...]:
-    study = run.settings.study
-    return (study.dataset, study.partition, study.seed, study.participants, study.alpha)
+    study, data = run.settings.study, run.settings.study.data
+    return (data.dataset, data.partition, data.seed, study.places, data.alpha)
 
 
 def _played(runs: Sequence[Run], workers: int) -> Iterator[tuple[Run, Row]]:

@@ -10,11 +10,11 @@ from dataclasses import MISSING, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from authority.study_options import StudyOptions
+from runtime.settings_keys import settings_keys
 from sordino.lab.simulation.record import finite, versions
 from sordino.lab.simulation.rounds import ROUNDS_DONE
 from sordino.lab.simulation.run import SimulationResult, simulate_study
-from sordino.lab.simulation.settings import WAYS, SimulationSettings
+from sordino.lab.simulation.settings import WAYS, SimulatedStudy, SimulationSettings
 
 Row = dict[str, Any]
 
@@ -60,9 +60,10 @@ def made_by() -> list[Any]:
     """
     form = [
         [one.name, str(one.type), "made" if one.default is MISSING else repr(one.default)]
-        for kind in (SimulationSettings, StudyOptions)
-        for one in fields(kind)
+        for one in fields(SimulationSettings)
     ]
+    keys = settings_keys(SimulatedStudy)
+    form += [[name, str(one.field.annotation), repr(one.default)] for name, one in keys.items()]
     return [versions()["sordino"], FORMAT, hashlib.sha256(json.dumps(form).encode()).hexdigest()[:16]]
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from authority.study_options import StudyOptions
-from sordino.lab.simulation.settings import SimulationSettings
+from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 
 PUBLISHED: Final = (
     "Epsilon (conditional) is the figure that papers publish, for comparison with them: cohorts of a fixed size are "
@@ -68,7 +67,7 @@ class Sizes:
         Args:
             rate: the client's.
             options: further ones of the task.
-            others: of `published`: data, epsilon, clip, seed, mechanism and `StudyOptions`.
+            others: of `published`: data, epsilon, clip, seed, mechanism and keys of a study.
         """
         return published(
             task=self.task,
@@ -109,7 +108,7 @@ def published(
     Args:
         epsilon: of all rounds, conditional; None: no noise.
         clip: None takes the task's own.
-        others: further `StudyOptions`.
+        others: further keys of a study.
     """
     study = {
         "server_momentum": 0.0,
@@ -121,7 +120,7 @@ def published(
     }
     sampled = cohort < participants
     return SimulationSettings(
-        study=StudyOptions(
+        study=simulated_study(
             name="experiment",
             task=task,
             task_options=with_start(task, options, seed),

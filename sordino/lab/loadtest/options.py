@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from authority.study_options import StudyOptions, plan_for
+from authority.new_study import NewStudy, new_study
 from runtime.failure import ExitCode, Failure
+from server.study_tables import DeadlineTable
 from sordino.lab.loadtest.availability import Availability, Presence
 from sordino.lab.loadtest.faults import (
     BETWEEN_ROUNDS,
@@ -156,7 +157,7 @@ class LoadOptions:
         if self.resume_s is not None:
             return self.resume_s
         breaks = bool(self.storms) or any(link.resets_per_min for link in self.links)
-        return StudyOptions.resume_s if breaks else 0.0
+        return DeadlineTable().resume_s if breaks else 0.0
 
     @property
     def paused_s(self) -> float:
@@ -237,7 +238,7 @@ class LoadOptions:
         values["storms"] = tuple(Storm(**one) for one in values["storms"])
         return cls(**values)
 
-    def study(self, port: int) -> StudyOptions:
+    def study(self, port: int) -> NewStudy:
         """A study in which the planned dropouts leave enough, where that is possible.
 
         ``min_survivors`` and the quorum are the signatures that the whole roster needs, the least that the protocol
@@ -288,23 +289,23 @@ class LoadOptions:
 
     @property
     def _fewest(self) -> int:
-        return self._study(1, _ROOM[0]).min_survivors or 0
+        return self._study(1, _ROOM[0]).study.privacy.min_survivors or 0
 
-    def _feasible(self, port: int, reasons: list[str]) -> StudyOptions | None:
+    def _feasible(self, port: int, reasons: list[str]) -> NewStudy | None:
         """The first study that a plan holds for; why the others don't goes into ``reasons``."""
         from mechanisms.plan import InfeasiblePlan
 
         for room in _ROOM:
             options = self._study(port, room)
             try:
-                plan_for(options)
+                options.study.plan()
             except InfeasiblePlan as error:
                 reasons.append(error.reason)
                 continue
             return options
         return None
 
-    def _study(self, port: int, room: float) -> StudyOptions:
+    def _study(self, port: int, room: float) -> NewStudy:
         from secagg.errors import InvalidParameters
         from secagg.parameters import assumed_colluders, complete_graph_threshold
 
@@ -318,7 +319,7 @@ class LoadOptions:
         left = self._left
         adversarial = next((share for share in self._colluding if threshold(share) <= left), self._colluding[-1])
         survivors = self._survivors(adversarial, threshold(adversarial), left)
-        return StudyOptions(
+        return new_study(
             name="loadtest",
             rounds=self.rounds,
             participants=self.clients,

@@ -23,10 +23,10 @@ def cohort_of(settings: SimulationSettings, round_: int) -> Participants:
         round_: from 1.
     """
     everybody, size = settings.participants, settings.cohort
-    if settings.study.sampling == "none" or size >= everybody:
+    if settings.study.privacy.sampling == "none" or size >= everybody:
         return np.arange(everybody, dtype=np.int64)
     draw = PublicRandom(b"simulated cohort", settings.seed, round_)
-    if settings.study.sampling == "poisson":
+    if settings.study.privacy.sampling == "poisson":
         drawn = np.flatnonzero(draw.uniform(everybody) < size / everybody).astype(np.int64)
         return np.sort(drawn[draw.permutation(len(drawn))[:size]])
     return np.sort(draw.permutation(everybody)[:size])

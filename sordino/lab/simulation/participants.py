@@ -34,8 +34,8 @@ from sordino.lab.simulation.own_files import OwnFiles, load_own
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
-    from authority.study_options import StudyOptions
     from learning.task import Task
+    from server.study_file import StudyConfiguration
 
 MOST_IN_A_SHARD: Final = 256
 """Of participants that are trained at once."""
@@ -126,7 +126,7 @@ class Data:
         return self._taken[participant]
 
 
-def load_data(study: StudyOptions, own: str | None = None, task: Task | None = None) -> Data | OwnFiles:
+def load_data(study: StudyConfiguration, own: str | None = None, task: Task | None = None) -> Data | OwnFiles:
     """The study's data, cut into parts as the clients of a served one do it; kept for the next simulation.
 
     Args:
@@ -137,11 +137,10 @@ def load_data(study: StudyOptions, own: str | None = None, task: Task | None = N
         learning.datasets.DatasetError: the set is unknown, missing or damaged; a file can't be used.
         SimulationError: it can't be cut so.
     """
+    data = study.data
     if own is not None and task is not None:
-        return load_own(own, study.places, task, study.task, study.test)
-    return _loaded(
-        study.dataset, study.partition, study.places, study.alpha, study.seed, study.shards, study.test
-    )
+        return load_own(own, study.places, task, study.study.task, data.test)
+    return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test)
 
 
 @lru_cache(maxsize=2)
@@ -164,7 +163,7 @@ class Participants:
         """Raises: as `SimulationSettings.task`, `SimulationSettings.plan` and `load_data`."""
         use_device(settings.device)
         self._settings = settings
-        self.task = settings.task()
+        self.task = settings.study.make_task()
         self.data = load_data(settings.study, settings.data, self.task)
         self.plan = settings.plan()
         coding = settings.coding()
@@ -215,8 +214,8 @@ class Participants:
         """What a task's complaint about examples means to whoever chose both."""
         study = self._settings.study
         return SimulationError(
-            f"the task {study.task} can't use the examples of {study.dataset}: {with_place(error)}; name another task "
-            "or data set, or fit it with options of the task"
+            f"the task {study.study.task} can't use the examples of {study.data.dataset}: {with_place(error)}; name "
+            "another task or data set, or fit it with options of the task"
         )
 
     @property
@@ -253,8 +252,8 @@ class Participants:
 
     def _no_contribution(self, error: Exception) -> str:
         return (
-            f"the task {self._settings.study.task}: {error}; correct its local_update: in a study such a participant "
-            "would send zeros"
+            f"the task {self._settings.study.study.task}: {error}; correct its local_update: in a study such a "
+            "participant would send zeros"
         )
 
     def _encoded(

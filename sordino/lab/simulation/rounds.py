@@ -71,8 +71,8 @@ class Rounds:
         self.plan: Plan | None = self._here.plan
         study = settings.study
         self.task, self.data = self._here.task, self._here.data
-        self.learner = self.task.learner(settings.optimizer(), self._here.data.test)
-        self.learner.prepare(study.rounds)
+        self.learner = self.task.learner(study.server_optimizer.make(), self._here.data.test)
+        self.learner.prepare(study.study.rounds)
         self.rule = self._here.rule
         self.clips = self.rule.clips
         self.account = None if self.plan is None else Account(self.plan)
@@ -108,9 +108,9 @@ class Rounds:
         study = self.settings.study
         if self._engine is None:
             self._engine = make_engine(self.settings, self._here)
-        while self.completed < study.rounds:
+        while self.completed < study.study.rounds:
             round_ = self.completed + 1
-            for attempt in range(1, study.max_attempts + 1):
+            for attempt in range(1, study.coordinator.max_attempts + 1):
                 if self.would_exceed():
                     self.outcome = BUDGET_REACHED
                     return
@@ -153,7 +153,7 @@ class Rounds:
         settings = self.settings
         cohort = cohort_of(settings, round_)
         survivors = survivors_of(settings, cohort, round_, attempt)
-        least, quorum = settings.study.min_survivors or 1, settings.study.quorum or 1
+        least, quorum = settings.study.privacy.min_survivors or 1, settings.study.privacy.quorum or 1
         if len(cohort) < quorum or len(survivors) < least:
             few, needed = (len(cohort), quorum) if len(cohort) < quorum else (len(survivors), least)
             return self._aborted(round_, attempt, cohort, survivors, f"{few} are left, {needed} are needed")
@@ -180,7 +180,7 @@ class Rounds:
         now = clock.add("aggregation", now)
         self.completed = round_
         evaluation: dict[str, float] = {}
-        if round_ % settings.evaluate_every == 0 or round_ == settings.study.rounds:
+        if round_ % settings.evaluate_every == 0 or round_ == settings.study.study.rounds:
             try:
                 evaluation = self.learner.evaluate()
             except TaskMistake:
@@ -288,7 +288,7 @@ class Rounds:
     def _charge(self, round_: int, attempt: int, survivors: NDArray[np.int64]) -> None:
         """As the coordinator of a study does, once the survivors are fixed and before anything is decoded."""
         # A sum opened once more after a stop is one more attempt to the account, which charges none of them twice.
-        number = attempt + self.charges.count((round_, attempt)) * self.settings.study.max_attempts
+        number = attempt + self.charges.count((round_, attempt)) * self.settings.study.coordinator.max_attempts
         self.charges.append((round_, attempt))
         if self.account is not None:
             who = frozenset(survivors.tolist())

@@ -100,7 +100,7 @@ def simulate_study(
     kept = None if output is None else Record(output, configuration)
     if kept is not None and kept.summary is not None:
         if on_start is not None:
-            on_start(configuration, settings.study.rounds)
+            on_start(configuration, settings.study.study.rounds)
         return _result(configuration, _read(kept.rows, settings), _read([kept.summary], settings)[0], {})
     rows: list[Row] = [] if kept is None else _read(kept.rows, settings)
     if kept is not None and kept.saved is not None:
@@ -139,8 +139,8 @@ def simulate_study(
 
 def configuration_of(rounds: Rounds) -> dict[str, Any]:
     """The first line: all that the result depends on but the noise."""
-    settings = rounds.settings
-    more = [] if trained_task(settings.study.task, settings.study.task_options) in WITHOUT_TORCH else ["torch"]
+    settings, study = rounds.settings, rounds.settings.study
+    more = [] if trained_task(study.study.task, study.task) in WITHOUT_TORCH else ["torch"]
     more += ["ray"] if settings.engine == RAY else []
     plan = rounds.plan
     holds = None if plan is None else guarantee(plan.to_json())
@@ -151,7 +151,7 @@ def configuration_of(rounds: Rounds) -> dict[str, Any]:
         "private": settings.private,
         "privacy": NOT_PRIVATE
         if holds is None
-        else f"epsilon {settings.study.epsilon:g} at delta {settings.study.delta:g}, {holds}{_ASKED[settings.target]}",
+        else f"epsilon {study.privacy.epsilon:g} at delta {study.privacy.delta:g}, {holds}{_ASKED[settings.target]}",
         "guarantee": holds,
         "secure_aggregation": REAL_SUM if settings.secagg == REAL else IDEAL_SUM,
         "never_known_to_a_real_study": list(KNOWN_ONLY_HERE),

@@ -6,23 +6,19 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from authority.new_study import check_places
-from authority.study_options import StudyOptions, coding_of, plan_for
+from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
-from mechanisms.statement import VECTOR_MECHANISMS
 from runtime.failure import InputFailure
+from runtime.settings_keys import build, flat_values, key, settings_keys
+from server.study_file import StudyConfiguration
+from server.study_tables import PrivacyTable
 
 if TYPE_CHECKING:
-    from learning.server_optimizers import ServerOptimizer
-    from learning.task import Task
     from mechanisms.plan import Plan
-    from server.study_file import StudyConfiguration
 
 NO_NOISE: Final = "none"
-MECHANISMS: Final = (*VECTOR_MECHANISMS, NO_NOISE)
-SAMPLINGS: Final = ("none", "lottery", "poisson", "fixed")
 INDEPENDENT, EXACT = "independent", "exact"
 DROP_LAWS: Final = (INDEPENDENT, EXACT)
 IDEAL, REAL = "ideal", "real"
@@ -32,9 +28,8 @@ ENGINES: Final = (LOCAL, RAY)
 MOST_WORKERS: Final = 256
 
 # Of a study: what only a network, a disk or an authority needs.
-_NOT_SIMULATED: Final = frozenset(
-    {"hosts", "enrol", "authority", "listen", "names", "deadline_s", "training_s", "connect_s", "one_machine"}
-)
+_NOT_SIMULATED: Final = ("deadlines", "coordinator")
+_PANEL: Final = "Simulation"
 # How the work is done, not what comes out: a simulation may go on with others.
 WAYS: Final = frozenset({"workers", "engine", "device"})
 
@@ -43,14 +38,62 @@ class SimulationError(InputFailure, ValueError):
     """A setting of a simulation that can't be, or a file that isn't its own; one sentence that names what to change."""
 
 
+class SimulatedPrivacy(PrivacyTable):
+    """[privacy] of a simulation, which knows more mechanisms and ways to draw a cohort."""
+
+    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "none"] = key(  # type: ignore[assignment]  # wider
+        "ddgauss",
+        help="ddgauss, skellam, local-gaussian, gaussian; or none: no noise, NOT PRIVATE",
+        shown="ddgauss, or DIR's",
+        panel=_PANEL,
+    )
+    sampling: Literal["none", "lottery", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
+        "none",
+        help="how cohorts are drawn: none, lottery; poisson or fixed, which are for comparison only",
+        shown="none, with --cohort lottery",
+        panel=_PANEL,
+    )
+
+
+class SimulatedStudy(StudyConfiguration):
+    """A study as a simulation takes it: `StudyConfiguration`, with `SimulatedPrivacy`."""
+
+    privacy: SimulatedPrivacy = key(help="", option=None)
+
+
+def simulated_study(**values: Any) -> SimulatedStudy:
+    """A study to be simulated, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
+
+    Raises:
+        Failure: a lottery that can't be.
+        pydantic.ValidationError: a value can't be.
+    """
+    sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
+    return study_of_size(SimulatedStudy, values, sizes)
+
+
+def resized(study: StudyConfiguration, places: int, **changed: Any) -> SimulatedStudy:
+    """A study with some values changed: keys of `SimulatedStudy`, ``participants`` and ``cohort``.
+
+    Args:
+        places: participants of ``study``, where its file doesn't say.
+    """
+    drawn = study.privacy.sampling != "none"
+    values = flat_values(study)
+    held = {"participants": study.places or places, "cohort": study.study.participants if drawn else None}
+    for name in ("in_a_round", "largest_roster", *(() if drawn else ("population",))):
+        values.pop(name)
+    return simulated_study(**values | held | changed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulationSettings:
     """One simulation, whole: the same settings give the same cohorts, dropouts and batch orders; noise is always fresh.
 
     Attributes:
-        study: as of ``sordino init``; ``participants`` may be thousands. Its mechanism may also be "none": clipped
-            updates are averaged without noise, which is NOT PRIVATE, and its sampling "poisson" or "fixed", which can
-            be planned for but not served. What only a network needs counts for nothing.
+        study: of `simulated_study`; participants may be thousands. Its mechanism may also be "none": clipped updates
+            are averaged without noise, which is NOT PRIVATE, and its sampling "poisson" or "fixed", which can be
+            planned for but not served. What only a network needs has no effect.
         target: whose epsilon is planned for: "coordinator", "released", or "conditional", for comparison only.
         seed: of cohorts, dropouts, batch orders and rotations, >= 0. That of the partition is the study's.
         drop: share of a round's participants that leave before they send their vector, in [0, 1).
@@ -67,7 +110,7 @@ class SimulationSettings:
         SimulationError: a value outside its range.
     """
 
-    study: StudyOptions = field(default_factory=StudyOptions)
+    study: SimulatedStudy = field(default_factory=simulated_study)
     target: str = "coordinator"
     seed: int = 1
     drop: float = 0.0
@@ -84,8 +127,6 @@ class SimulationSettings:
         from learning.device import DEVICES
 
         names = (
-            ("mechanism", self.study.mechanism, MECHANISMS),
-            ("sampling", self.study.sampling, SAMPLINGS),
             ("target", self.target, ("coordinator", "released", "conditional")),
             ("drop_law", self.drop_law, DROP_LAWS),
             ("secagg", self.secagg, SECAGGS),
@@ -104,46 +145,25 @@ class SimulationSettings:
         ):
             if not least <= value <= most:
                 raise SimulationError(f"{name} {value} is out of range; use {least} to {most}")
-        if self.study.mechanism == NO_NOISE and self.secagg == REAL:
+        if self.study.privacy.mechanism == NO_NOISE and self.secagg == REAL:
             raise SimulationError(
                 'mechanism "none" averages updates as they are, so there is nothing to mask; use secagg "ideal", or a '
                 "mechanism that codes them"
             )
-        if self.data is None and self.study.dataset == OWN:
+        if self.data is None and self.study.data.dataset == OWN:
             raise SimulationError(
                 "data isn't named, and the data set 'own' lies with each participant: name the folder that holds a "
                 "file of each, or a data set that is here"
             )
-        if self.data is not None and self.study.dataset != OWN:
+        if self.data is not None and self.study.data.dataset != OWN:
             raise SimulationError(
-                f"data holds the participants' own files, and the data set is {self.study.dataset!r}: use one of them"
+                f"data holds the participants' own files, and the data set is {self.study.data.dataset!r}: use one "
+                "of them"
             )
         if self.secagg == REAL and self.engine == RAY:
             raise SimulationError('secagg "real" runs in one process; use the engine "local"')
-        if self.target == "conditional" and self.study.sampling == "none":
+        if self.target == "conditional" and self.study.privacy.sampling == "none":
             raise SimulationError('the target "conditional" needs sampling; use sampling "poisson" and a cohort')
-        try:
-            self.optimizer()
-        except ValueError as error:
-            raise SimulationError(str(error)) from None
-        check_places(replace(self.study, hosts=1))
-
-    def optimizer(self) -> ServerOptimizer:
-        """The coordinator's, at rest.
-
-        Raises:
-            ValueError: a number outside its range.
-        """
-        from learning.server_optimizers import make_server_optimizer
-
-        study = self.study
-        return make_server_optimizer(
-            study.server_optimizer,
-            study.server_rate,
-            study.server_momentum,
-            study.server_second_momentum,
-            study.server_adaptivity,
-        )
 
     @property
     def participants(self) -> int:
@@ -153,26 +173,16 @@ class SimulationSettings:
     @property
     def private(self) -> bool:
         """Whether there is noise at all."""
-        return self.study.mechanism != NO_NOISE
+        return self.study.privacy.mechanism != NO_NOISE
 
     @property
     def cohort(self) -> int:
         """Most participants of one round, and those that are drawn where cohorts are."""
-        return self.study.in_a_round
+        return self.study.study.participants or 0
 
     def settled(self) -> SimulationSettings:
         """With min_survivors and quorum as numbers."""
         return replace(self, study=self.study.settled())
-
-    def task(self) -> Task:
-        """The study's task.
-
-        Raises:
-            learning.options.OptionError, learning.own_task.TaskUnavailable: it can't be made.
-        """
-        from learning.make_task import make_task
-
-        return make_task(self.study.task, dict(self.study.task_options))
 
     def plan(self) -> Plan | None:
         """The public plan, as of a served study; None without noise.
@@ -180,36 +190,41 @@ class SimulationSettings:
         Raises:
             mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
         """
-        return plan_for(self.study, target=self.target) if self.private else None
+        return self.study.plan(target=self.target) if self.private else None
 
     def coding(self) -> dict[str, Any]:
         """Clip rule and sketch, as arguments of `wire.study.plan_study`."""
         from learning.parameters import layers_of
 
-        return coding_of(self.study, layers_of(self.task().contribution_shapes))
+        privacy = self.study.settled().privacy
+        assert privacy.clip is not None  # noqa: S101  # settled
+        coding = privacy.coding(layers_of(self.study.make_task().contribution_shapes), privacy.clip)
+        return {name: value for name, value in coding.items() if name != "rotation"}
 
     def to_json(self) -> dict[str, Any]:
         """Every setting that counts, min_survivors, quorum and the name of the data settled, JSON values."""
         from learning.datasets import resolve_dataset
 
-        settled = self.settled()
-        values = {one.name: getattr(settled, one.name) for one in dataclasses.fields(self) if one.name != "study"}
-        study = {
-            one.name: getattr(settled.study, one.name)
-            for one in dataclasses.fields(StudyOptions)
-            if one.name not in _NOT_SIMULATED
-        }
-        study["dataset"] = resolve_dataset(settled.study.dataset)
-        study["task_options"] = dict(self.task().options.to_mapping())
+        settled = self.settled().study
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "study"}
+        found = flat_values(settled)
+        keys = settings_keys(type(settled))
+        study = {name: found[name] for name, one in keys.items() if one.table not in _NOT_SIMULATED}
+        drawn = settled.privacy.sampling != "none"
+        study |= {"participants": settled.places, "cohort": study.pop("in_a_round") if drawn else None}
+        study |= {"dataset": resolve_dataset(settled.data.dataset), "max_attempts": settled.coordinator.max_attempts}
+        study["task_options"] = dict(settled.make_task().options.to_mapping())
+        for name in ("in_a_round", "largest_roster", "pause_s"):
+            study.pop(name, None)
         return {"study": {name: _plain(value) for name, value in study.items()}} | values
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting that differs and matters, as ``key: before, now``; None where a simulation may go on."""
+    """The first setting that differs and matters, as ``name was ... and is ...``; None where a simulation may go on."""
     flat_before, flat_now = _flat(before), _flat(now)
-    for key in sorted(set(flat_before) | set(flat_now)):
-        if key not in WAYS and flat_before.get(key) != flat_now.get(key):
-            return f"{key} was {flat_before.get(key)!r} and is {flat_now.get(key)!r}"
+    for name in sorted(set(flat_before) | set(flat_now)):
+        if name not in WAYS and flat_before.get(name) != flat_now.get(name):
+            return f"{name} was {flat_before.get(name)!r} and is {flat_now.get(name)!r}"
     return None
 
 
@@ -226,33 +241,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def study_of(configuration: StudyConfiguration, on_the_roster: int) -> StudyOptions:
-    """The options behind a study's file.
-
-    Args:
-        on_the_roster: participants on the roster that lies beside it; what counts where the file doesn't say how many.
-    """
-    study, privacy, optimizer = configuration.study, configuration.privacy, configuration.server_optimizer
-    cohort = study.participants or on_the_roster
-    lottery = privacy.sampling != "none"
-    same = {one.name for one in dataclasses.fields(StudyOptions)}
-    tables = {**dict(configuration.data), **dict(privacy)}
-    tables = {name: value for name, value in tables.items() if name in same}
-    tables |= {
-        "name": study.name,
-        "rounds": study.rounds,
-        "task": study.task,
-        "task_options": dict(configuration.task),
-        "participants": (privacy.largest_roster or privacy.population or cohort) if lottery else cohort,
-        "cohort": cohort if lottery else None,
-        "population": privacy.population,
-        "max_attempts": configuration.coordinator.max_attempts,
-        "server_optimizer": optimizer.name,
-        "server_rate": optimizer.rate,
-        "server_momentum": optimizer.momentum,
-        "server_second_momentum": optimizer.second_momentum,
-        "server_adaptivity": optimizer.adaptivity,
-    }
-    return StudyOptions(**tables)

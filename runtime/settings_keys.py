@@ -1,0 +1,267 @@
+"""What a settings model says of its keys, once. Options, comments, ranges, defaults and docs come from it.
+
+A settings file is a pydantic model of tables (`runtime.settings_file`). Each key is declared with `key`.
+`settings_keys` lists the keys, `build` makes a model from values by option name, `settings_toml` writes the commented
+file and `settings_markdown` the table for the docs. `sordino.cli.options` makes options of the same keys.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is said of a key beside its type, default and range.
+
+    Attributes:
+        help: one clause: the help of its option, its comment in the file and its line in the docs.
+        unit: of a number, such as "s"; empty for counts and shares.
+        initial: what a new file begins with where the key has no default; None: it has to be stated.
+        shown: the default in words, where the value says too little.
+        option: name of its option in Python; "": the key's own; None: it has no option.
+        flag: spelling of the option, where it isn't the name in Python with dashes.
+        spellings: further spellings of the option, such as ``--dropout``; a switch states its opposite here.
+        panel: heading that its option stands under.
+        metavar: what stands for the value in the help.
+        example: a usual value, for the message about one out of range.
+        needs: (words, holds): the key has an effect only where ``holds`` is true of the whole model.
+        fixed: participants sign it, so a change makes another study.
+    """
+
+    help: str
+    unit: str = ""
+    initial: Any = None
+    shown: str = ""
+    option: str | None = ""
+    flag: str = ""
+    spellings: tuple[str, ...] = ()
+    panel: str = ""
+    metavar: str = ""
+    example: str = ""
+    needs: tuple[str, Callable[[Any], bool]] | None = None
+    fixed: bool = False
+
+
+_NAMES: Final = frozenset(Key.__dataclass_fields__)
+
+
+def key(default: Any = ..., **about: Any) -> Any:
+    """Declare a key: fields of `Key`, and arguments of `pydantic.Field` such as ``gt`` or ``default_factory``."""
+    said = Key(**{name: value for name, value in about.items() if name in _NAMES})
+    limits = {name: value for name, value in about.items() if name not in _NAMES}
+    if "default_factory" not in limits:
+        limits["default"] = default
+    info: FieldInfo = Field(description=said.help, **limits)
+    info.metadata.append(said)
+    return info
+
+
+@dataclass(frozen=True)
+class SettingsKey:
+    """A key where it stands.
+
+    Attributes:
+        table: its table; empty for one of the model itself.
+        name: in the table.
+    """
+
+    table: str
+    name: str
+    about: Key
+    field: FieldInfo
+
+    @property
+    def dotted(self) -> str:
+        """``privacy.epsilon``."""
+        return f"{self.table}.{self.name}" if self.table else self.name
+
+    @property
+    def flat(self) -> str:
+        """Its name among all keys of the model, and that of its option in Python."""
+        return self.about.option or self.name
+
+    @property
+    def option(self) -> str:
+        """``--clip-by-layer``."""
+        return self.about.flag or "--" + self.flat.replace("_", "-")
+
+    @property
+    def default(self) -> Any:
+        """Of a file that leaves it out, else what a new file begins with; None where there is neither."""
+        return self.about.initial if self.field.is_required() else self.field.get_default(call_default_factory=True)
+
+    @property
+    def kind(self) -> type:
+        """Of its value: bool, int, float, str, Path or dict; names are str."""
+        return _kind(self.field.annotation)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names it may hold; empty where it isn't a choice."""
+        return _choices(self.field.annotation)
+
+    @property
+    def range(self) -> str:
+        """Its range in words: ``more than 0 and at most 1000``; empty where it has none."""
+        limits = {type(limit).__name__: limit for limit in self.field.metadata}
+        found = {name: getattr(limits[name], name.lower()) for name in ("Ge", "Gt", "Le", "Lt") if name in limits}
+        low, high = found.get("Ge", found.get("Gt")), found.get("Le", found.get("Lt"))
+        if low is not None and high is not None and "Ge" in found and "Le" in found:
+            return f"{_number(low)} to {_number(high)}"
+        words = []
+        if low is not None:
+            words.append(f"{'at least' if 'Ge' in found else 'more than'} {_number(low)}")
+        if high is not None:
+            words.append(f"{'at most' if 'Le' in found else 'below'} {_number(high)}")
+        return " and ".join(words)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a type without None; what `typing.Annotated` adds is left out."""
+    while get_origin(annotation) is not None and hasattr(annotation, "__metadata__"):
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(part for one in get_args(annotation) if one is not type(None) for part in _parts(one))
+    return (annotation,)
+
+
+def _kind(annotation: Any) -> type:
+    (first, *_) = _parts(annotation)
+    origin = get_origin(first)
+    if origin is Literal:
+        return str
+    return origin or first
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    (first, *_) = _parts(annotation)
+    return tuple(map(str, get_args(first))) if get_origin(first) is Literal else ()
+
+
+def is_table(annotation: Any) -> bool:
+    """Whether a field of a model is a table of keys."""
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def settings_keys(model: type[BaseModel]) -> dict[str, SettingsKey]:
+    """All declared keys of a model and its tables, by their flat names, in the order of the file."""
+    found: dict[str, SettingsKey] = {}
+    for name, field in model.model_fields.items():
+        inside = field.annotation.model_fields if is_table(field.annotation) else {}  # type: ignore[union-attr]  # a model
+        for table, one, info in [(name, *item) for item in inside.items()] if inside else [("", name, field)]:
+            for about in info.metadata:
+                if isinstance(about, Key) and (table or not is_table(info.annotation)):
+                    entry = SettingsKey(table, one, about, info)
+                    assert entry.flat not in found, f"two keys are called {entry.flat}"  # noqa: S101  # our own models
+                    found[entry.flat] = entry
+    return found
+
+
+def build(model: type[Model], values: Mapping[str, Any], base: Model | None = None) -> Model:
+    """A model from values by their flat names; the others are those of ``base``, else the defaults.
+
+    Raises:
+        pydantic.ValidationError: a value can't be.
+        TypeError: no key has such a name.
+    """
+    keys = settings_keys(model)
+    unknown = sorted(values.keys() - keys.keys())
+    if unknown:
+        raise TypeError(f"{model.__name__} has no key {', '.join(unknown)}")
+    body: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in model.model_fields}
+    tables = {one.table for one in keys.values() if one.table}
+    for table in tables:
+        held = body.get(table)
+        body[table] = {} if held is None else {name: getattr(held, name) for name in type(held).model_fields}
+    for flat, one in keys.items():
+        place = body[one.table] if one.table else body
+        if flat in values:
+            place[one.name] = values[flat]
+        elif base is None and one.field.is_required() and one.about.initial is not None:
+            place[one.name] = one.about.initial
+    return model(**body)
+
+
+def flat_values(settings: BaseModel) -> dict[str, Any]:
+    """Every declared key's value by its flat name."""
+    return {
+        flat: getattr(getattr(settings, one.table) if one.table else settings, one.name)
+        for flat, one in settings_keys(type(settings)).items()
+    }
+
+
+def settings_toml(
+    settings: BaseModel,
+    header: Sequence[str] = (),
+    *,
+    comments: Mapping[str, str] | None = None,
+    leave_out: frozenset[str] = frozenset(),
+) -> str:
+    """The commented file, which `runtime.settings_file.read_settings` reads back. Keys that are None are left out.
+
+    Args:
+        header: comment lines above it.
+        comments: of keys in tables of free form, such as the options of a task.
+        leave_out: flat names.
+    """
+    blocks = ["\n".join(f"# {line}".rstrip() for line in header)] if header else []
+    tables: dict[str, list[tuple[str, str]]] = {}
+    for flat, one in settings_keys(type(settings)).items():
+        value = getattr(getattr(settings, one.table) if one.table else settings, one.name)
+        if value is None or flat in leave_out:
+            continue
+        if isinstance(value, Mapping):
+            rows = [(f"{name} = {_toml(held)}", (comments or {}).get(name, "")) for name, held in value.items()]
+            tables.setdefault(one.name, []).extend(rows)
+        else:
+            mark = "(fixed) " if one.about.fixed else ""
+            tables.setdefault(one.table, []).append((f"{one.name} = {_toml(value)}", mark + one.about.help))
+    for name, rows in tables.items():
+        said = type(settings).model_fields[name].description if name else ""
+        width = max((len(line) for line, comment in rows if comment), default=0)
+        lines = [f"{line:<{width}}  # {comment}" if comment else line for line, comment in rows]
+        blocks.append("\n".join([f"[{name}]" + (f"  # {said}" if said else ""), *lines] if name else lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return repr(int(value))
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(str(value))  # for the strings used here a JSON string is a TOML basic string
+
+
+def settings_markdown(model: type[BaseModel]) -> str:
+    """A table of all keys for the docs."""
+    lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
+    for one in settings_keys(model).values():
+        default = one.about.shown or ("" if one.default is None else f"`{_toml(_plain(one.default))}`")
+        allowed = ", ".join(f"`{name}`" for name in one.choices) or one.range
+        unit = f" ({one.about.unit})" if one.about.unit else ""
+        lines.append(f"| `{one.dotted}` | {default} | {allowed} | {one.about.help}{unit} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
