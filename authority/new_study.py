@@ -139,7 +139,7 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
             f"{making.hosts} hosts can't share {making.participants} participants. "
             "Give each host at least one: lower --hosts or raise --participants.",
         )
-    listen = values.get("listen", "127.0.0.1:8443")
+    listen = str(values.get("listen", "127.0.0.1:8443"))
     try:
         port = split_address(listen)[1]
     except ValueError as error:

@@ -70,8 +70,9 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
         Failure: the set can't be cut so, or the task takes other examples.
         learning.datasets.DatasetError: there is no such set here.
     """
+    from learning.blocks import DatasetError
     from learning.cut_data import cut_dataset
-    from learning.datasets import DatasetError, load_partition
+    from learning.datasets import load_partition
     from learning.own_data import load_test
 
     data, name, options = study.data, study.study.task, study.task

@@ -143,10 +143,8 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 def _kind(annotation: Any) -> type:
     (first, *_) = _parts(annotation)
-    origin = get_origin(first)
-    if origin is Literal:
-        return str
-    return origin or first
+    found: type = str if get_origin(first) is Literal else get_origin(first) or first
+    return found
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

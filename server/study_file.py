@@ -91,7 +91,7 @@ class StudyConfiguration(Settings):
 
         return make_task(self.study.task, dict(self.task))
 
-    def settled(self) -> StudyConfiguration:
+    def settled(self) -> Self:
         """With ``clip``, ``min_survivors``, ``quorum`` and the optimizer's ``rate`` as numbers.
 
         Raises:

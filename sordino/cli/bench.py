@@ -210,13 +210,13 @@ def training(
     as_json: Json = False,
 ) -> int:
     from learning.own_task import TaskUnavailable
-    from sordino.cli.task_options import options_of
+    from sordino.cli.options import task_options
     from sordino.lab.bench.machine import describe, one_line
     from sordino.lab.bench.training import run
 
     machine = _calibrated(describe)
     try:
-        figures = run(task, options_of(task_option), participants, examples, threads, runs)
+        figures = run(task, task_options(task_option, {}), participants, examples, threads, runs)
     except (ValueError, TaskUnavailable) as error:
         raise Failure(ExitCode.INPUT, str(error)) from error
     if as_json:

@@ -207,7 +207,8 @@ def check_ranges(**given: float) -> None:
     keys = settings_keys(StudyConfiguration)
     for name, value in given.items():
         try:
-            TypeAdapter(Annotated[keys[name].field.annotation, keys[name].field]).validate_python(value)
+            checked: Any = Annotated[keys[name].field.annotation, keys[name].field]
+            TypeAdapter(checked).validate_python(value)
         except ValidationError as error:
             raise refused(keys[name], error.errors(include_url=False)[0]) from None
 

@@ -45,7 +45,8 @@ def fitted_study(make: Callable[..., Study], values: Mapping[str, Any], model: t
     """
     from authority.study_data import fitted
 
-    return fitted(settled(make, lambda study: study, values, model))
+    study: Study = settled(make, lambda study: study, values, model)
+    return fitted(study)
 
 
 def fitted_new(make: Callable[[], NewStudy], values: Mapping[str, Any]) -> NewStudy:
