@@ -174,8 +174,8 @@ def _run(
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
     reader = target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
     check_budgets(reader, budget_coordinator, budget_released)
-    names: tuple[str, ...] = ("mechanism", "population", "sampling", "bits", "epsilon", "delta", "max_dropout", "adversarial")
-    names += ("adversary", "graph", "min_survivors", "quorum", "beta", "k_stddevs")
+    names: tuple[str, ...] = ("mechanism", "population", "sampling", "bits", "epsilon", "delta", "max_dropout")
+    names += ("adversarial", "adversary", "graph", "min_survivors", "quorum", "beta", "k_stddevs")
     arguments: dict[str, Any] = {name: getattr(privacy, name) for name in names} | {
         "clients": clients,
         "dim": dim,
