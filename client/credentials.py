@@ -24,8 +24,6 @@ from secagg.keys import IdentityKey
 from wire.certificates import UNREADABLE, CertificateError
 
 RENEWED_FILE: Final = "renewed.pem"
-IDENTITY_URI: Final = "urn:sordino:identity:"
-HOST_URI: Final = "urn:sordino:host:"
 LARGEST_CHAIN: Final = 64 * 1024
 RENEW_AT: Final = 1 / 3  # of the validity that is left
 

@@ -27,13 +27,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.message import DecodeError
 
 from client.connection import open_channel
-from client.credentials import HOST_URI, IDENTITY_URI, shown
+from client.credentials import shown
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
 from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
-from wire.certificates import UNREADABLE
+from wire.certificates import UNREADABLE, host_uri, identity_uri
 from wire.codec import PROTOCOL_VERSION
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
@@ -200,7 +200,7 @@ def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, 
 
 def names_of(identity: bytes, host: str | None = None) -> tuple[str, ...]:
     """URIs in a certificate that stand for an identity (32 bytes), or for its host where one is named."""
-    return (f"{IDENTITY_URI}{identity.hex()}", *([] if host is None else [f"{HOST_URI}{host}"]))
+    return (identity_uri(identity), *([] if host is None else [host_uri(host)]))
 
 
 # ---------------------------------------------------------------- the wire

@@ -20,13 +20,7 @@ import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from client.credentials import (
-    HOST_URI,
-    ClientCertificate,
-    load_certificate,
-    shown,
-    store_renewed,
-)
+from client.credentials import ClientCertificate, load_certificate, shown, store_renewed
 from client.enrolment import (
     EnrolmentRefused,
     EnrolmentUnavailable,
@@ -39,7 +33,7 @@ from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
-from wire.certificates import CertificateError
+from wire.certificates import CertificateError, host_uri
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
 
 log = structlog.get_logger()
@@ -193,7 +187,7 @@ class Renewal:
     def _names(self) -> tuple[str, ...]:
         """Of the certificate in use: a new one for somebody else would cut participants off."""
         own = self.certificate.names
-        return own if own else (f"{HOST_URI}{self._settings.host.name}",)
+        return own if own else (host_uri(self._settings.host.name),)
 
 
 def _remove(path: Path) -> None:

@@ -16,9 +16,8 @@ import grpc
 from secagg.roster import Roster
 from server.open_calls import Caller, CallRefused
 from server.sessions import SessionRefused
+from wire.certificates import HOST_URI, IDENTITY_URI, host_uri, identity_uri
 
-IDENTITY_URI: Final = "urn:sordino:identity:"
-HOST_URI: Final = "urn:sordino:host:"
 CALLS_BESIDE: Final = 8  # health checks, and calls of a connection that just broke off
 _NAMES: Final = "x509_subject_alternative_name"  # as gRPC hands them over
 
@@ -34,7 +33,7 @@ def check_certificate(auth_context: Mapping[str, Iterable[bytes]], identity: byt
     Raises:
         SessionRefused: the certificate is that of another identity and another host.
     """
-    allowed = {f"{IDENTITY_URI}{identity.hex()}".encode(), f"{HOST_URI}{host}".encode()}
+    allowed = {identity_uri(identity).encode(), host_uri(host).encode()}
     if allowed.isdisjoint(auth_context.get(_NAMES, ())):
         raise SessionRefused("the certificate is that of another identity")
 

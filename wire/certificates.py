@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
@@ -40,16 +40,6 @@ UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVe
 
 class CertificateError(InputFailure, ValueError):
     """A certificate or its key can't be used; one sentence, without key material."""
-
-
-@dataclass(frozen=True)
-class ClientName:
-    """What a client certificate names: one identity (32 bytes) or one host, the other is None; times have a zone."""
-
-    identity: bytes | None
-    host: str | None
-    not_before: datetime.datetime
-    not_after: datetime.datetime
 
 
 @dataclass(frozen=True)
@@ -183,39 +173,6 @@ def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise CertificateError("the certificate signing request is for another kind of key than P-256")
     return key
-
-
-def read_client(certificate: bytes, ca: bytes) -> ClientName:
-    """What a client certificate names, and until when it is valid.
-
-    Args:
-        certificate, ca: PEM; of a chain, the first certificate is read.
-
-    Raises:
-        CertificateError: not a client certificate of this authority, or one that doesn't name exactly one identity or
-            host. The time of validity isn't checked.
-    """
-    try:
-        leaf = x509.load_pem_x509_certificates(certificate)[0]
-        leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
-        usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (*UNREADABLE, InvalidSignature, x509.ExtensionNotFound) as error:
-        raise CertificateError("not a client certificate of this study's TLS authority") from error
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    if list(usage) != [ExtendedKeyUsageOID.CLIENT_AUTH] or len(uris) != 1 or len(list(names)) != 1:
-        raise CertificateError("the certificate isn't one for a client, or doesn't name one identity or one host")
-    identity, host = None, None
-    if uris[0].startswith(IDENTITY_URI):
-        try:
-            identity = bytes.fromhex(uris[0].removeprefix(IDENTITY_URI))
-        except ValueError:
-            identity = b""
-    elif uris[0].startswith(HOST_URI):
-        host = uris[0].removeprefix(HOST_URI)
-    if (identity is None or len(identity) != 32) and not host:
-        raise CertificateError("the certificate names neither an identity nor a host")
-    return ClientName(identity, host, leaf.not_valid_before_utc, leaf.not_valid_after_utc)
 
 
 def _builder(

@@ -13,13 +13,14 @@ from google.protobuf.message import DecodeError, Message
 import server.service
 from secagg.messages import SALT_BYTES, SHARE_BYTES, CohortKeys, NeighbourShares, UnmaskingReply
 from server.open_calls import Caller, CallRefused
-from server.peer_certificate import HOST_URI, IDENTITY_URI, CertificateHolders, check_certificate
+from server.peer_certificate import CertificateHolders, check_certificate
 from server.sessions import SessionRefused, Sessions
 from tests.fuzz.mutations import message_mutation
 from tests.fuzz.played import codecs, plain, reference_round
 from tests.fuzz.target import Target, must
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.certificates import HOST_URI, IDENTITY_URI
 from wire.transport import CHUNK_BYTES, InvalidChunk, frame, unframe
 
 # Fields of the two envelopes that the codec reads, and how it writes them again.

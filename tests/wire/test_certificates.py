@@ -10,6 +10,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
+from client.enrolment import EnrolmentRefused, check_certificate
+from tests.support.issued_certificates import named_in
 from wire.certificates import (
     CLOCK_SKEW,
     CertificateAuthority,
@@ -19,7 +21,6 @@ from wire.certificates import (
     key_of_request,
     new_key,
     private_pem,
-    read_client,
 )
 from wire.enrolment import make_csr
 
@@ -97,28 +98,27 @@ def test_a_participant_issues_nothing(tmp_path: Path) -> None:
     assert "certificate" in (
         handshake(tmp_path, server_pair(), (forged + certificate, private_pem(own)), AUTHORITY.pem) or ""
     )
-    with pytest.raises(CertificateError, match="not a client certificate"):
-        read_client(forged, AUTHORITY.pem)
+    with pytest.raises(EnrolmentRefused, match="isn't signed by the study's TLS authority"):
+        check_certificate(forged, ca=AUTHORITY.pem, key=private_pem(own), names=(host_uri("host-01"),))
     constraints = AUTHORITY.certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)
 
 
 def test_whom_a_certificate_names() -> None:
-    certificate = client_pair()[0]
-    name = read_client(certificate, AUTHORITY.pem)
-    assert (name.identity, name.host) == (IDENTITY, None)
-    assert name.not_before <= NOW - CLOCK_SKEW + datetime.timedelta(seconds=1)
-    assert abs(name.not_after - NOW - 90 * DAY) < datetime.timedelta(seconds=2)
-    key = new_key()
-    named = read_client(AUTHORITY.issue_client(key.public_key(), host_uri("host-01"), NOW, 7), AUTHORITY.pem)
-    assert (named.identity, named.host) == (None, "host-01")
-    assert abs(named.not_after - NOW - 7 * DAY) < datetime.timedelta(seconds=2)
-    for refused in (server_pair()[0], AUTHORITY.pem, b"none", client_pair(CertificateAuthority.make("x", NOW))[0]):
-        with pytest.raises(CertificateError):
-            read_client(refused, AUTHORITY.pem)
-    for uri in ("urn:sordino:identity:00", "urn:sordino:identity:zz", "urn:sordino:host:", "https://example.org"):
-        with pytest.raises(CertificateError, match="neither an identity nor a host"):
-            read_client(AUTHORITY.issue_client(key.public_key(), uri, NOW), AUTHORITY.pem)
+    certificate, key = client_pair()
+    assert named_in(certificate, AUTHORITY.pem) == [identity_uri(IDENTITY)]
+    leaf = x509.load_pem_x509_certificate(certificate)
+    assert leaf.not_valid_before_utc <= NOW - CLOCK_SKEW + datetime.timedelta(seconds=1)
+    assert abs(leaf.not_valid_after_utc - NOW - 90 * DAY) < datetime.timedelta(seconds=2)
+    public, names = serialization.load_pem_private_key(key, None).public_key(), (identity_uri(IDENTITY),)
+    check_certificate(certificate, ca=AUTHORITY.pem, key=key, names=names)
+    named = AUTHORITY.issue_client(public, host_uri("host-01"), NOW, 7)  # type: ignore[arg-type]  # a P-256 key
+    assert named_in(named, AUTHORITY.pem) == [host_uri("host-01")]
+    assert abs(x509.load_pem_x509_certificate(named).not_valid_after_utc - NOW - 7 * DAY).total_seconds() < 2
+    stranger = CertificateAuthority.make("x", NOW).issue_client(public, names[0], NOW)  # type: ignore[arg-type]
+    for refused in (AUTHORITY.issue_server(public, (), NOW), named, AUTHORITY.pem, b"none", stranger):  # type: ignore[arg-type]
+        with pytest.raises(EnrolmentRefused):
+            check_certificate(refused, ca=AUTHORITY.pem, key=key, names=names)
 
 
 def test_only_the_key_of_a_request_counts() -> None:
@@ -129,7 +129,8 @@ def test_only_the_key_of_a_request_counts() -> None:
 def test_nothing_outlives_the_authority() -> None:
     late = AUTHORITY.certificate.not_valid_after_utc - DAY
     certificate = AUTHORITY.issue_client(new_key().public_key(), host_uri("h"), late)
-    assert read_client(certificate, AUTHORITY.pem).not_after == AUTHORITY.certificate.not_valid_after_utc
+    leaf = x509.load_pem_x509_certificate(certificate)
+    assert leaf.not_valid_after_utc == AUTHORITY.certificate.not_valid_after_utc
     with pytest.raises(CertificateError, match="expired"):
         AUTHORITY.issue_client(new_key().public_key(), host_uri("h"), late + 2 * DAY)
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from client.enrolment import EnrolmentRefused, _read_certificate, check_certificate
 from secagg.keys import IdentityKey
 from wire.authority_statements import Card, InvalidCard
-from wire.certificates import UNREADABLE, CertificateError, read_client
+from wire.certificates import UNREADABLE
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
 
 KEY = ec.derive_private_key(4, ec.SECP256R1())
@@ -64,8 +64,6 @@ def test_a_card_and_a_client_certificate_of_no_version() -> None:
     wrong = changed(certificate(), *VERSION)
     with pytest.raises(InvalidCard, match="no TLS certificate"):
         Card("clinics", PUBLIC, wrong, PUBLIC, "localhost:8443")
-    with pytest.raises(CertificateError, match="not a client certificate"):
-        read_client(wrong, wrong)
     with pytest.raises(EnrolmentRefused, match="isn't signed"):
         check_certificate(wrong, ca=wrong, key=b"", names=())
     with pytest.raises(EnrolmentRefused, match="can't be read"):
