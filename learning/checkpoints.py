@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.parameters import Parameters
+from runtime.durable import sync_folder
 
 FORMAT: Final = 1
 
@@ -132,8 +133,4 @@ def _write_atomically(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself must survive a power cut too
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)  # the rename must survive a power cut too

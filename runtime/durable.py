@@ -90,9 +90,11 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int 
     """
     temporary = path.with_name(path.name + ".new")
     mode = stat.S_IMODE(path.stat().st_mode) if mode is None else mode
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary.unlink(missing_ok=True)  # a crash may have left one
+    # O_EXCL: a link of that name isn't followed; fchmod: the umask would take bits away.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)  # a file that a crash left here may have another mode
+        os.fchmod(descriptor, mode)
         rest = memoryview(data)
         while rest:  # a disk that fills up takes a part first, and fails only at the next write
             rest = rest[os.write(descriptor, rest) :]

@@ -11,7 +11,6 @@ Transcripts name who took part. They are kept readable by their owner alone; pub
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
-from runtime.durable import StorageError
+from runtime.durable import StorageError, replace_durably
 from runtime.key_files import KeyFileError, read_key_file
 from secagg.server_unmasking import Unmasking
 from secagg.sharing import CURIOUS
@@ -285,7 +284,7 @@ class Transcripts:
             caught=caught,
         )
         path = self.folder / file_name(round_)
-        _write(path, data, 0o600)
+        replace_durably(path, data, mode=0o600)
         self._previous, self._noted = hashlib.sha256(data).digest(), None
         return path
 
@@ -300,7 +299,7 @@ class Transcripts:
         copy = self.published / file_name(round_)
         if not copy.exists():
             self.published.mkdir(parents=True, exist_ok=True, mode=0o755)
-            _write(copy, (self.folder / file_name(round_)).read_bytes(), 0o644)
+            replace_durably(copy, (self.folder / file_name(round_)).read_bytes(), mode=0o644)
 
 
 def read_transcript_key(path: Path) -> Ed25519PrivateKey:
@@ -319,21 +318,3 @@ def read_transcript_key(path: Path) -> Ed25519PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise TranscriptError(f"{path} is not an Ed25519 key")
     return key
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    # O_EXCL, so that nobody's file of that name is written to; fchmod, since the umask may take bits away.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

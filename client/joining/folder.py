@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from client.joining.local_enrolment import state_at_desk
+from runtime.durable import replace_durably, sync_folder
 from runtime.failure import ExitCode, Failure
 
 HOST_FILE: Final = "host.toml"
@@ -187,9 +188,9 @@ def make_home(
         _write(work / REQUEST_FILE, request)
         _write(work / ".gitignore", b"*\n")  # keys must never be committed, wherever the folder lies
         for folder in (work / "keys", work / "tls", work / "join", work):
-            _sync(folder)
+            sync_folder(folder)
         os.replace(work, home)
-        _sync(home.parent)
+        sync_folder(home.parent)
     except (OSError, KeyFileError) as error:
         if work is not None:
             shutil.rmtree(work, ignore_errors=True)
@@ -272,8 +273,6 @@ class JoinedHome:
         Raises:
             Failure: it can't be written.
         """
-        from runtime.durable import replace_durably
-
         file, wanted = self.path / HOST_FILE, {"file": POLICY_FILE}
         named = self.settings().get("policy") == wanted
         try:
@@ -291,8 +290,6 @@ class JoinedHome:
 
     def keep_refusal(self, reason: str) -> None:
         """That the authority has signed a refusal: no use is left for the folder, but to say so."""
-        from runtime.durable import replace_durably
-
         with contextlib.suppress(OSError):  # it can be asked for again
             replace_durably(self.path / REFUSED_FILE, reason.encode(errors="replace"))
 
@@ -308,8 +305,6 @@ class JoinedHome:
             Failure: it can't be written, and is asked for again when run again; or her part of the data goes by her
                 place, and there is none.
         """
-        from runtime.durable import replace_durably
-
         by_place = self.by_place
         if by_place and not place:
             raise Failure(
@@ -429,14 +424,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _toml(value: object) -> str:

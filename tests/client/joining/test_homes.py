@@ -273,9 +273,9 @@ def test_a_part_that_was_chosen_is_not_given_by_place(joining: Joining) -> None:
 
 def test_her_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the answer can't be kept, the same command goes on, to the same part."""
-    import runtime.durable
+    import client.joining.folder
 
-    real, writes = runtime.durable.replace_durably, 0
+    real, writes = client.joining.folder.replace_durably, 0
     for fails in range(3):
 
         def full(path: Path, data: bytes, **more: Any) -> None:
@@ -285,11 +285,11 @@ def test_her_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
                 raise OSError(28, "No space left on device")
             real(path, data, **more)
 
-        monkeypatch.setattr(runtime.durable, "replace_durably", full)
+        monkeypatch.setattr(client.joining.folder, "replace_durably", full)
         writes = 0
         with pytest.raises(Failure, match="run the same command again"):
             joining.join(part=BY_PLACE)
-        monkeypatch.setattr(runtime.durable, "replace_durably", real)
+        monkeypatch.setattr(client.joining.folder, "replace_durably", real)
         home = open_home(joining.home)
         assert home is not None
         assert home.by_place

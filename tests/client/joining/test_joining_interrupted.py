@@ -14,7 +14,6 @@ import pytest
 import client.joining.checks
 import client.joining.folder
 import client.joining.joining
-import runtime.durable
 from client.credentials import load_identity
 from client.host_file import load
 from client.joining.joining import finish_joining
@@ -105,7 +104,7 @@ def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch:
     home = client.joining.folder.open_home(unsigned.home)
     assert home is not None
     old = (unsigned.home / "host.toml").read_bytes()
-    honest, done = runtime.durable.replace_durably, []
+    honest, done = client.joining.folder.replace_durably, []
 
     def full(path: Path, data: bytes, **changes: Any) -> None:
         if done:
@@ -114,7 +113,7 @@ def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch:
         honest(path, data, **changes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime.durable, "replace_durably", full)
+        patch.setattr(client.joining.folder, "replace_durably", full)
         with pytest.raises(Failure, match="the policy isn't kept"):
             home.keep_policy(LOOSE.encode())
     assert [path.name for path in done] == ["policy.toml"]
