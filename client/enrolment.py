@@ -33,7 +33,7 @@ from runtime.failure import InputFailure, NetworkFailure
 from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
-from wire.certificates import UNREADABLE, host_uri, identity_uri
+from wire.certificates import UNREADABLE
 from wire.codec import PROTOCOL_VERSION
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
@@ -196,11 +196,6 @@ def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, 
     found = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
     if ExtendedKeyUsageOID.CLIENT_AUTH not in usage or len(found) != 1 or found[0] not in names:
         raise EnrolmentRefused("the certificate in the answer is that of another identity")
-
-
-def names_of(identity: bytes, host: str | None = None) -> tuple[str, ...]:
-    """URIs in a certificate that stand for an identity (32 bytes), or for its host where one is named."""
-    return (identity_uri(identity), *([] if host is None else [host_uri(host)]))
 
 
 # ---------------------------------------------------------------- the wire

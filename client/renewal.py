@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from client.credentials import ClientCertificate, load_certificate, shown, store_renewed
+from client.credentials import (
+    ClientCertificate,
+    load_certificate,
+    shown,
+    store_renewed,
+)
 from client.enrolment import (
     EnrolmentRefused,
     EnrolmentUnavailable,
@@ -33,7 +36,7 @@ from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
-from wire.certificates import CertificateError, host_uri
+from wire.certificates import CertificateError, host_uri, new_key, private_pem
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
 
 log = structlog.get_logger()
@@ -132,10 +135,8 @@ class Renewal:
         kept = self._kept()
         if kept is not None:
             return kept
-        private = ec.generate_private_key(ec.SECP256R1())
-        key = private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        private = new_key()
+        key = private_pem(private)
         settings = self._settings
         asked = EnrolmentRequest(
             "renew", settings.study.name, self._identity.public, settings.host.name, make_csr(private), time.time()

@@ -1,125 +1,32 @@
-"""What a participant is shown before she joins a study: what it is, what is sent, and what is not."""
+"""What a participant is shown before it joins a study: what the study is, what is sent, and what is not."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from client.enrolment import Look
 from client.joining.folder import DataChoice
-from runtime.text import counted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from client.enrolment import Look
-    from learning.datasets import Dataset
-    from mechanisms.plan import Plan
-    from wire.study import StudyDocument
+from learning.datasets import NO_LABEL, Dataset
+from learning.make_task import make_task, options_of
+from learning.task_names import STATISTICS, TASKS, VOTES, trained_task
+from learning.tasks.votes import VoteOptions
+from mechanisms.plan import Plan
+from runtime.text import counted, printable
+from secagg.sharing import CURIOUS
+from wire.guarantee import condition, trust_of
+from wire.study import StudyDocument, round_parameters
 
 _LABEL = 14
 _LONGEST = 80
 _COLUMNS, _LABELS = 12, 6  # that are named
 
 
-def _shares(plan: Plan) -> str:
-    """With whom she shares her keys, and how many of them open one."""
-    from wire.study import round_parameters
-
-    sharing, others = round_parameters(plan).sharing(plan.clients), plan.clients - 1
-    if sharing.degree == others:
-        return f"of your keys go to all others; {sharing.threshold} of them open one, if all {plan.clients} take part"
-    return (
-        f"of your keys go to {sharing.degree} of {others} others, your neighbours on a ring that nobody chooses; "
-        f"{sharing.threshold} of them open one, if all {plan.clients} take part"
-    )
-
-
-def _task(document: StudyDocument, plan: Plan) -> list[str]:
-    """What is computed from her data: for a statistic also what is asked, since that is what will be known."""
-    from learning.make_task import make_task
-    from learning.task_names import STATISTICS, VOTES, trained_task
-
-    if document.task in STATISTICS:
-        # As the task reads it: what the coordinator wrote may look like something else, and may leave defaults out.
-        options = make_task(document.task, dict(document.task_options)).options.asked()
-        asked = "; ".join(f"{name} {value}" for name, value in options.items())
-        return [
-            f"{document.task}, no training: {counted(plan.dim, 'value')} from you, of norm {plan.clip:g} at most",
-            f"asked for: {asked}",
-        ]
-    if document.task == VOTES:
-        from learning.tasks.votes import VoteOptions
-
-        queries = _printable(document.task_options.get("queries", VoteOptions.queries))
-        trained = _printable(trained_task(document.task, document.task_options))
-        return [
-            f"votes of {trained}: your model stays here; its votes on {queries} public examples "
-            f"a round are sent, {counted(plan.dim, 'value')} of norm {plan.clip:g} at most"
-        ]
-    return [f"{document.task}, {counted(plan.dim, 'value')} in an update, clipped to norm {plan.clip:g}"]
-
-
-def _own(document: StudyDocument) -> str:
-    return "on data that each participant brings herself" if document.own_data else ""
-
-
-def _asked_for(document: StudyDocument) -> str:
-    """What examples of a study that trains look like: to be held beside her own."""
-    from learning.make_task import options_of
-    from learning.task_names import STATISTICS, TASKS, trained_task
-
-    if trained_task(document.task, document.task_options) not in TASKS or document.task in STATISTICS:
-        return ""
-    options = options_of(document.task, dict(document.task_options))
-    shape, classes = options.example_shape, getattr(options, "classes", None)
-    if shape is None:
-        return ""
-    told = counted(shape[0], "number") if len(shape) == 1 else f"numbers in the shape {' x '.join(map(str, shape))}"
-    labels = f", and a label from 0 to {classes - 1}" if isinstance(classes, int) and classes > 0 else ""
-    return f"it takes examples of {told}{labels}"
-
-
-def form_told(held: Dataset) -> str:
-    """``40 rows: age, weight, puls; label 0/1``: her file as she would tell a mistake by; shown to her alone."""
-    import numpy as np
-
-    from learning.datasets import NO_LABEL
-
-    shape = held.features.shape[1:]
-    told = f"{counted(len(held), 'row')}: "
-    if held.columns:
-        shown = ", ".join(held.columns[:_COLUMNS])
-        told += shown + (f" and {len(held.columns) - _COLUMNS} more" if len(held.columns) > _COLUMNS else "")
-    else:
-        told += f"{shape[0]} numbers each" if len(shape) == 1 else f"shape {shape}"
-    if not held.labelled:
-        return f"{told}; no column is called label"
-    known = np.unique(held.labels[held.labels != NO_LABEL])
-    few = "/".join(str(one) for one in known) if len(known) <= _LABELS else f"{known[0]} to {known[-1]}"
-    return f"{told}; label {few or 'without a value'}"
-
-
-def _printable(value: object) -> str:
-    """A coordinator's word on a terminal: no control characters, not for ever, and what is missing is said."""
-    from runtime.text import printable
-
-    text = printable(str(value)).replace("\n", "?")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"
-
-
-def _may_do(plan: Plan) -> str:
-    from secagg.sharing import CURIOUS
-
-    if plan.adversary == CURIOUS:
-        return (
-            "TRUSTED to tell everybody the same (curious): nobody signs whose updates are in a sum, so one that lies "
-            "could open sums of fewer. If your update misses a sum you stay charged for it; there are no transcripts"
-        )
-    return "may lie (malicious): participants sign whose updates are in a sum, and hold that against it before it opens"
-
-
 def describe_study(
-    look: Look,
+    seen: Look,
     *,
     fingerprint: str,
     home: Path,
@@ -136,67 +43,51 @@ def describe_study(
     Args:
         fingerprint: of the authority, as it is shown.
         host: the name that this process will ask for.
-        host_chosen, part_chosen: by her, and not for her.
-        ledger: of earlier studies over this data, where she named one.
-        held: her own file's examples: what they look like stands beside what the study asks for, for her alone.
+        host_chosen, part_chosen: by an option.
+        ledger: of earlier studies over this data, where one was named.
+        held: examples of the participant's own file: their form is shown beside what the study asks for.
 
     Raises:
-        learning.options.OptionError: the study's statistic can't be; `client.joining.joining` has refused it by then.
+        learning.options.OptionError: the study's statistic is impossible; see `client.joining.checks.check_task`.
     """
-    from wire.guarantee import condition, trust_of
-
-    plan, document = look.document.plan, look.document
+    plan, document = seen.document.plan, seen.document
+    drawn = plan.sampling != "none"
     cohort = f"all participants, at most {plan.clients}"
-    if plan.sampling != "none":
+    if drawn:
         cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
     holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
-    lines = [f"The study {document.study}", ""]
-
-    def line(label: str, text: str) -> None:
-        indent = " " * (_LABEL + 2)
-        lines.extend(
-            textwrap.wrap(text, max(width, 40), initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent)
-        )
-
-    line("authority", f"{fingerprint} (signs who takes part; compare it with what you were told)")
-    line("address", look.card.address)
-    for text in _task(document, plan):
-        line("task" if text.startswith(document.task) else "", text)
-    for text in (_asked_for(document), _own(document)):
-        if text:
-            line("", text)
-    line("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}")
-    line("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest")
-    line("shares", _shares(plan))
-    line("coordinator", _may_do(plan))
-    line("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}")
-    line(
-        "privacy",
-        f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "
-        f"({plan.adjacency.partition(':')[0]}), {holds}: a share of {plan.adversarial:g} is assumed adversarial",
-    )
+    told_ledger = f"{ledger}: what it says was spent from this data counts on"
     if ledger is None:
-        ledger_line = (
+        told_ledger = (
             "a new one, in that folder. If this data was in a study before, or in this one under another identity, "
             "name its ledger with --ledger and its part with --part: what was spent counts on"
         )
-    else:
-        ledger_line = f"{ledger}: what it says was spent from this data counts on"
-    drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
-    part = f"of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
-    part = f"one {part}, by your place on the roster" if data.part is None else f"part {data.part + 1} {part}"
-    if data.file is not None:
-        part = f"all of {data.file}, on this machine"
-    line("your data", part)
-    if held is not None:
-        line("", form_told(held))
-    line("your folder", str(home))
-    line("your ledger", ledger_line)
+    rows = [
+        ("authority", f"{fingerprint} (signs who takes part; compare it with the one that you were given)"),
+        ("address", seen.card.address),
+        *zip(("task", "", "", ""), [*_task(document, plan), *_form_asked(document)], strict=False),
+        ("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}"),
+        ("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest"),
+        ("shares", _shares(plan)),
+        ("coordinator", _may_do(plan)),
+        ("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}"),
+        (
+            "privacy",
+            f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "
+            f"({plan.adjacency.partition(':')[0]}), {holds}: a share of {plan.adversarial:g} is assumed adversarial",
+        ),
+        ("your data", _data(data, part_chosen)),
+        *([] if held is None else [("", form_shown(held))]),
+        ("your folder", str(home)),
+        ("your ledger", told_ledger),
+    ]
     when = "in each round"
-    if plan.sampling != "none":
+    if drawn:
         when = "in each round for which you are drawn (the coordinator knows in advance for which)"
-    lines.append("")
-    lines.append("What will be sent")
+    lines = [f"The study {document.study}", ""]
+    for label, text in rows:
+        lines += _wrapped(text, width, f"  {label:<{_LABEL}}")
+    lines += ["", "What will be sent"]
     for text in (
         f"now: a request with the public key of a new identity, one for TLS, and the name {host} for this process "
         f"(the authority may list you under another name{'' if host_chosen else '; --name asks for one'})",
@@ -205,15 +96,92 @@ def describe_study(
         "by being connected: when, and from which address; that your identity takes part is on the roster, which all "
         "participants and the coordinator read",
     ):
-        lines.extend(textwrap.wrap(text, max(width, 40), initial_indent="  - ", subsequent_indent="    "))
-    lines.append("")
-    lines.append("What never leaves this machine")
-    lines.extend(
-        textwrap.wrap(
-            "examples, gradients, updates in the clear, losses, numbers of examples, private keys, your policy",
-            max(width, 40),
-            initial_indent="  - ",
-            subsequent_indent="    ",
+        lines += _wrapped(text, width, "  - ")
+    never = "examples, gradients, updates in the clear, losses, numbers of examples, private keys, your policy"
+    return [*lines, "", "What never leaves this machine", *_wrapped(never, width, "  - ")]
+
+
+def _wrapped(text: str, width: int, label: str) -> list[str]:
+    return textwrap.wrap(text, max(width, 40), initial_indent=label, subsequent_indent=" " * len(label))
+
+
+def _shares(plan: Plan) -> str:
+    """How many participants get shares of the keys, and how many shares open one."""
+    sharing, others = round_parameters(plan).sharing(plan.clients), plan.clients - 1
+    to = "all others"
+    if sharing.degree != others:
+        to = f"{sharing.degree} of {others} others, your neighbours on a ring that nobody chooses"
+    return f"of your keys go to {to}; {sharing.threshold} of them open one, if all {plan.clients} take part"
+
+
+def _task(document: StudyDocument, plan: Plan) -> list[str]:
+    """What is computed from the data; for a statistic also its question, since the answer will be known."""
+    name, options, values = document.task, dict(document.task_options), counted(plan.dim, "value")
+    if name in STATISTICS:
+        # As the task reads it: the coordinator's text may look like something else, and may leave defaults out.
+        asked = "; ".join(f"{key} {value}" for key, value in _asked(make_task(name, options)).items())
+        return [f"{name}, no training: {values} from you, of norm {plan.clip:g} at most", f"asked for: {asked}"]
+    if name == VOTES:
+        queries = _printable(options.get("queries", VoteOptions.queries))
+        return [
+            f"votes of {_printable(trained_task(name, options))}: your model stays here; its votes on {queries} public "
+            f"examples a round are sent, {values} of norm {plan.clip:g} at most"
+        ]
+    return [f"{name}, {values} in an update, clipped to norm {plan.clip:g}"]
+
+
+def _asked(statistic: Any) -> dict[str, str]:
+    asked: dict[str, str] = statistic.options.asked()
+    return asked
+
+
+def _form_asked(document: StudyDocument) -> list[str]:
+    """The form of the examples of a study that trains, and whether participants bring their own."""
+    own, options = ["each participant brings its own data"] if document.own_data else [], dict(document.task_options)
+    if trained_task(document.task, options) not in TASKS or document.task in STATISTICS:
+        return own
+    checked = options_of(document.task, options)
+    shape, classes = checked.example_shape, getattr(checked, "classes", None)
+    if shape is None:
+        return own
+    form = counted(shape[0], "number") if len(shape) == 1 else f"numbers in the shape {' x '.join(map(str, shape))}"
+    labels = f", and a label from 0 to {classes - 1}" if isinstance(classes, int) and classes > 0 else ""
+    return [f"it takes examples of {form}{labels}", *own]
+
+
+def _may_do(plan: Plan) -> str:
+    if plan.adversary == CURIOUS:
+        return (
+            "TRUSTED to tell everybody the same (curious): nobody signs whose updates are in a sum, so one that lies "
+            "could open sums of fewer. If your update misses a sum you stay charged for it; there are no transcripts"
         )
-    )
-    return lines
+    return "may lie (malicious): participants sign whose updates are in a sum, and check the signatures before it opens"
+
+
+def _data(data: DataChoice, part_chosen: bool) -> str:
+    if data.file is not None:
+        return f"all of {data.file}, on this machine"
+    drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
+    part = f"of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
+    return f"one {part}, by your place on the roster" if data.part is None else f"part {data.part + 1} {part}"
+
+
+def form_shown(held: Dataset) -> str:
+    """``40 rows: age, weight, puls; label 0/1``: a participant's own file as it would recognise a mistake in it."""
+    shape = held.features.shape[1:]
+    form = f"{shape[0]} numbers each" if len(shape) == 1 else f"shape {shape}"
+    if held.columns:
+        more = len(held.columns) - _COLUMNS
+        form = ", ".join(held.columns[:_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+    form = f"{counted(len(held), 'row')}: {form}"
+    if not held.labelled:
+        return f"{form}; no column is called label"
+    known = np.unique(held.labels[held.labels != NO_LABEL])
+    few = "/".join(str(one) for one in known) if len(known) <= _LABELS else f"{known[0]} to {known[-1]}"
+    return f"{form}; label {few or 'without a value'}"
+
+
+def _printable(value: object) -> str:
+    """A coordinator's text on a terminal: no control characters, and of limited length."""
+    text = printable(str(value)).replace("\n", "?")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"

@@ -1,16 +1,25 @@
-"""The folder of a participant who joins by code: written whole before her request leaves, completed by its answer.
+"""The folder of a participant that joins by code: written whole before its request leaves, completed by the answer.
 
     host.toml, ca.pem             as in any host's folder
-    keys/participant.key          her identity, Ed25519
-    tls/client.key, client.pem    the key of her TLS certificate; the certificate comes with the answer
-    policy.toml                   her policy, where she gave one
+    keys/participant.key          its identity, Ed25519
+    tls/client.key, client.pem    the key of its TLS certificate; the certificate comes with the answer
+    policy.toml                   its policy, where one was given
     join/request.json             the request, byte for byte: handed in again it is the same request
-    join/card.json                the study's card, as she accepted it
-    join/place                    her place on the roster, where her part of the data goes by it
+    join/card.json                the study's card, as it was accepted
+    join/place                    the place on the roster, where the part of the data depends on it
     join/refused                  why the authority refused the request, where it did
 
-The folder appears at once or not at all. Whoever joins again with the same code finds it and goes on with the same
-identity; another code, or another study, is refused.
+The folder appears at once or not at all. The same command with the same code finds it and continues with the same
+identity; with another code, or for another study, it is refused.
+
+Processes that are started alike, such as containers, share a folder of such homes. Each takes one and holds it by a
+lock on a file beside it, which the kernel drops when the process ends, however it ends. The first free home by name is
+taken, so a container that is made anew continues with an identity that was there before; where all are held a new one
+begins. A home that is of no use is left out: its identity was revoked, or it belongs to another authority. Only the
+authority's own statement counts for that, from its local socket or signed. The coordinator's doesn't: it could have
+every participant begin anew, with a new ledger over the same data.
+
+Each start of `sordino join --home` loads this module, so it loads cryptography only where it needs it.
 """
 
 from __future__ import annotations
@@ -29,9 +38,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from client.joining.local_enrolment import state_at_desk
 from runtime.durable import replace_durably, sync_folder
-from runtime.failure import ExitCode, Failure
+from runtime.failure import Failure, InputFailure
+from runtime.key_files import KeyFileError, write_key_file
 
 HOST_FILE: Final = "host.toml"
 REQUEST_FILE: Final = Path("join") / "request.json"
@@ -43,43 +52,41 @@ TLS_KEY_FILE: Final = Path("tls") / "client.key"
 IDENTITY_FILE: Final = Path("keys") / "participant.key"
 POLICY_FILE: Final = "policy.toml"
 BY_PLACE: Final = "place"
-"""Of a part of the data that her place on the roster decides; host.toml says it until that is known."""
+"""As a part of the data: the place on the roster decides it; host.toml says so until that place is known."""
 _NAMES: Final = 1000  # that are tried
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class DataChoice:
-    """[data] of host.toml, and which part of it is hers."""
+    """[data] of host.toml, and the participant's part."""
 
     dataset: str
     partition: str
     alpha: float
     seed: int
     parts: int
-    part: int | None  # from 0; None: by her place on the roster
+    part: int | None  # from 0; None: by the place on the roster
     shards: int = 2
-    file: Path | None = None  # of her own, absolute; then all but the data set's name says nothing
+    file: Path | None = None  # the participant's own, absolute; then only the data set's name has a meaning
 
 
 def default_home(study: str) -> Path:
-    """Where a participant's folder is made unless she names one: the study's name, here.
+    """The participant's folder where no option names one: the study's name, in the working directory.
 
-    Where something else has that name, such as the study's own folder, ``clinic-participant``, then with a number. A
-    folder that was made by a join keeps its name: whose it is, is for the caller to see.
+    If that name is taken, for example by the study's own folder: ``clinic-participant``, then with a number. A folder
+    that was made by a join counts as free: the caller checks which join it was.
 
     Raises:
-        Failure: the name can't be that of a folder.
+        InputFailure: the study's name can't be that of a folder.
     """
     if not _USUAL_NAME.fullmatch(study):
-        raise Failure(ExitCode.INPUT, f"the study's name, {study!r}, can't be that of a folder: name one with --home.")
+        raise InputFailure(f"the study's name, {study!r}, can't be that of a folder: name one with --home.")
     for name in (study, f"{study}-participant", *(f"{study}-participant-{number}" for number in range(2, _NAMES))):
         home = Path(name)
-        if not home.exists() or (home / REQUEST_FILE).is_file():
+        if not home.exists() or (home / REQUEST_FILE).is_file() or (home.is_dir() and not any(home.iterdir())):
             return home
-        if home.is_dir() and not any(home.iterdir()):
-            return home
-    raise Failure(ExitCode.INPUT, f"{study}, and every name like it, is taken here: name a folder with --home.")
+    raise InputFailure(f"{study}, and every name like it, is taken here: name a folder with --home.")
 
 
 def host_text(
@@ -160,7 +167,7 @@ def make_home(
     request: bytes,
     identity_key: bytes,
     tls_key: bytes,
-) -> None:
+) -> JoinedHome:
     """Write the folder; durable when this returns, and on any error there is none.
 
     Args:
@@ -169,45 +176,38 @@ def make_home(
         identity_key, tls_key: private keys, PEM.
 
     Raises:
-        Failure: it can't be written, or somebody made it meanwhile.
+        InputFailure: it can't be written, or another process made it meanwhile.
     """
-    from runtime.key_files import KeyFileError, write_key_file
-
-    home = home.absolute()
-    work: Path | None = None
-    try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{home.name}-", dir=home.parent))
-        write_key_file(work / IDENTITY_FILE, identity_key)
-        write_key_file(work / TLS_KEY_FILE, tls_key)
-        _write(work / HOST_FILE, host_toml.encode())
-        if policy_file is not None:
-            _write(work / POLICY_FILE, policy_file)
-        _write(work / "ca.pem", ca)
-        _write(work / CARD_FILE, card)
-        _write(work / REQUEST_FILE, request)
-        _write(work / ".gitignore", b"*\n")  # keys must never be committed, wherever the folder lies
-        for folder in (work / "keys", work / "tls", work / "join", work):
-            sync_folder(folder)
-        os.replace(work, home)
-        sync_folder(home.parent)
-    except (OSError, KeyFileError) as error:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
-        if home.is_dir() and any(home.iterdir()):
-            raise Failure(
-                ExitCode.INPUT, f"{home} isn't empty any more: another process joined there. Run the command again."
-            ) from None
-        reason = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
-        raise Failure(
-            ExitCode.INPUT,
-            f"{home} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name another "
-            "folder with --home.",
-        ) from error
-    except BaseException:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
-        raise
+    public: dict[str | Path, bytes | None]
+    public = {HOST_FILE: host_toml.encode(), POLICY_FILE: policy_file, "ca.pem": ca, CARD_FILE: card}
+    public |= {REQUEST_FILE: request, ".gitignore": b"*\n"}  # keys must never be committed, wherever the folder lies
+    path = home.absolute()
+    with contextlib.ExitStack() as clean:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+            clean.callback(shutil.rmtree, work, ignore_errors=True)
+            write_key_file(work / IDENTITY_FILE, identity_key)
+            write_key_file(work / TLS_KEY_FILE, tls_key)
+            (work / "join").mkdir()
+            for name, content in public.items():
+                if content is not None:
+                    replace_durably(work / name, content, at_once=False, mode=0o644)
+            for folder in (work / "keys", work / "tls", work / "join", work):
+                sync_folder(folder)
+            os.replace(work, path)
+            sync_folder(path.parent)
+        except (OSError, KeyFileError) as error:
+            if path.is_dir() and any(path.iterdir()):
+                raise InputFailure(
+                    f"{path} isn't empty any more: another process joined there. Run the command again."
+                ) from None
+            reason = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
+            raise InputFailure(
+                f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
+                "another folder with --home."
+            ) from error
+    return _read_home(home, request)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class JoinedHome:
 
     @property
     def refused(self) -> str:
-        """The authority's reason if it refused her; else empty."""
+        """The authority's reason where it refused the request; else empty."""
         try:
             return (self.path / REFUSED_FILE).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -240,14 +240,14 @@ class JoinedHome:
 
     @property
     def by_place(self) -> bool:
-        """Whether her part of the data goes by her place on the roster, which may be known by now."""
+        """Whether the place on the roster decides the part of the data; that place may be known by now."""
         return (self.path / PLACE_FILE).is_file() or self.settings()["participants"][0].get("part") == BY_PLACE
 
     def settings(self) -> dict[str, Any]:
         """host.toml, as TOML gives it.
 
         Raises:
-            Failure: it can't be read, or lacks a table.
+            InputFailure: it can't be read, or lacks a table.
         """
         file = self.path / HOST_FILE
         try:
@@ -256,22 +256,22 @@ class JoinedHome:
             bytes.fromhex(content["study"]["authority_public_key"])
             dict(content["participants"][0]), dict(content["data"])
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise Failure(
-                ExitCode.INPUT, f"{file} can't be used ({type(error).__name__}): restore it, or join into a new folder."
+            raise InputFailure(
+                f"{file} can't be used ({type(error).__name__}): restore it, or join into a new folder."
             ) from None
         return content
 
     def keep_policy(self, policy: bytes) -> bool:
-        """Put a policy in the place of the one that the folder holds; returns whether it was another.
+        """Replace the policy that the folder holds; returns whether it was another one.
 
-        Whenever this ends, host.toml and policy.toml say either the old policy or the new one, whole: policy.toml
-        counts for nothing until host.toml names it.
+        Whenever this ends, host.toml and policy.toml hold either the old policy or the new one, whole: policy.toml has
+        no effect until host.toml names it.
 
         Args:
             policy: content of policy.toml, which has been checked.
 
         Raises:
-            Failure: it can't be written.
+            InputFailure: it can't be written.
         """
         file, wanted = self.path / HOST_FILE, {"file": POLICY_FILE}
         named = self.settings().get("policy") == wanted
@@ -283,34 +283,33 @@ class JoinedHome:
             if text is not None:
                 replace_durably(file, text.encode())
         except OSError as error:
-            raise Failure(
-                ExitCode.INPUT, f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
+            raise InputFailure(
+                f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
             ) from error
         return True
 
     def keep_refusal(self, reason: str) -> None:
-        """That the authority has signed a refusal: no use is left for the folder, but to say so."""
+        """Note that the authority has signed a refusal: the folder is of no further use."""
         with contextlib.suppress(OSError):  # it can be asked for again
             replace_durably(self.path / REFUSED_FILE, reason.encode(errors="replace"))
 
     def finish(self, certificate: bytes, host: str, wished: str, place: int) -> None:
-        """Keep what the authority gave her: from now on the folder is complete.
+        """Keep the authority's answer: from now on the folder is complete.
 
         Args:
             certificate: chain, PEM.
-            host, wished: the name that the roster gives her process, and the one she asked for.
-            place: from 1, in the order in which participants were admitted; 0 where the authority told none.
+            host, wished: the name of this process on the roster, and the one that the request asked for.
+            place: from 1, in the order in which participants were admitted; 0 where the authority stated none.
 
         Raises:
-            Failure: it can't be written, and is asked for again when run again; or her part of the data goes by her
-                place, and there is none.
+            InputFailure: it can't be written, and the same command asks for it again; or the place decides the part of
+                the data, and there is none.
         """
         by_place = self.by_place
         if by_place and not place:
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{self.path}: --part place needs the participant's place, and the study's authority is of a release "
-                "that tells none: put a number for part into host.toml, and run the same command again.",
+                "that states none: write a number for part into host.toml, and run the same command again.",
             )
         try:
             if by_place:
@@ -320,7 +319,7 @@ class JoinedHome:
             if by_place:
                 part = (place - 1) % self.settings()["data"]["parts"]
                 changed = changed.replace(
-                    f"\npart = {_toml(BY_PLACE)}\n", f"\npart = {part}  # her place on the roster is {place}\n", 1
+                    f"\npart = {_toml(BY_PLACE)}\n", f"\npart = {part}  # the place on the roster is {place}\n", 1
                 )
             if host != wished:
                 changed = changed.replace(f"name = {_toml(wished)}\n", f"name = {_toml(host)}\n", 1)
@@ -328,10 +327,9 @@ class JoinedHome:
                 replace_durably(file, changed.encode())
             replace_durably(self.path / CERTIFICATE_FILE, certificate)
         except OSError as error:
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{self.path} can't be written ({error.strerror or error}): the certificate isn't kept. Make room and "
-                "run the same command again; it goes on there.",
+                "run the same command again; it continues there.",
             ) from error
 
 
@@ -339,7 +337,7 @@ def open_home(home: Path) -> JoinedHome | None:
     """A participant's folder that was made before, or None where there is none.
 
     Raises:
-        Failure: there is something else in its place.
+        InputFailure: there is something else in its place.
     """
     if not home.exists() or (home.is_dir() and not any(home.iterdir())):
         return None
@@ -347,16 +345,26 @@ def open_home(home: Path) -> JoinedHome | None:
         request = (home / REQUEST_FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         what = "a host's folder that was not made by a join code" if (home / HOST_FILE).exists() else "not empty"
-        raise Failure(ExitCode.INPUT, f"{home} is {what}. Name a new folder with --home.") from None
+        raise InputFailure(f"{home} is {what}. Name a new folder with --home.") from None
+    return _read_home(home, request)
+
+
+def _read_home(home: Path, request: bytes) -> JoinedHome:
     from wire.enrolment import InvalidRequest, read_request
 
     try:
         asked = read_request(request).request
     except InvalidRequest as error:
-        raise Failure(
-            ExitCode.INPUT, f"{home / REQUEST_FILE}: {error}. Restore the folder from a copy, or join into a new one."
+        raise InputFailure(
+            f"{home / REQUEST_FILE}: {error}. Restore the folder from a copy, or join into a new one."
         ) from error
     return JoinedHome(home, request, asked.code_id, asked.study, asked.identity)
+
+
+def unfinished(home: Path) -> JoinedHome | None:
+    """A participant's folder whose answer hasn't come; None for any other folder. Raises as `open_home`."""
+    found = open_home(home) if (home / CARD_FILE).is_file() else None
+    return None if found is None or found.complete else found
 
 
 def find_home(code_id: bytes) -> JoinedHome | None:
@@ -383,18 +391,18 @@ def _homes_here() -> Iterator[JoinedHome]:
 
 @contextlib.contextmanager
 def only_process(home: JoinedHome) -> Iterator[None]:
-    """Hold the folder for this process while it waits for the answer.
+    """Lock the folder for this process while it waits for the answer.
 
     Raises:
-        Failure: another process holds it.
+        InputFailure: another process has locked it.
     """
     descriptor = os.open(home.path / REQUEST_FILE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Failure(
-                ExitCode.INPUT, f"{home.path} is in use by another process: stop that one, or name another folder."
+            raise InputFailure(
+                f"{home.path} is in use by another process: stop that one, or name another folder."
             ) from None
         yield
     finally:
@@ -410,20 +418,10 @@ def _with_policy(file: Path, text: str, policy: Mapping[str, str]) -> str:
     with contextlib.suppress(ValueError):
         if tomllib.loads(changed) == tomllib.loads(text) | {"policy": dict(policy)}:
             return changed
-    raise Failure(
-        ExitCode.INPUT,
+    raise InputFailure(
         f"{file}: its table [policy] can't be replaced. Write file = \"{POLICY_FILE}\" into it, and your policy into "
         "that file.",
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _toml(value: object) -> str:
@@ -437,26 +435,29 @@ def _toml(value: object) -> str:
     return json.dumps(str(value), ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
-Say = Callable[[str], None]
-
-
 def take_home(
-    homes: Path, *, address: str | None, authority: Callable[[bytes], bool], desk: Path | None, begin: bool, say: Say
+    homes: Path,
+    *,
+    address: str | None,
+    authority: Callable[[bytes], bool],
+    desk: Path | None,
+    begin: bool,
+    say: Callable[[str], None],
 ) -> tuple[Path, JoinedHome | None]:
-    """A home for this process and what it becomes by exec; its lock is held until that ends.
+    """A home for this process and for the client that it becomes by exec, which holds the lock until it ends.
 
     Args:
-        homes: the folder; made where it isn't there.
-        address: the coordinator's port for enrolment, where it is named; homes of others are left out.
-        authority: whether an authority's public key (32 bytes) is the one that is meant.
-        desk: where the authority says who was revoked.
+        homes: the folder; made where it doesn't exist.
+        address: the coordinator's port for enrolment, where it is given; homes of others are left out.
+        authority: whether an authority's public key (32 bytes) is the right one.
+        desk: the authority's local socket, which states which identities were revoked.
         begin: whether a new home may be begun.
 
     Returns:
         Its path, and the home; None where it is to be made there.
 
     Raises:
-        Failure: the folder can't be used, or nothing is free and none may begin.
+        InputFailure: the folder can't be used, or nothing is free and no home may be begun.
     """
     try:
         homes.mkdir(parents=True, exist_ok=True)
@@ -479,12 +480,10 @@ def take_home(
             if why:
                 say(f"{homes / name} is left out: {why.rstrip('.')}.")
     except OSError as error:
-        raise Failure(
-            ExitCode.INPUT, f"--homes {homes} can't be used ({error.strerror or error}): name a folder to write to."
+        raise InputFailure(
+            f"--homes {homes} can't be used ({error.strerror or error}): name a folder to write to."
         ) from error
-    raise Failure(
-        ExitCode.INPUT, f"no home in {homes} is free: start this with --desk PATH or --code CODE to begin another."
-    )
+    raise InputFailure(f"no home in {homes} is free: start this with --desk PATH or --code CODE to begin another.")
 
 
 def _names(present: list[str], begin: bool) -> Iterator[str]:
@@ -508,14 +507,20 @@ def _hold(path: Path) -> int | None:
 
 
 def _keep(descriptor: int) -> None:
-    """Until the client ends, which takes this process's place by exec."""
+    """Hold the lock until the client ends, which replaces this process by exec."""
     os.set_inheritable(descriptor, True)
 
 
 def _of_no_use(
-    home: JoinedHome, address: str | None, authority: Callable[[bytes], bool], desk: Path | None, say: Say
+    home: JoinedHome,
+    address: str | None,
+    authority: Callable[[bytes], bool],
+    desk: Path | None,
+    say: Callable[[str], None],
 ) -> str:
     """Why a home isn't taken; empty if it is."""
+    from client.joining.local_enrolment import state_at
+
     settings = home.settings()
     if address is not None and settings["coordinator"]["enrolment"] != address:
         return f"it belongs to the coordinator at {settings['coordinator']['enrolment']}"
@@ -524,11 +529,9 @@ def _of_no_use(
         return "it belongs to another authority"
     if home.refused:
         return f"the authority refused it: {home.refused}"
-    said = None
-    if desk is not None:
-        said = state_at_desk(desk, home.identity, study=home.study, authority=key, say=say)
-    if said == "revoked":
-        return "its identity was revoked; its ledger says what was spent"
-    if said == "unknown" and home.complete:
+    state = None if desk is None else state_at(desk, home.identity, study=home.study, authority=key, say=say)
+    if state == "revoked":
+        return "its identity was revoked; its ledger holds what was spent"
+    if state == "unknown" and home.complete:
         return "the authority doesn't know its identity: it may have been restored from an older copy"
     return ""

@@ -1,6 +1,6 @@
-"""What is asked at an authority's desk on this machine: a join code, and whether somebody still has her place.
+"""Questions to the authority's local enrolment socket: a join code, and whether an identity still has its place.
 
-The desk is a Unix socket of ``sordino authority run --desk``; `authority.local_enrolment` says what is spoken there.
+The socket is that of ``sordino authority run --desk``; `authority.local_enrolment` describes its messages.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import Failure, InputFailure, NetworkFailure
 from runtime.text import peer_text
 from secagg.signatures import verify_signature
 from wire.authority_statements import STANDING_NONCE_BYTES, standing_statement
 
 OPENS_S, OPENS_POLL_S = 60.0, 0.25
-"""How long a desk that isn't open yet is waited for: containers start in any order."""
-ANSWERS_S: Final = 60.0  # when many ask at the same time they get their codes one after the other
-TELLS_S: Final = 20.0  # who was revoked, that is; it may have to wait for a version that is being signed
+"""How long to wait for a socket that isn't open yet: containers start in any order."""
+ANSWERS_S: Final = 60.0  # many processes that ask at the same time get their codes one after the other
+TELLS_S: Final = 20.0  # for a state, which may have to wait for a version that is being signed
 BUSY_S: Final = 20.0
-"""How long a desk that has too many visitors is asked again: a flood takes most of its answers, not all."""
+"""How long to repeat a question to a busy socket: a flood takes most of its answers, not all."""
 BUSY_POLL_S: Final = (0.05, 0.35)
-"""From one such question to the next, at random: visitors that were sent away together don't come back together."""
+"""Between two such questions, at random: processes that were refused together don't come back together."""
 _LONGEST_LINE: Final = 4096
 
 Say = Callable[[str], None]
 
 
-class _Busy(Failure):
-    """The desk is there, and may answer later."""
+class _Busy(NetworkFailure):
+    """The socket is open, and may answer later."""
 
 
 @dataclass(frozen=True)
-class DeskCode:
-    """A code that the desk takes back unless `keep` is called."""
+class GivenCode:
+    """A code that the authority takes back unless `keep` is called."""
 
     code: str = field(repr=False)
     keep: Callable[[], None]
 
 
 @contextlib.contextmanager
-def code_from_desk(path: Path, say: Say) -> Iterator[DeskCode]:
-    """A fresh join code, for as long as this lasts or until it is kept.
+def join_code_at(path: Path, say: Say) -> Iterator[GivenCode]:
+    """A fresh join code, until the block ends or the code is kept.
 
     Raises:
-        Failure: no desk opens there, or it gives no code.
+        Failure: no socket opens there, or it gives no code.
     """
-    with _visit(path, say, OPENS_S) as desk:
-        answer = _ask(desk, path, {"want": "code"})
+    with _connected(path, say, OPENS_S) as connection:
+        answer = _ask(connection, path, {"want": "code"})
         if type(answer.get("code")) is not str:
-            raise Failure(ExitCode.INPUT, f"--desk {path}: what listens there is no authority's desk.")
+            raise InputFailure(f"--desk {path}: what listens there is not an authority's local enrolment socket.")
 
         def keep() -> None:
             with contextlib.suppress(OSError):  # an authority that has ended leaves its codes as they are
-                desk.sendall(b'{"kept": true}\n')
+                connection.sendall(b'{"kept": true}\n')
 
-        yield DeskCode(answer["code"], keep)
+        yield GivenCode(answer["code"], keep)
 
 
-def state_at_desk(path: Path, identity: bytes, *, study: str, authority: bytes, say: Say) -> str | None:
-    """What the authority says of an identity: ``member``, ``revoked`` or ``unknown``.
+def state_at(path: Path, identity: bytes, *, study: str, authority: bytes, say: Say) -> str | None:
+    """The authority's statement about an identity: ``member``, ``revoked`` or ``unknown``.
 
-    A desk that is busy is asked again: else a flood of questions would have a home used that was revoked.
+    A busy socket is asked again: otherwise a flood of questions would have a revoked home used.
 
     Args:
         authority: public key (32 bytes) that the answer must be signed with.
 
     Returns:
-        None where nobody answers, or answers with that signature: an authority may be switched off, and anybody who can
-        write to the socket's folder may have put another one in its place.
+        None without an answer with that signature: the authority may be switched off, and everybody who can write to
+        the socket's folder may have put another socket in its place.
     """
     ends, told = time.monotonic() + BUSY_S, False
     while True:
@@ -83,12 +83,12 @@ def state_at_desk(path: Path, identity: bytes, *, study: str, authority: bytes, 
             return _state(path, identity, study, authority, say)
         except _Busy:
             if time.monotonic() >= ends:
-                say(f"The authority's desk {path} is busy still: this goes on without its word.")
+                say(f"The authority's socket {path} is still busy: this process continues without its answer.")
                 return None
         except (Failure, OSError):
             return None
         if not told:
-            say(f"The authority's desk {path} is busy: it is asked again, for {BUSY_S:g} s.")
+            say(f"The authority's socket {path} is busy: asking again, for {BUSY_S:g} s.")
             told = True
         time.sleep(random.uniform(*BUSY_POLL_S))
 
@@ -96,67 +96,66 @@ def state_at_desk(path: Path, identity: bytes, *, study: str, authority: bytes, 
 def _state(path: Path, identity: bytes, study: str, authority: bytes, say: Say) -> str | None:
     nonce = os.urandom(STANDING_NONCE_BYTES)
     question = {"want": "state", "identity": identity.hex(), "nonce": nonce.hex()}
-    with _visit(path, lambda _: None, 0, TELLS_S) as desk:
-        answer = _ask(desk, path, question)
+    with _connected(path, lambda _: None, 0, TELLS_S) as connection:
+        answer = _ask(connection, path, question)
     state = str(answer.get("state"))
     with contextlib.suppress(ValueError):
         statement = standing_statement(study, identity, state, nonce)
         if verify_signature(authority, bytes.fromhex(str(answer.get("signature"))), statement):
             return state
-    say(f"What listens at {path} isn't the authority of this participant: it isn't believed.")
+    say(f"What listens at {path} isn't the authority of this participant: its answer is ignored.")
     return None
 
 
 @contextlib.contextmanager
-def _visit(path: Path, say: Say, patience_s: float, answers_s: float = ANSWERS_S) -> Iterator[socket.socket]:
+def _connected(path: Path, say: Say, patience_s: float, answers_s: float = ANSWERS_S) -> Iterator[socket.socket]:
     ends, told = time.monotonic() + patience_s, False
     while True:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as desk:
-            desk.settimeout(answers_s)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(answers_s)
             try:
-                desk.connect(str(path))
+                connection.connect(str(path))
             except BlockingIOError as error:
                 if time.monotonic() >= ends:
                     raise _Busy(
-                        ExitCode.NETWORK, f"the desk {path} has too many visitors: run the same command again."
+                        f"too many processes wait at the authority's socket {path}: run the same command again."
                     ) from error
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 if time.monotonic() >= ends:
-                    raise Failure(
-                        ExitCode.NETWORK,
-                        f"nobody listens at the desk {path}: is `sordino authority run DIR --desk {path}` running, "
-                        "and is its folder there?",
+                    raise NetworkFailure(
+                        f"nobody listens at the authority's socket {path}: is `sordino authority run DIR --desk "
+                        f"{path}` running, and is its folder there?"
                     ) from error
             except OSError as error:
-                raise Failure(
-                    ExitCode.INPUT, f"--desk {path} can't be opened ({error.strerror or error}): name a desk's socket."
+                raise InputFailure(
+                    f"--desk {path} can't be opened ({error.strerror or error}): name the authority's socket."
                 ) from error
             else:
-                yield desk
+                yield connection
                 return
         if not told:
-            say(f"Waiting for the authority's desk {path}, for {patience_s:g} s.")
+            say(f"Waiting for the authority's socket {path}, for {patience_s:g} s.")
             told = True
         time.sleep(OPENS_POLL_S)
 
 
-def _ask(desk: socket.socket, path: Path, question: dict[str, Any]) -> dict[str, Any]:
+def _ask(connection: socket.socket, path: Path, question: dict[str, Any]) -> dict[str, Any]:
     data = b""
     try:
-        desk.sendall(json.dumps(question).encode() + b"\n")
+        connection.sendall(json.dumps(question).encode() + b"\n")
         while not data.endswith(b"\n") and len(data) <= _LONGEST_LINE:
-            part = desk.recv(_LONGEST_LINE)
+            part = connection.recv(_LONGEST_LINE)
             if not part:
                 break
             data += part
         answer = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        kind = Failure if data else _Busy  # a desk that has too many visitors sends some away without a word
-        raise kind(ExitCode.NETWORK, f"the desk {path} gave no answer: run the same command again.") from error
+        kind = NetworkFailure if data else _Busy  # a socket with too many visitors disconnects some without a word
+        raise kind(f"the authority's socket {path} gave no answer: run the same command again.") from error
     if type(answer) is not dict:
-        raise Failure(ExitCode.INPUT, f"--desk {path}: what listens there is no authority's desk.")
+        raise InputFailure(f"--desk {path}: what listens there is not an authority's local enrolment socket.")
     if answer.get("refused") == "busy":
-        raise _Busy(ExitCode.NETWORK, f"the desk {path} is busy: run the same command again.")
+        raise _Busy(f"the authority's socket {path} is busy: run the same command again.")
     if "refused" in answer:
-        raise Failure(ExitCode.INPUT, f"the authority's desk gives no code: {peer_text(str(answer['refused']))}.")
+        raise InputFailure(f"the authority gives no code: {peer_text(str(answer['refused']))}.")
     return answer

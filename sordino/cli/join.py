@@ -287,11 +287,14 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
             "place in a study with sordino join HOST:PORT --code CODE.",
         )
     if home.is_dir():
-        from client.joining.joining import finish_joining
-        from runtime.health_file import showing_life
+        from client.joining.folder import unfinished
 
-        with showing_life():
-            finish_joining(home, lambda line: typer.echo(line, err=as_json))
+        if unfinished(home) is not None:
+            from client.joining.joining import finish_joining
+            from runtime.health_file import showing_life
+
+            with showing_life():
+                finish_joining(home, lambda line: typer.echo(line, err=as_json))
     configuration = load(home, None if policy is None else load_policy(policy))
     if address is not None:
         _check_address(address)

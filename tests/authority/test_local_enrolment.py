@@ -22,7 +22,7 @@ from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
 from authority.local_enrolment import LocalEnrolmentSocket
 from authority.store import AuthorityStore, Invitation, locked
-from client.joining.local_enrolment import code_from_desk, state_at_desk
+from client.joining.local_enrolment import join_code_at, state_at
 from runtime.failure import ExitCode, Failure
 from sordino.cli.authority import _rest
 from tests.authority.authority_in_memory import NOW, Office, Participant, make_office, participant
@@ -44,14 +44,14 @@ class Front:
         )
 
     def code(self, *, keep: bool = True) -> JoinCode:
-        with code_from_desk(self.path, self.told.append) as given:  # type: ignore[arg-type]
+        with join_code_at(self.path, self.told.append) as given:  # type: ignore[arg-type]
             if keep:
                 given.keep()
             return JoinCode.from_text(given.code)
 
     def state(self, who: Participant, path: Path | None = None, **changes: Any) -> str | None:
         wanted = {"study": "clinics", "authority": self.office.public, "say": self.told.append} | changes
-        return state_at_desk(path or self.path, who.identity.public, **wanted)
+        return state_at(path or self.path, who.identity.public, **wanted)
 
     def rows(self) -> dict[bytes, Invitation]:
         with locked(self.office.folder.state) as store:
@@ -367,7 +367,7 @@ def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.Mo
     assert front.state(alice) == "revoked"
     assert left == [-1]
     assert [str(one) for one in front.told[1:]] == [
-        f"The authority's desk {front.path} is busy: it is asked again, for 20 s."
+        f"The authority's socket {front.path} is busy: asking again, for 20 s."
     ]
     left[0] = 10**6  # for longer than anybody waits
     monkeypatch.setattr(visits, "BUSY_S", 0.6)
@@ -375,7 +375,7 @@ def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.Mo
     assert front.state(alice) is None
     assert 0.6 <= time.monotonic() - begun < 20
     assert 3 <= 10**6 - left[0] <= 14
-    assert "is busy still" in str(front.told[-1])
+    assert "is still busy" in str(front.told[-1])
 
 
 def test_a_desk_with_too_many_visitors_is_asked_again(front: Front) -> None:
@@ -462,11 +462,11 @@ def test_a_desk_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> 
     timer.start()
     front.code()
     timer.join()
-    assert "Waiting for the authority's desk" in str(front.told[0])
+    assert "Waiting for the authority's socket" in str(front.told[0])
     assert front.path.name in str(front.told[0])
     front.open.close()
     monkeypatch.setattr(visits, "OPENS_S", 0.05)
-    with pytest.raises(Failure, match="nobody listens at the desk") as error:
+    with pytest.raises(Failure, match="nobody listens at the authority's socket") as error:
         front.code()
     assert error.value.code == ExitCode.NETWORK
 
@@ -486,7 +486,7 @@ def test_something_else_than_a_desk(front: Front, said: bytes) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(Failure, match=r"gave no answer|no authority's desk"), code_from_desk(path, print):
+        with pytest.raises(Failure, match=r"gave no answer|not an authority's local"), join_code_at(path, print):
             pass
         thread.join()
 

@@ -89,7 +89,7 @@ def test_who_waits_for_the_coordinator_or_the_desk(tmp_path: Path, environment: 
         port_in_thread(tmp_path / "port", Authority()) as (where, _),
         started(tmp_path, environment, "join", where.address, *asks[2:]),
     ):
-        until_said(tmp_path, "Waiting for the authority's desk")
+        until_said(tmp_path, "Waiting for the authority's socket")
         assert lives(tmp_path)
 
 

@@ -252,7 +252,7 @@ def test_what_she_is_shown_before_she_joins() -> None:
     plan: Any = SimpleNamespace(dim=12, clip=1.0)
 
     def told(task: str, options: dict[str, Any]) -> str:
-        document: Any = SimpleNamespace(task=task, task_options=options)
+        document: Any = SimpleNamespace(task=task, task_options=options, own_data=False)
         return " | ".join(_task(document, plan))
 
     assert told("histogram", {"column": "label", "bins": 12}) == (
@@ -271,18 +271,17 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     """Blanks would be folded away from a terminal's line, and a long list must end where it ends."""
     from types import SimpleNamespace
 
-    from client.joining.checks import JoinOptions
+    from client.joining.checks import JoinOptions, check_task
     from client.joining.description import _task
-    from client.joining.joining import _check_task
 
     columns = ",".join(str(column) for column in range(0, 800, 2))
-    document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7})
+    document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7}, own_data=False)
     plan: Any = SimpleNamespace(dim=400, clip=20.0)
     asked = _task(document, plan)[1]
     assert f"column {columns.replace(',', ', ')}; low 0; high 7; reduce sum" in asked
     options = JoinOptions(address="127.0.0.1:1", code="", home=None)
-    _check_task(options, "sum", document.task_options)
+    check_task(options, "sum", document.task_options)
     for bad in (" " * 90 + "17", "0\x1b[31m"):
-        with pytest.raises(Failure, match="can't be, tell its coordinator: option 'column' is") as refused:
-            _check_task(options, "mean", {"column": bad})
+        with pytest.raises(Failure, match=r"'mean' is impossible \(option 'column' is") as refused:
+            check_task(options, "mean", {"column": bad})
         assert "\x1b" not in str(refused.value)

@@ -15,7 +15,7 @@ import grpc
 import pytest
 import structlog
 
-import client.enrolment
+import client.joining.joining
 from client.enrolment import EnrolmentRefused, ask, enrolment_channel, look
 from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
@@ -122,16 +122,16 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
     with port_in_thread(tmp_path / "port", authority) as (where, _):
         code = authority.code().to_text()
         with monkeypatch.context() as patched:
-            patched.setattr(client.enrolment, "ask", refuses)
+            patched.setattr(client.joining.joining, "ask", refuses)
             while answers:
                 told = ends(code, home)
                 assert "without the authority's signature: never" in told
                 assert "are kept" in told
-                assert "no use" not in told
+                assert "no further use" not in told
                 answers.pop(0)
         assert join_by_code(JoinOptions(where.address, code, home, agreed=True), lambda _: None) == home
         answers.append(lambda data: authority.answer(read_request(data), accepted=False, reason="enough of them"))
-        monkeypatch.setattr(client.enrolment, "ask", refuses)
+        monkeypatch.setattr(client.joining.joining, "ask", refuses)
         told = ends(authority.code().to_text(), tmp_path / "another")
-        assert "not joined: enough of them. So the study's authority has signed" in told
-        assert "no use" in told
+        assert "not joined: enough of them. The study's authority has signed this refusal" in told
+        assert "no further use" in told

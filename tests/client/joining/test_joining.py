@@ -63,7 +63,7 @@ def test_her_file_is_tried_once_she_agreed(unsigned: Joining, monkeypatch: pytes
         tried.append(more)
         raise Failure(ExitCode.INPUT, "the task can't use the examples")
 
-    monkeypatch.setattr("learning.data_checks.check_task_takes", check)
+    monkeypatch.setattr("client.joining.checks.check_task_takes", check)
     Path("mine.csv").write_text("a,b\n1,2\n")
     assert "add --yes if you agree" in unsigned.refused(data=Path("mine.csv"), agreed=False)
     assert tried == []
@@ -94,11 +94,11 @@ def test_a_study_over_data_of_their_own_is_joined_with_such(joining: Joining) ->
     joining.where.enrolment._document = softmax(own_data=True).to_bytes()
     file = Path("visits.csv")
     file.write_text("age,weight,puls,label\n" + "0.1,-1.3,0.4,1\n" * 39 + "0.2,1.1,0.5,0\n")
-    assert "add --data FILE, a .csv or .npz file of yours" in joining.refused()
+    assert "add --data FILE, your file in the form .csv or .npz" in joining.refused()
     assert "add --data FILE" in joining.refused(dataset="fashion-mnist-subset")
     assert joining.join(data=file) == joining.home
     said = " ".join("\n".join(joining.said).split())
-    assert "on data that each participant brings herself" in said
+    assert "each participant brings its own data" in said
     assert "it takes examples of 3 numbers, and a label from 0 to 1" in said
     assert "40 rows: age, weight, puls; label 0/1" in said
 
@@ -109,7 +109,7 @@ def test_labels_that_are_none_of_the_study_s_are_told_to_her_and_keep_nobody_awa
     Path("mine.csv").write_text("age,weight,puls,label\n0.1,0.2,0.3,1\n0.1,0.2,0.3,2\n")
     assert joining.join(data=Path("mine.csv")) == joining.home
     [told] = [line for line in joining.said if line.startswith("Warning")]
-    assert "mine.csv: 1 label of 2 is none from 0 to 1" in told
+    assert "mine.csv: 1 label of 2 is none of the labels 0 to 1" in told
 
 
 def test_prepared_data_of_another_form_is_refused_before_anything_is_sent(unsigned: Joining) -> None:
@@ -423,15 +423,15 @@ def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatc
             raise client.enrolment.NobodyListens(f"{address} can't be reached: nobody listens there")
         return await look(address, fingerprint)
 
-    monkeypatch.setattr(client.enrolment, "look", later)
+    monkeypatch.setattr(client.joining.joining, "look", later)
     monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.01)
     said: list[str] = []
     options = unsigned.options(agreed=False)
-    with pytest.raises(Failure, match="nobody can be asked here"):
+    with pytest.raises(Failure, match="no terminal to ask on"):
         join_by_code(options, said.append)
     assert len(looked) == 3
     assert [line for line in said if "nobody listens there" in line] == [
-        f"{options.address} can't be reached: nobody listens there. Trying again for 60 s; Ctrl-C is safe: nothing was "
+        f"{options.address} can't be reached: nobody listens there. Trying again for 60 s. Ctrl-C is safe: nothing was "
         "sent."
     ]
 

@@ -207,8 +207,9 @@ def test_two_processes_make_one_folder(unsigned: Joining, monkeypatch: pytest.Mo
     honest = os.replace
 
     def overtaken(source: Any, target: Any) -> None:
-        unsigned.home.mkdir()
-        (unsigned.home / "host.toml").write_text("the first one's")
+        if target == unsigned.home:
+            unsigned.home.mkdir()
+            (unsigned.home / "host.toml").write_text("the first one's")
         honest(source, target)
 
     with monkeypatch.context() as patch:
