@@ -252,7 +252,7 @@ def test_what_she_is_shown_before_she_joins() -> None:
     plan: Any = SimpleNamespace(dim=12, clip=1.0)
 
     def told(task: str, options: dict[str, Any]) -> str:
-        document: Any = SimpleNamespace(task=task, task_options=options, own_data=False)
+        document: Any = SimpleNamespace(task=task, task_options=options)
         return " | ".join(_task(document, plan))
 
     assert told("histogram", {"column": "label", "bins": 12}) == (
@@ -275,7 +275,7 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     from client.joining.description import _task
 
     columns = ",".join(str(column) for column in range(0, 800, 2))
-    document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7}, own_data=False)
+    document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7})
     plan: Any = SimpleNamespace(dim=400, clip=20.0)
     asked = _task(document, plan)[1]
     assert f"column {columns.replace(',', ', ')}; low 0; high 7; reduce sum" in asked
