@@ -26,45 +26,17 @@ class ExitCode(IntEnum):
 
     OK = 0, "done", "Nothing to do."
     # `bench` against the limits of this machine, `loadtest` and `graph` against the bounds among their options.
-    BOUND = (
-        1,
-        "bound broken",
-        "Compare the figure that the message names with the bound; run again if the machine was busy.",
-    )
+    BOUND = 1, "bound broken", "Compare the figure in the message with its bound; run again if the machine was busy."
     INPUT = 2, "bad option, file or input", "Change what the message names and run the command again."
     INFEASIBLE = 3, "infeasible plan", "Use the nearest feasible setting that the message names."
-    NETWORK = (
-        4,
-        "port in use or peer not reachable",
-        "Choose another port, or check the address and that the coordinator runs.",
-    )
-    STUDY = (
-        5,
-        "round failed or study aborted",
-        "Read the reason; raise the deadline or lower min_survivors if too few answered.",
-    )
-    BUDGET = (
-        40,
-        "privacy budget reached",
-        "The study is over. A new study on the same data starts with the budget already spent.",
-    )
-    LEDGER = (
-        41,
-        "ledger changed",
-        "Restore the ledger and the files beside it from the newest copy; docs/ledger.md says what shows.",
-    )
-    TRANSCRIPT = (
-        42,
-        "transcript doesn't hold",
-        "Get the file again from the coordinator; if that copy fails too, docs/transcripts.md says why.",
-    )
-    AUDIT = (
-        43,
-        "audit found less privacy than claimed",
-        "Expected if noise was divided on purpose; otherwise run no study. See docs/audit.md.",
-    )
+    NETWORK = 4, "port in use or peer not reachable", "Choose another port, or check the address and the peer."
+    STUDY = 5, "round failed or study aborted", "If too few answered, raise the deadline or lower min_survivors."
+    BUDGET = 40, "privacy budget reached", "The study is over; a new one on this data starts with the budget spent."
+    LEDGER = 41, "ledger changed", "Restore it and the files beside it from the newest copy; see docs/ledger.md."
+    TRANSCRIPT = 42, "transcript doesn't hold", "Get it again from the coordinator; see docs/transcripts.md."
+    AUDIT = 43, "audit found less privacy than claimed", "Run no study, unless noise was divided on purpose."
     INTERNAL = 70, "fault in sordino", "Report it; SORDINO_TRACEBACK=1 shows where it happened."
-    INTERRUPTED = 130, "interrupted", "Run the same command again; a study goes on where its journal ends."
+    INTERRUPTED = 130, "interrupted", "Run the same command again; a study continues where its journal ends."
 
 
 def listing(*codes: ExitCode) -> str:

@@ -202,13 +202,13 @@ def explain(error: Exception) -> Failure:
 
 
 def _of_a_core(error: Exception, message: str) -> Failure | None:
-    """The failure behind an error of the two cores, which know no exit code; loads them only now."""
+    """The failure behind an error of the two cores, which have no exit codes; loads them only now."""
     from mechanisms.refusals import InfeasiblePlan
     from secagg.errors import InvalidParameters
     from secagg.roster import InvalidRoster
 
     if isinstance(error, InfeasiblePlan):
-        return Failure(ExitCode.INFEASIBLE, error.reason, error.suggestion or None)
+        return Failure(ExitCode.INFEASIBLE, error.reason, error.suggestion or None, change=error.change)
     return InputFailure(message) if isinstance(error, InvalidParameters | InvalidRoster) else None
 
 
