@@ -114,8 +114,16 @@ class Office:
         found = [verify_answer(data, self.public) for one in self.coordinator.packages for data in one.answers]
         return {answer.request_id: answer for answer in found}
 
-    def answer(self, request: bytes) -> Answer | None:
-        return self.answers().get(read_request(request).id)
+    def is_answered(self, request: bytes) -> bool:
+        return read_request(request).id in self.answers()
+
+    def answer(self, request: bytes) -> Answer:
+        return self.answers()[read_request(request).id]
+
+    def judge(self, request: bytes) -> Answer:
+        """A visit with this request, and its answer."""
+        self.attend(request)
+        return self.answer(request)
 
     def roster(self) -> Roster:
         with locked(self.folder.state, 0) as store:

@@ -80,16 +80,12 @@ def test_a_code_of_the_desk_is_as_good_as_any(front: Front) -> None:
     code = front.code()
     assert front.open.busy()
     request = alice.join(code)
-    front.office.attend(request)
-    answer = front.office.answer(request)
-    assert answer is not None
+    answer = front.office.judge(request)
     assert (answer.accepted, answer.place) == (True, 1)
     assert front.told == [{"handed_out": code.code_id.hex()}]  # and nothing of the code itself
     late = participant(2).join(front.code())
     front.office.now += local_enrolment.VALID_S + 61
-    front.office.attend(late)
-    refused = front.office.answer(late)
-    assert refused is not None
+    refused = front.office.judge(late)
     assert "had expired" in refused.reason
     front.open.close()
     assert not front.path.exists()
@@ -131,15 +127,11 @@ def test_codes_that_nobody_kept_leave_the_store(front: Front) -> None:
     assert set(front.rows()) == {used.code_id, by_hand.code_id, kept.code_id}
     assert front.rows()[used.code_id].identity == alice.identity.public
     late = bob.join(dropped[0])
-    front.office.attend(late)
-    answer = front.office.answer(late)
-    assert answer is not None
+    answer = front.office.judge(late)
     assert not answer.accepted
     assert answer.reason == "no invitation of this study has this join code: ask for a new one"
     asked = bob.join(kept)
-    front.office.attend(asked)
-    answer = front.office.answer(asked)
-    assert answer is not None
+    answer = front.office.judge(asked)
     assert (answer.accepted, answer.place) == (True, 2)
 
 
@@ -177,9 +169,7 @@ def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Fr
             invite(folder, store, name="", valid_s=600, now=front.office.now, random_bytes=drawn, from_desk=True)
         assert never_used.code_id in front.rows()
     late = participant(1).join(never_used)
-    front.office.attend(late)
-    answer = front.office.answer(late)
-    assert answer is not None
+    answer = front.office.judge(late)
     assert "had expired 60 minutes before" in answer.reason
     front.office.now += 1
     code = front.code()

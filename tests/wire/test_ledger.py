@@ -178,78 +178,48 @@ def changed_cost_and_its_hash(path: Path) -> None:
     tamper(path, ("UPDATE rows SET body = ?, hash = ? WHERE number = 3", (body, row_hash(previous, 3, body))))
 
 
+def bodies(path: Path) -> list[bytes]:
+    return [row[3] for row in stored(path)]
+
+
 def all_hashes_anew(path: Path) -> None:
-    bodies = [row[3] for row in stored(path)]
-    write_anew(path, [*bodies[:2], cheaper(bodies[2]), *bodies[3:]])
-
-
-def removed_middle(path: Path) -> None:
-    tamper(path, "DELETE FROM rows WHERE number = 3")
-
-
-def removed_middle_and_renumbered(path: Path) -> None:
-    tamper(
-        path,
-        "DELETE FROM rows WHERE number = 3",
-        "UPDATE rows SET number = 3 WHERE number = 4",
-        "UPDATE rows SET number = 4 WHERE number = 5",
-    )
-
-
-def removed_middle_and_all_hashes_anew(path: Path) -> None:
-    bodies = [row[3] for row in stored(path)]
-    write_anew(path, bodies[:2] + bodies[3:])
-
-
-def removed_first(path: Path) -> None:
-    tamper(path, "DELETE FROM rows WHERE number = 1")
-
-
-def removed_last(path: Path) -> None:
-    tamper(path, "DELETE FROM rows WHERE number = 5")
+    found = bodies(path)
+    write_anew(path, [*found[:2], cheaper(found[2]), *found[3:]])
 
 
 def cut_short(path: Path) -> None:
-    write_anew(path, [row[3] for row in stored(path)][:3])
+    write_anew(path, bodies(path)[:3])
 
 
 def emptied(path: Path) -> None:
     write_anew(path, [])
 
 
+def removed_last(path: Path) -> None:
+    tamper(path, "DELETE FROM rows WHERE number = 5")
+
+
 def bodies_swapped(path: Path) -> None:
-    rows = stored(path)
-    tamper(
-        path,
-        ("UPDATE rows SET body = ? WHERE number = 2", (rows[2][3],)),
-        ("UPDATE rows SET body = ? WHERE number = 3", (rows[1][3],)),
-    )
+    update, found = "UPDATE rows SET body = ? WHERE number = ?", bodies(path)
+    tamper(path, (update, (found[2], 2)), (update, (found[1], 3)))
+
+
+def renumbered(*pairs: tuple[int, int]) -> list[str]:
+    return [f"UPDATE rows SET number = {new} WHERE number = {old}" for old, new in pairs]
 
 
 def rows_swapped(path: Path) -> None:
-    tamper(
-        path,
-        "UPDATE rows SET number = 99 WHERE number = 2",
-        "UPDATE rows SET number = 2 WHERE number = 3",
-        "UPDATE rows SET number = 3 WHERE number = 99",
-    )
+    tamper(path, *renumbered((2, 99), (3, 2), (99, 3)))
 
 
 def inserted(path: Path) -> None:
-    tamper(
-        path,
-        *(f"UPDATE rows SET number = {number + 1} WHERE number = {number}" for number in (5, 4, 3)),
-        "INSERT INTO rows SELECT 3, previous, hash, body FROM rows WHERE number = 2",
-    )
-
-
-def inserted_in_front(path: Path) -> None:
-    tamper(path, "INSERT INTO rows SELECT 0, previous, hash, body FROM rows WHERE number = 1")
+    copied = "INSERT INTO rows SELECT 3, previous, hash, body FROM rows WHERE number = 2"
+    tamper(path, *renumbered((5, 6), (4, 5), (3, 4)), copied)
 
 
 def appended(path: Path) -> None:
-    """As the writer itself would, but for the file beside it."""
-    write_anew(path, [row[3] for row in stored(path)] + [entry(6).to_bytes()])
+    """As the writer itself would, except for the file beside it."""
+    write_anew(path, [*bodies(path), entry(6).to_bytes()])
 
 
 def older_copy(path: Path) -> None:
@@ -261,72 +231,71 @@ def older_copy(path: Path) -> None:
     shutil.copy(older, path)
 
 
-def head_table(path: Path) -> None:
-    tamper(path, "UPDATE head SET rows = 4")
+def head_file_with(**values: Any) -> Callable[[Path], object]:
+    return lambda path: head_file(path).write_text(json.dumps(json.loads(head_file(path).read_text()) | values))
 
 
-def beginning(path: Path) -> None:
-    tamper(path, ("UPDATE about SET body = ?", (About(COORDINATOR, "seven", OTHER, "0" * 32).to_bytes(),)))
-
-
-def beginning_removed(path: Path) -> None:
-    tamper(path, "DELETE FROM about")
-
-
-def head_file_removed(path: Path) -> None:
-    head_file(path).unlink()
-
-
-def head_file_garbage(path: Path) -> None:
-    head_file(path).write_bytes(b"{}")
-
-
-def head_file_of_another(path: Path) -> None:
-    values = json.loads(head_file(path).read_text())
-    head_file(path).write_text(json.dumps(values | {"ledger": "0" * 32}))
-
-
-def head_file_without_end(path: Path) -> None:
-    values = json.loads(head_file(path).read_text())
-    head_file(path).write_text(json.dumps(values | {"rows": float("inf")}))
-
-
-def beginning_of_another_type(path: Path) -> None:
-    """So many bytes the naive reader would make of it."""
-    tamper(path, "UPDATE about SET body = 1 << 40")
-
-
-TAMPERINGS: dict[Callable[[Path], None], tuple[int | None, str]] = {
-    changed_cost: (3, "row 3 was changed"),
-    changed_cost_and_its_hash: (4, "row 4 doesn't follow row 3"),
-    all_hashes_anew: (None, "ends with another row 5 than ledger.sqlite.head says"),
-    removed_middle: (3, "row 3 is missing: the next one has number 4"),
-    removed_middle_and_renumbered: (3, "row 3 was changed"),
-    removed_middle_and_all_hashes_anew: (5, "row 5 is missing: ledger.sqlite.head says that there were 5"),
-    removed_first: (1, "row 1 is missing"),
-    removed_last: (5, "row 5 is missing: its table head says that there were 5"),
-    cut_short: (4, "row 4 is missing and those behind it: ledger.sqlite.head says that there were 5"),
-    emptied: (1, "row 1 is missing and those behind it"),
-    bodies_swapped: (2, "row 2 was changed"),
-    rows_swapped: (2, "row 2 was changed"),
-    inserted: (3, "row 3 was changed"),
-    inserted_in_front: (1, "row 1 is missing: the next one has number 0"),
-    appended: (6, "row 6 was added: ledger.sqlite.head ends with row 5"),
-    older_copy: (6, "row 6 is missing: ledger.sqlite.head says that there were 6"),
-    head_table: (5, "row 5 was added: its table head ends with row 4"),
-    beginning: (1, "row 1 doesn't follow the beginning"),
-    beginning_removed: (None, "its beginning is missing"),
-    head_file_removed: (None, "ledger.sqlite.head: is missing"),
-    head_file_garbage: (None, "ledger.sqlite.head: isn't the head of a ledger"),
-    head_file_without_end: (None, "ledger.sqlite.head: isn't the head of a ledger"),
-    beginning_of_another_type: (None, "its beginning was changed"),
-    head_file_of_another: (None, "belongs to another ledger"),
+# Change, the row that is named, and the sentence.
+TAMPERINGS: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
+    "cost": (changed_cost, 3, "row 3 was changed"),
+    "cost and its hash": (changed_cost_and_its_hash, 4, "row 4 doesn't follow row 3"),
+    "cost and all hashes": (all_hashes_anew, None, "ends with another row 5 than ledger.sqlite.head says"),
+    "removed": (
+        lambda path: tamper(path, "DELETE FROM rows WHERE number = 3"),
+        *(3, "row 3 is missing: the next one has number 4"),
+    ),
+    "removed and renumbered": (
+        lambda path: tamper(path, "DELETE FROM rows WHERE number = 3", *renumbered((4, 3), (5, 4))),
+        *(3, "row 3 was changed"),
+    ),
+    "removed and all hashes": (
+        lambda path: write_anew(path, bodies(path)[:2] + bodies(path)[3:]),
+        *(5, "row 5 is missing: ledger.sqlite.head says that there were 5"),
+    ),
+    "first removed": (lambda path: tamper(path, "DELETE FROM rows WHERE number = 1"), 1, "row 1 is missing"),
+    "last removed": (removed_last, 5, "row 5 is missing: its table head says that there were 5"),
+    "cut short": (cut_short, 4, "row 4 is missing and those behind it: ledger.sqlite.head says that there were 5"),
+    "emptied": (emptied, 1, "row 1 is missing and those behind it"),
+    "bodies swapped": (bodies_swapped, 2, "row 2 was changed"),
+    "rows swapped": (rows_swapped, 2, "row 2 was changed"),
+    "inserted": (inserted, 3, "row 3 was changed"),
+    "inserted in front": (
+        lambda path: tamper(path, "INSERT INTO rows SELECT 0, previous, hash, body FROM rows WHERE number = 1"),
+        *(1, "row 1 is missing: the next one has number 0"),
+    ),
+    "appended": (appended, 6, "row 6 was added: ledger.sqlite.head ends with row 5"),
+    "older copy": (older_copy, 6, "row 6 is missing: ledger.sqlite.head says that there were 6"),
+    "head table": (
+        lambda path: tamper(path, "UPDATE head SET rows = 4"),
+        *(5, "row 5 was added: its table head ends with row 4"),
+    ),
+    "beginning": (
+        lambda path: tamper(
+            path, ("UPDATE about SET body = ?", (About(COORDINATOR, "seven", OTHER, "0" * 32).to_bytes(),))
+        ),
+        *(1, "row 1 doesn't follow the beginning"),
+    ),
+    "beginning removed": (lambda path: tamper(path, "DELETE FROM about"), None, "its beginning is missing"),
+    "beginning of another type": (  # a naive reader would allocate this number of bytes
+        lambda path: tamper(path, "UPDATE about SET body = 1 << 40"),
+        *(None, "its beginning was changed"),
+    ),
+    "head file removed": (lambda path: head_file(path).unlink(), None, "ledger.sqlite.head: is missing"),
+    "head file garbage": (
+        lambda path: head_file(path).write_bytes(b"{}"),
+        *(None, "ledger.sqlite.head: isn't the head of a ledger"),
+    ),
+    "head file without end": (
+        head_file_with(rows=float("inf")),
+        *(None, "ledger.sqlite.head: isn't the head of a ledger"),
+    ),
+    "head file of another": (head_file_with(ledger="0" * 32), None, "belongs to another ledger"),
 }
 
 
-@pytest.mark.parametrize("change", TAMPERINGS, ids=lambda change: change.__name__)
-def test_a_change_is_found_and_nothing_is_written(path: Path, change: Callable[[Path], None]) -> None:
-    row, told = TAMPERINGS[change]
+@pytest.mark.parametrize("name", TAMPERINGS)
+def test_a_change_is_found_and_nothing_is_written(path: Path, name: str) -> None:
+    change, row, told = TAMPERINGS[name]
     change(path)
     before = everything(path.parent)
     with pytest.raises(ChangedLedger, match=r"ledger\.sqlite") as error:
