@@ -32,7 +32,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -119,6 +119,9 @@ compose-test: .venv/.stamp ## the compose project with kills, a cut network and 
 
 proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 	@PYTHON=.venv-proto/bin/python wire/generate.sh
+
+study-docs: .venv/.stamp ## rewrite the table in docs/study_file.md from the model
+	@.venv/bin/python -m tests.server.study_docs
 
 constraints: ## resolve all extras anew and rewrite constraints.txt
 	$(CHECK_PYTHON)

@@ -254,7 +254,7 @@ def settings_markdown(model: type[BaseModel]) -> str:
     """A table of all keys for the docs."""
     lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
     for one in settings_keys(model).values():
-        default = one.about.shown or ("" if one.default is None else f"`{_toml(_plain(one.default))}`")
+        default = one.about.shown or ("" if one.default in (None, {}) else f"`{_toml(_plain(one.default))}`")
         allowed = ", ".join(f"`{name}`" for name in one.choices) or one.range
         unit = f" ({one.about.unit})" if one.about.unit else ""
         lines.append(f"| `{one.dotted}` | {default} | {allowed} | {one.about.help}{unit} |")

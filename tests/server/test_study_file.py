@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from server.study_file import ConfigurationError, load
+from runtime.settings_file import read_settings
+from runtime.settings_keys import build, settings_keys, settings_toml
+from server.study_file import ConfigurationError, StudyConfiguration, load
+from tests.server.study_docs import PAGE, page
 
 FILES = (
     *("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "authority/authority.pub"),
@@ -160,3 +163,25 @@ def test_a_damaged_authority_key_is_refused(study: Path) -> None:
     (study / "authority/authority.pub").write_text("not a key")
     with pytest.raises(ConfigurationError, match="64 hexadecimal digits"):
         load(study).read_authority_public_key()
+
+
+def test_the_docs_hold_every_key() -> None:
+    """Run `make study-docs` after a key has changed."""
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_each_key_is_said_once_and_has_an_option_or_none_on_purpose() -> None:
+    keys = settings_keys(StudyConfiguration)
+    helps = [one.about.help for one in keys.values()]
+    assert len(set(helps)) == len(helps)
+    assert all(one.about.help for one in keys.values())
+
+
+def test_the_written_file_reads_back_as_it_was(tmp_path: Path) -> None:
+    """All keys at other values than their defaults, where the type allows it."""
+    changed = {"in_a_round": 9, "epsilon": 3.0, "clip": 0.25, "task_options": {"client_rate": 0.5}, "one_machine": True}
+    study = build(StudyConfiguration, changed)
+    file = tmp_path / "study.toml"
+    file.write_text(settings_toml(study, ["A study."], comments={"client_rate": "step"}))
+    assert read_settings(StudyConfiguration, file, hint="") == study
+    assert "client_rate = 0.5  # step" in file.read_text()
