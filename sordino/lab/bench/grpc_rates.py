@@ -59,10 +59,10 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
 async def _measure(address: str, certificate: bytes, runs: int) -> list[tuple[str, str, Spread]]:
     credentials = grpc.ssl_channel_credentials(root_certificates=certificate)
     async with grpc.aio.secure_channel(address, credentials) as channel:
-        cpu = channel.unary_unary(f"/{_SERVICE}/Cpu")
-        unary = channel.unary_unary(f"/{_SERVICE}/Unary")
-        stream = channel.stream_stream(f"/{_SERVICE}/Stream")
-        upload = channel.stream_unary(f"/{_SERVICE}/Upload")
+        cpu: Any = channel.unary_unary(f"/{_SERVICE}/Cpu")
+        unary: Any = channel.unary_unary(f"/{_SERVICE}/Unary")
+        stream: Any = channel.stream_stream(f"/{_SERVICE}/Stream")
+        upload: Any = channel.stream_unary(f"/{_SERVICE}/Upload")
         small, chunk = bytes(100), bytes(CHUNK_BYTES)
 
         async def calls() -> None:
@@ -150,7 +150,7 @@ async def _serve(certificate: bytes, key: bytes) -> None:
         return total.to_bytes(8, "little")
 
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    methods = {
+    methods: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary),
         "Cpu": grpc.unary_unary_rpc_method_handler(cpu),
         "Stream": grpc.stream_stream_rpc_method_handler(stream),

@@ -13,7 +13,7 @@ import math
 import os
 import resource
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -172,8 +172,8 @@ class _Parameters(RoundParameters):
 class Clock:
     """CPU seconds by side and phase."""
 
-    seconds: Counter[tuple[str, str]] = field(default_factory=Counter)
-    of_client: Counter[int] = field(default_factory=Counter)
+    seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    of_client: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     _stopped: float = 0.0
 

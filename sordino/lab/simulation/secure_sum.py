@@ -73,5 +73,5 @@ class SecureSum(InMemoryAttempt):
         self._vectors = vectors
         self.leaving = {MASKED_INPUT: [who for who, number in enumerate(self._members) if number not in vectors]}
         done = self.run()
-        named = [frozenset(self._members[who] for who in one) for one in (done.u3, done.u4, done.u5)]
-        return Completed(done.cohort_context, *named, done.total)
+        u3, u4, u5 = (frozenset(self._members[who] for who in one) for one in (done.u3, done.u4, done.u5))
+        return Completed(done.cohort_context, u3, u4, u5, done.total)
