@@ -1,10 +1,9 @@
-"""HDF5 files as plain storage: everything that is read lies in the one file that was named, and is as large as it says.
+"""HDF5 files as plain storage: all that is read lies in the named file, and is as large as the file says.
 
-HDF5 can do more. A link may lead into another file, a data set may have its content in any file that this process may
-read, or be put together of others; and a data set that was never written may claim any number of values in no bytes. A
-file that somebody else wrote could so show what lies elsewhere on this machine, or take all memory; and the SHA-256 by
-which a ledger knows it would stay when what it shows changes. So only plain links are followed, and what is claimed is
-held against what is stored.
+A link in HDF5 may lead into another file, and a data set may have its content in any file that this process may read,
+or in other data sets. So a stranger's file could show what lies elsewhere on this machine, and the SHA-256 by which a
+ledger knows the file would stay when that content changes. A data set that was never written may claim any number of
+values in no bytes. So only plain links are followed, and a claimed size is held against the stored one.
 """
 
 from __future__ import annotations
@@ -40,44 +39,37 @@ def opened(file: Path) -> Iterator[PlainGroup]:
     """The file's root.
 
     Raises:
-        DatasetError: h5py isn't installed, or the file is none of HDF5.
+        DatasetError: h5py isn't installed, or the file isn't HDF5.
     """
     try:
         h5py = importlib.import_module("h5py")
     except ModuleNotFoundError:
         raise DatasetError(f"{file} needs h5py, which isn't installed: pip install '.[data]' in the checkout") from None
-    read = _Reading(file, h5py)
-    root = read.told(lambda: h5py.File(file, "r"))
+    reading = _Reading(file, h5py)
+    root = reading.checked(lambda: h5py.File(file, "r"))
     try:
-        yield PlainGroup(read, root)
+        yield PlainGroup(reading, root)
     finally:
         root.close()
 
 
 class _Reading:
-    """One file that is read, and how many stored bytes its data sets have claimed so far."""
+    """One file that is read, and how many stored bytes its data sets may still claim."""
 
     def __init__(self, file: Path, h5py: Any) -> None:
         self.file, self.h5py = file, h5py
-        self._left = self.told(lambda: file.stat().st_size)
-        self.size = self._left
+        self.size = self.left = self.checked(lambda: file.stat().st_size)
 
-    def told(self, read: Callable[[], _R]) -> _R:
-        """What ``read`` returns; whatever h5py raises of a damaged file is one error that names it."""
+    def checked(self, read: Callable[[], _R]) -> _R:
+        """Return what ``read`` returns; what h5py raises of a damaged file becomes one error that names the file."""
         try:
             return read()
         except MemoryError:
             raise damaged(self.file, "needs more memory than there is") from None
+        except DatasetError:
+            raise
         except (OSError, RuntimeError, LookupError, AttributeError, TypeError, ValueError) as error:
-            if isinstance(error, DatasetError):
-                raise
             raise damaged(self.file, f"isn't in the format ({error})") from None
-
-    def claim(self, stored: int) -> None:
-        """Count stored bytes: a part of the file that stands under several names would be counted over and over."""
-        self._left -= stored
-        if self._left < 0:
-            raise damaged(self.file, "claims to store more than it holds")
 
 
 class PlainGroup:
@@ -88,49 +80,28 @@ class PlainGroup:
 
     def __iter__(self) -> Iterator[str]:
         """The names of its members, in the file's order."""
-        return iter(self._reading.told(lambda: [str(name) for name in self._group]))
+        return iter(self._reading.checked(lambda: [str(name) for name in self._group]))
 
     def group(self, name: str) -> PlainGroup:
-        """A group in it.
+        """Return a group in it.
 
         Raises:
-            DatasetError: there is none.
+            DatasetError: there is none of this name.
         """
         return PlainGroup(self._reading, self._member(name, self._reading.h5py.Group, "group"))
 
-    def numbers(self, name: str) -> PlainData:
-        """A data set of numbers in it; nothing is read yet.
+    def data(self, name: str, *, texts: bool = False) -> PlainData:
+        """Return a data set in it, of numbers or of one line of texts; no value is read yet.
 
         Raises:
-            DatasetError: there is none, its content lies elsewhere, or it is larger than it can be.
+            DatasetError: there is none of this name, its content lies elsewhere, or it claims more than it can hold.
         """
-        return self._data(name, texts=False)
-
-    def texts(self, name: str) -> PlainData:
-        """A line of texts in it; nothing is read yet.
-
-        Raises:
-            DatasetError: as `numbers`.
-        """
-        return self._data(name, texts=True)
-
-    def _data(self, name: str, *, texts: bool) -> PlainData:
         found = self._member(name, self._reading.h5py.Dataset, "data set")
-        reading = self._reading
-
-        def look() -> PlainData:
-            elsewhere = found.external is not None or found.is_virtual
-            if texts:
-                expected = reading.h5py.check_string_dtype(found.dtype) is not None and found.ndim == 1
-            else:
-                expected = found.dtype.kind in "fiu"
-            return PlainData(reading, found, name, elsewhere, expected)
-
-        return reading.told(look)
+        return self._reading.checked(lambda: PlainData(self._reading, found, name, texts))
 
     def _member(self, name: str, kind: Any, what: str) -> Any:
         def find() -> Any:
-            if "/" in name:  # a path, which may lead anywhere on its way
+            if "/" in name:  # a path, any part of which may be a link
                 raise damaged(self._reading.file, f"isn't in the format ({name!r} is no name)")
             link = self._group.get(name, getlink=True)
             if link is None:
@@ -142,34 +113,28 @@ class PlainGroup:
                 raise damaged(self._reading.file, f"isn't in the format ({name!r} is no {what})")
             return found
 
-        return self._reading.told(find)
+        return self._reading.checked(find)
 
 
 class PlainData:
-    """A data set of an open file.
+    """A data set of an open file, made by `PlainGroup.data`.
 
     Attributes:
         shape: as the file states it, and stores it.
     """
 
-    def __init__(self, reading: _Reading, data: Any, name: str, elsewhere: bool, expected: bool) -> None:
-        """
-        Args:
-            name: of it.
-            elsewhere: its content lies in another file, or in other data sets.
-            expected: whether it holds what it should.
-
-        Raises:
-            DatasetError: it does, or it doesn't; or it is larger than it can be.
-        """
+    def __init__(self, reading: _Reading, data: Any, name: str, texts: bool) -> None:
         self._reading, self._data = reading, data
-        if elsewhere:
+        if data.external is not None or data.is_virtual:
             raise damaged(reading.file, f"has what {name!r} holds elsewhere, and nothing but the file itself is read")
-        if not expected or data.shape is None or not data.shape:
+        is_text = reading.h5py.check_string_dtype(data.dtype) is not None and data.ndim == 1
+        if not (is_text if texts else data.dtype.kind in "fiu") or not data.shape:
             raise damaged(reading.file, f"isn't in the format ({name!r} holds {data.dtype} of shape {data.shape})")
         self.shape: tuple[int, ...] = tuple(int(extent) for extent in data.shape)
         claimed, stored = math.prod(self.shape) * int(data.dtype.itemsize), int(data.id.get_storage_size())
-        reading.claim(stored)
+        reading.left -= stored
+        if reading.left < 0:  # one part of the file stands under several names
+            raise damaged(reading.file, "claims to store more than it holds")
         if claimed > min(MOST_BYTES, MOST_GROWTH * stored):
             raise damaged(
                 reading.file,
@@ -178,27 +143,24 @@ class PlainData:
             )
 
     def read(self) -> NDArray[Any]:
-        """All of it.
+        """Return all of it.
 
         Raises:
             DatasetError: the file is damaged, or there is no memory for it.
         """
-        return self._reading.told(lambda: np.asarray(self._data[()]))
+        return self._reading.checked(lambda: np.asarray(self._data[()]))
 
     def first_texts(self, count: int) -> list[str]:
-        """The first texts of a line of them, ``count`` or all; what is no UTF-8 stands as a question mark.
+        """Return the first ``count`` texts, or all; bytes that aren't UTF-8 become question marks.
 
         Raises:
             DatasetError: as `read`; or they are longer than the file, in which all might be one and the same.
         """
         found: list[str] = []
-        room = max(self._reading.size, MOST_BYTES)
-
-        def some() -> list[bytes | str]:
-            return list(self._data[len(found) : min(len(found) + _TEXTS_AT_ONCE, count)])
-
-        while len(found) < min(count, self.shape[0]):
-            for one in self._reading.told(some):
+        room, most = max(self._reading.size, MOST_BYTES), min(count, self.shape[0])
+        while len(found) < most:
+            at = slice(len(found), min(len(found) + _TEXTS_AT_ONCE, most))
+            for one in self._reading.checked(lambda at=at: list(self._data[at])):
                 room -= len(one)
                 found.append(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one))
             if room < 0:

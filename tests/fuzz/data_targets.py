@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -21,81 +20,29 @@ from learning.blocks import Block, Blocks, DatasetError
 from learning.datasets import Dataset
 from learning.own_data import content_sha256, read_held, read_own, unread_told
 from learning.prepared_data import MANIFEST, open_prepared, write_prepared
-from learning.published_images import cifar10, leaf
-from learning.restricted_pickle import PickleRefused, read_pickle, read_table
+from learning.published import cifar10, leaf
 from tests.fuzz.file_targets import _folder, _put
 from tests.fuzz.mutations import change_bytes, change_text, compact, json_mutation
 from tests.fuzz.target import Choices, Target, must
-from tests.learning.published_files import CIFAR_BATCHES, python2_batch
+from tests.learning.published_files import CIFAR_BATCHES
 
-_ROOM: Final = 64  # things that a pickle may become, for each of its bytes
-
-
-# ---------------------------------------------------------------- pickles
-
-
-def read_a_pickle(data: bytes) -> None:
-    """Plain data no larger than the pickle up to a factor, or `PickleRefused`; the same for a table."""
-    try:
-        found = read_pickle(data)
-    except PickleRefused:
-        pass
-    else:
-        must(_size(found) <= _ROOM * (len(data) + 1), "a pickle grew when it was read")
-    try:
-        columns = read_table(data)
-    except PickleRefused:
-        return
-    must(all(isinstance(name, str) for name in columns), "a column without a name")
-
-
-def _size(value: Any) -> int:
-    """Bytes of numbers and text, and a thing for each container; raises a finding for what is none of these."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes) + 1
-    if type(value) is dict:
-        return 1 + sum(_size(key) + _size(one) for key, one in value.items())
-    if type(value) in (list, tuple):
-        return 1 + sum(map(_size, value))
-    must(type(value) in (bytes, str, int, float, bool, type(None)), f"a pickle became a {type(value).__name__}")
-    return len(value) + 1 if isinstance(value, bytes | str) else 1
-
-
-def pickle_seeds() -> Iterator[bytes]:
-    rows = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    yield python2_batch(rows, [3, 1])
-    for protocol in (2, 4, 5):
-        yield pickle.dumps({"data": rows, "labels": [3, 1], "names": ("a", b"b", None, 0.5)}, protocol)
-        yield pickle.dumps(np.array(["text", 1.5, None], dtype=object), protocol)
-
-
-def read_a_batch(data: bytes) -> None:
-    """A Python batch of CIFAR-10: images, or `DatasetError`."""
-    _read_batches(data, "")
-
-
-def batch_seeds() -> Iterator[bytes]:
-    yield python2_batch(np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072), [9, 0])
+# ---------------------------------------------------------------- CIFAR-10
 
 
 def read_records(data: bytes) -> None:
     """Binary records of CIFAR-10: images, or `DatasetError`."""
-    _read_batches(data, ".bin")
+    folder = _folder("cifar")
+    for name in CIFAR_BATCHES[1:]:
+        if not (folder / name).exists():
+            _put(folder / name, next(record_seeds()))
+    _put(folder / CIFAR_BATCHES[0], data)
+    for part in ("train", "test"):
+        _look_at(lambda: cifar10(folder), part, lambda shape, kind: shape == (32, 32, 3) and kind == "uint8")
 
 
 def record_seeds() -> Iterator[bytes]:
     yield bytes([7]) + bytes(range(256)) * 12
     yield (bytes([0]) + bytes(3072)) * 2
-
-
-def _read_batches(data: bytes, suffix: str) -> None:
-    folder = _folder(f"cifar{suffix}")
-    for name in CIFAR_BATCHES[1:]:
-        if not (folder / f"{name}{suffix}").exists():
-            _put(folder / f"{name}{suffix}", next(record_seeds() if suffix else batch_seeds()))
-    _put(folder / f"{CIFAR_BATCHES[0]}{suffix}", data)
-    for part in ("train", "test"):
-        _look_at(lambda: cifar10(folder), part, lambda shape, kind: shape == (32, 32, 3) and kind == "uint8")
 
 
 def _look_at(open_: Callable[[], Blocks], part: Any, fits: Callable[[tuple[int, ...], str], bool]) -> None:
@@ -248,12 +195,9 @@ def manifest_seeds() -> Iterator[bytes]:
     yield compact({**tree, "arrays": {**tree["arrays"], "test_labels": tree["arrays"]["train_labels"]}})
 
 
-_OPCODES: Final = (b"\x80\x02", b"cnumpy\ndtype\n", b"cnumpy\nndarray\n", b"}", b"]", b"(", b"tR", b"b.", b"q\x00")
 _NUMBERS: Final = (b"nan", b"inf", b"1e39", b"label", b",", b'"', b"\r\n", b"\x00")
 _MEMBERS: Final = (b"\x93NUMPY", b"'descr': '<f4'", b"'shape': (3,)", b"PK\x03\x04", b"features.npy", b"labels.npy")
 TARGETS: Final = (
-    Target("pickle", read_a_pickle, pickle_seeds, change_bytes, 2048, _OPCODES),
-    Target("cifar_batch", read_a_batch, batch_seeds, change_bytes, 8192, _OPCODES),
     Target("cifar_records", read_records, record_seeds, change_bytes, 8192),
     Target("leaf_json", read_leaf, leaf_seeds, json_mutation(compact), 8192),
     Target("own_csv", _read_own(".csv"), csv_seeds, change_csv, 2048, _NUMBERS),

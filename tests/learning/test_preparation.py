@@ -9,7 +9,9 @@ import lzma
 import pickle
 import shutil
 import subprocess
+import sys
 import tarfile
+import types
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_files import write_cifar_binary, write_leaf
+from published_files import write_cifar, write_leaf
 
 from learning.blocks import Block, DatasetError
 from learning.data_names import PREPARABLE
@@ -25,6 +27,7 @@ from learning.preparation import images, sources, tables
 from learning.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
 from learning.preparation.images import femnist_shaped, mnist
 from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from learning.preparation.pickled_table import PickleRefused, read_table
 from learning.preparation.plays import shakespeare, spoken
 from learning.preparation.sources import Opened, Package
 from learning.preparation.tables import Choice, Number, heart
@@ -163,15 +166,60 @@ def test_hospitals(tmp_path: Path) -> None:
     assert set(features[:, 9]) == {1}
 
 
-def test_tables_of_pandas_are_read_without_it(tmp_path: Path) -> None:
-    """What isn't one is told as such; the real ones are read by ``make_set`` where the package lies."""
+def pickled_table(monkeypatch: pytest.MonkeyPatch, protocol: int) -> bytes:
+    """Two columns of numbers and one of texts as pandas pickles them, which isn't installed."""
+
+    monkeypatch.setitem(sys.modules, "pandas", types.ModuleType("pandas"))
+
+    def stand_in(module: str, name: str) -> type:
+        made = type(name, (Reduced,), {"__module__": module})
+        held = sys.modules.get(module) or types.ModuleType(module)
+        setattr(held, name, made)
+        monkeypatch.setitem(sys.modules, module, held)
+        return made
+
+    class Reduced:
+        def __init__(self, *given: object, state: object = None) -> None:
+            self.given, self.state = given, state
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (type(self), self.given) if self.state is None else (type(self), self.given, self.state)
+
+    frame = stand_in("pandas.core.frame", "DataFrame")
+    manager = stand_in("pandas.core.internals.managers", "BlockManager")
+    block = stand_in("pandas._libs.internals", "_unpickle_block")
+    index, kind = (stand_in("pandas.core.indexes.base", name) for name in ("_new_Index", "Index"))
+    names = index(kind, {"data": np.array(["age", "town", "sum"], dtype=object), "name": None})
+    numbers, texts = np.array([[41.0, 8.0], [3.0, 5.0]]), np.array([["here", None]], dtype=object)
+    blocks = (block(numbers, slice(0, 3, 2), 2), block(texts, np.array([1]), 2))
+    rows = index(stand_in("pandas.core.indexes.range", "RangeIndex"), {"start": 0, "stop": 2, "step": 1})
+    return pickle.dumps(frame(state={"_mgr": manager(blocks, [names, rows])}), protocol)
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_pickled_table_is_read_without_pandas(protocol: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = read_table(pickled_table(monkeypatch, protocol))
+    found = [(name, values.tolist()) for name, values in columns.items()]
+    assert found == [("age", [41.0, 8.0]), ("town", ["here", None]), ("sum", [3.0, 5.0])]
+
+
+def test_a_pickle_that_is_no_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "was-here"
+    program = b"cpathlib\nPosixPath\n(V" + str(mark).encode() + b"\ntRp0\n0cpathlib\nPath.touch\n."
+    for bad in (
+        *(pickle.dumps(value) for value in ({"commune": [1]}, [1], Path.touch)),
+        *(b"cos\nsystem\n(S'true'\ntR.", b"cnumpy\nload\n.", b"cpandas\nread_pickle\n.", b"cbuiltins\neval\n."),
+        *(program, b"", b"}", b"Pan-id\n.", pickled_table(monkeypatch, 4)[:-20]),
+    ):
+        with pytest.raises(PickleRefused):
+            read_table(bad)
+    with pytest.raises(PickleRefused, match=r"names pathlib\.PosixPath, which no table needs"):
+        read_table(program)
     file = tmp_path / "VietNamI.pkl.compress"
-    file.write_bytes(lzma.compress(pickle.dumps({"commune": [1]})))
-    with pytest.raises(DatasetError, match=r"VietNamI in .*: not a table"):
-        tables.vietnam_health([Unpinned(CATALOGUE["vietnam-health"].packages[0], tmp_path)], Options())
-    file.write_bytes(b"nothing")
-    with pytest.raises(DatasetError, match="VietNamI in"):
-        tables.vietnam_health([Unpinned(CATALOGUE["vietnam-health"].packages[0], tmp_path)], Options())
+    for content in (lzma.compress(pickle.dumps({"commune": [1]})), b"nothing"):
+        file.write_bytes(content)
+        with pytest.raises(DatasetError, match="VietNamI in"):
+            tables.vietnam_health([Unpinned(CATALOGUE["vietnam-health"].packages[0], tmp_path)], Options())
 
 
 # ------------------------------------------------------------------------------------------ splits
@@ -420,7 +468,7 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
 def test_published_files_become_a_prepared_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "sets"))
     (tmp_path / "cifar").mkdir()
-    write_cifar_binary(tmp_path / "cifar")
+    write_cifar(tmp_path / "cifar")
     made = make_from_format("cifar10", tmp_path / "cifar", tmp_path / "sets" / "cifar10")
     assert (made.count("train"), made.count("test")) == (35, 7)
     assert open_prepared("cifar10").sha256 == made.sha256

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
-import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from published_files import cifar_rows, python2_batch, write_cifar_binary, write_cifar_pickles, write_leaf
+from published_files import cifar_rows, write_cifar, write_leaf
 
 from learning.datasets import (
     DatasetError,
@@ -24,16 +21,14 @@ from learning.datasets import (
     load_partition,
     load_users,
 )
-from learning.published_images import identity_of
-from learning.published_text import Vocabulary
-from learning.restricted_pickle import PickleRefused, read_pickle, read_table
+from learning.published import identity_of
+from learning.vocabulary import Vocabulary
 
 # ---------------------------------------------------------------------------------------------- CIFAR-10
 
 
-@pytest.mark.parametrize("write", [write_cifar_binary, write_cifar_pickles])
-def test_both_versions_of_cifar(write: Callable[[Path], None], tmp_path: Path) -> None:
-    write(tmp_path)
+def test_binary_version_of_cifar(tmp_path: Path) -> None:
+    write_cifar(tmp_path)
     name = f"cifar10:{tmp_path}"
     train, test = load_dataset(name)
     assert train.features.shape == (35, 32, 32, 3)
@@ -55,186 +50,15 @@ def test_both_versions_of_cifar(write: Callable[[Path], None], tmp_path: Path) -
         load_partition(name, [35])
 
 
-def test_what_python_writes_today_is_read_too(tmp_path: Path) -> None:
-    """Batches that somebody saved again."""
-    write_cifar_pickles(tmp_path)
-    rows, labels = cifar_rows(0)
-    for protocol in (2, 5):
-        batch = {b"data": rows, b"labels": labels.tolist(), b"filenames": [b"a.png"] * 7}
-        (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=protocol))
-        np.testing.assert_array_equal(load_labels(f"cifar10:{tmp_path}")[:7], labels)
-    images = load_partition(f"cifar10:{tmp_path}", [3]).features
-    np.testing.assert_array_equal(images[0, 0, :, 0], rows[3, :32])
-
-
-class Malicious:
-    """What would run a command when it is loaded."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_a_malicious_pickle_runs_nothing(protocol: int, tmp_path: Path) -> None:
-    mark = tmp_path / "was-here"
-    bad = pickle.dumps({b"data": Malicious(mark), b"labels": []}, protocol=protocol)
-    pickle.loads(bad)
-    assert mark.exists()  # it would have
-    mark.unlink()
-    write_cifar_pickles(tmp_path)
-    (tmp_path / "data_batch_2").write_bytes(bad)
-    with pytest.raises(DatasetError, match=r"data_batch_2 is no batch of CIFAR-10 \(it names .*no data set needs"):
-        load_labels(f"cifar10:{tmp_path}")
-    for read in (read_pickle, read_table):
-        with pytest.raises(PickleRefused):
-            read(bad)
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        b"cos\nsystem\n(S'true'\ntR.",
-        b"cbuiltins\neval\n(S'1'\ntR.",
-        b"cbuiltins\ngetattr\n.",
-        b"cnumpy\nload\n.",
-        b"cnumpy.core.multiarray\nfromfile\n.",
-        b"cpandas\nread_pickle\n.",
-        b"c_codecs\nencode\n(Vrot13\nVrot13\ntR.",
-        b"Pan-id\n.",
-        b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00",
-        b"",
-        b"}",
-    ],
-)
-def test_programs_are_refused(program: bytes) -> None:
-    with pytest.raises(PickleRefused):
-        read_pickle(program)
-
-
-def named(module: str, name: str) -> bytes:
-    return f"c{module}\n{name}\n".encode()
-
-
-CALLABLE = [("_codecs", "encode"), ("numpy.core.numeric", "_frombuffer"), ("pandas.core.indexes.base", "_new_Index")]
-
-
-@pytest.mark.parametrize(("module", "name"), [*CALLABLE, ("pandas._libs.internals", "_unpickle_block")])
-@pytest.mark.parametrize("state", [b"(N}S'__defaults__'\n(I1\ntst", b"}S'mark'\nI1\ns"])
-def test_what_a_pickle_may_call_it_can_not_change(module: str, name: str, state: bytes) -> None:
-    """``setattr`` on a function would hold for the whole process: the next pickle would be read by another reader."""
-    with pytest.raises(PickleRefused, match="changes what it may only call"):
-        read_pickle(b"\x80\x02" + named(module, name) + state + b"b.")
-
-
-def grown(levels: int) -> bytes:
-    """A list of ten lists that are one, and so on: about 22 bytes for ten times as much."""
-    program = b"\x80\x02](" + b"K\x01" * 10 + b"eq\x00"
-    for level in range(levels):
-        program += b"](" + bytes([ord("h"), level]) * 10 + b"eq" + bytes([level + 1])
-    return program + b"."
-
-
-def arrays_of_one_list(length: int, arrays: int) -> bytes:
-    """Arrays of objects, each made of the same list: 20 bytes for another 8 x length."""
-    program = b"\x80\x02]q\x00(" + b"N" * length + b"e0"
-    program += named("numpy", "dtype") + b"U\x02O8\x85Rq\x010"
-    program += named("numpy.core.multiarray", "_reconstruct") + b"q\x020]q\x03("
-    state = b"(K\x01J" + struct.pack("<i", length) + b"\x85h\x01\x89h\x00tb"
-    return program + (b"h\x02)R" + state) * arrays + b"e."
-
-
-def test_a_pickle_is_no_larger_than_it_is() -> None:
-    """203 bytes became ten million numbers, a text may be encoded again and again, an index is a table of gigabytes."""
-    assert read_pickle(b"\x80\x02]q\x00(K\x01K\x01e.") == [1, 1]
-    for program in (grown(2), grown(6), b"\x80\x02]q\x00h\x00a."):
-        with pytest.raises(PickleRefused, match="it grows when it is read"):
-            read_pickle(program)
-    with pytest.raises(PickleRefused, match="it grows when it is read"):
-        read_pickle(arrays_of_one_list(1000, 20))
-    assert [array.size for array in read_pickle(arrays_of_one_list(1000, 1))] == [1000]
-    text = b"X\xe8\x03\x00\x00" + b"a" * 1000 + b"q\x00"
-    latin = b"X\x06\x00\x00\x00latin1q\x01"
-    again = named("_codecs", "encode") + b"q\x02](" + text + latin + b"00" + b"h\x02h\x00h\x01\x86R" * 20 + b"e."
-    with pytest.raises(PickleRefused, match="it grows when it is read"):
-        read_pickle(b"\x80\x02" + again)
-    with pytest.raises(PickleRefused, match="numbers what it remembers"):
-        read_pickle(b"\x80\x02Nr\xff\xff\xff\x0f.")
-    nested = grown(5)[:-1] + b"0" * 6  # the last one is what an array of objects holds
-    kind = named("numpy", "dtype") + b"(X\x02\x00\x00\x00O8K\x00K\x01tR"
-    array = named("numpy.core.multiarray", "_reconstruct") + b")R(K\x01K\x0a\x85" + kind + b"\x89h\x05tb."
-    with pytest.raises(PickleRefused, match="other things than numbers and text"):
-        read_pickle(nested + array)
-
-
-def test_integers_are_of_64_bits(tmp_path: Path) -> None:
-    assert read_pickle(pickle.dumps([2**63, -(2**63)], protocol=2)) == [2**63, -(2**63)]
-    for value in (2**80, -(2**80), (2**200,), {"labels": 10**1000}):
-        for protocol in (0, 2, 5):
-            with pytest.raises(PickleRefused, match="more than 64 bits"):
-                read_pickle(pickle.dumps(value, protocol=protocol))
-    write_cifar_pickles(tmp_path)
-    rows, labels = cifar_rows(0)
-    batch = {b"data": rows, b"labels": [2**63, *labels.tolist()[1:]]}
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=2))
-    with pytest.raises(DatasetError, match="data_batch_1 is no batch of CIFAR-10"):
-        load_labels(f"cifar10:{tmp_path}")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        np.array([object()], dtype=object),
-        np.zeros(2, dtype=[("a", "<i4")]),
-        np.array(["a"]),
-        np.array(["2020"], dtype="datetime64[Y]"),
-        {1, 2},
-        1j,
-    ],
-)
-def test_arrays_of_anything_but_numbers_are_refused(value: object) -> None:
-    with pytest.raises(PickleRefused):
-        read_pickle(pickle.dumps(value, protocol=2))
-
-
-def test_an_array_is_as_long_as_its_shape_says() -> None:
-    good = python2_batch(*cifar_rows(0, 3))
-    assert read_pickle(good)[b"data"].shape == (3, 3072)
-    shape = b"J\x03\x00\x00\x00J\x00\x0c\x00\x00\x86"
-    assert good.count(shape) == 1
-    with pytest.raises(PickleRefused, match="length is not that of its shape"):
-        read_pickle(good.replace(shape, b"J\x04\x00\x00\x00J\x00\x0c\x00\x00\x86"))
-    with pytest.raises(PickleRefused, match="of type 'O4'"):
-        read_pickle(good.replace(b"U\x02u1", b"U\x02O4"))
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_orders_and_byte_orders_of_arrays(order: Any) -> None:
-    for dtype in ("<f8", ">i4", "|u1"):
-        array = np.asarray(np.arange(6).reshape(2, 3), dtype=dtype, order=order)
-        for protocol in (2, 5):
-            np.testing.assert_array_equal(read_pickle(pickle.dumps([array], protocol=protocol))[0], array)
-
-
 def test_damaged_or_missing_cifar_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="doesn't hold CIFAR-10: put data_batch_1"):
+    with pytest.raises(DatasetError, match=r"doesn't hold CIFAR-10's binary version: put data_batch_1\.bin to"):
         load_part(f"cifar10:{tmp_path}", "train")
-    write_cifar_binary(tmp_path)
+    write_cifar(tmp_path)
     file = tmp_path / "data_batch_4.bin"
     content = file.read_bytes()
     for bad, why in ((content[:-1], "a multiple of 3073"), (b"\x0a" + content[1:], "classes above 9"), (b"", "0 b")):
         file.write_bytes(bad)
         with pytest.raises(DatasetError, match=rf"data_batch_4\.bin .*{why}"):
-            load_part(f"cifar10:{tmp_path}", "train")
-    file.unlink()
-    write_cifar_pickles(tmp_path)
-    rows, labels = cifar_rows(1)
-    for bad in (python2_batch(rows, labels[:-1]), python2_batch(rows, [10] * 7), python2_batch(rows[:, :9], labels)):
-        (tmp_path / "data_batch_5").write_bytes(bad)
-        with pytest.raises(DatasetError, match="data_batch_5"):
             load_part(f"cifar10:{tmp_path}", "train")
 
 
@@ -453,7 +277,7 @@ def test_a_block_that_is_damaged_where_it_is_read(tmp_path: Path, monkeypatch: p
             raise error
 
         with monkeypatch.context() as patched:
-            patched.setattr("learning.published_images._inked", lambda pixels: pixels)
+            patched.setattr("learning.published._inked", lambda pixels: pixels)
             patched.setattr(h5py.Dataset, "__getitem__", fail)
             with pytest.raises(DatasetError, match=r"fed_emnist_train\.h5 (isn't in|needs more memory than there is)"):
                 load_part(f"femnist:{tmp_path}", "train")
@@ -523,11 +347,11 @@ def test_sequences_of_a_vocabulary() -> None:
 
 
 def test_the_identity_tells_files_apart(tmp_path: Path) -> None:
-    write_cifar_binary(tmp_path)
+    write_cifar(tmp_path)
     first = dataset_identity(f"cifar10:{tmp_path}")
     elsewhere = tmp_path / "copy"
     elsewhere.mkdir()
-    write_cifar_binary(elsewhere)
+    write_cifar(elsewhere)
     assert dataset_identity(f"cifar10:{elsewhere}") == first
     batch = elsewhere / "data_batch_2.bin"
     content = bytearray(batch.read_bytes())

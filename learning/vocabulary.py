@@ -1,0 +1,67 @@
+"""Next-word prediction: sentences to word numbers.
+
+Sequences of 20 words are those of [RCZ+21]. Words are numbered as in its published code: 0 is padding, 1 to V the V
+most frequent words, V + 1 any other word, V + 2 the beginning and V + 3 the end of a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORDS: Final = 20  # of a sequence
+PADDING: Final = 0
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words by number.
+
+    Attributes:
+        numbers: word -> 1..V.
+    """
+
+    numbers: Mapping[str, int]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Vocabulary:
+        """Numbered in this order."""
+        return cls({word: number for number, word in enumerate(words, 1)})
+
+    @property
+    def unknown(self) -> int:
+        """V + 1: a word that isn't among them."""
+        return len(self.numbers) + 1
+
+    @property
+    def beginning(self) -> int:
+        """V + 2."""
+        return len(self.numbers) + 2
+
+    @property
+    def end(self) -> int:
+        """V + 3."""
+        return len(self.numbers) + 3
+
+    def numbered(self, words: Sequence[str]) -> list[int]:
+        """The number of each word."""
+        return [self.numbers.get(word, self.unknown) for word in words]
+
+    def sequences(self, sentences: Sequence[Sequence[str]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """What a model is given and what it should predict: int32 and int64, both (sentences, 20).
+
+        A sentence is cut after 20 words; a shorter one gets the end mark and then padding. The model is given the
+        beginning mark and all but the last; the label at each place is the next word.
+        """
+        table = np.full((len(sentences), WORDS + 1), PADDING, dtype=np.int64)
+        table[:, 0] = self.beginning
+        for row, words in zip(table, sentences, strict=True):
+            numbers = self.numbered(words[:WORDS])
+            if len(numbers) < WORDS:
+                numbers.append(self.end)
+            row[1 : 1 + len(numbers)] = numbers
+        return table[:, :-1].astype(np.int32), table[:, 1:]
