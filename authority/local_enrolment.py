@@ -87,7 +87,7 @@ class LocalEnrolmentSocket:
         self._closed, self._refused = threading.Event(), ""
         self._listener = _listen(path)
         self._made = path.stat().st_ino
-        self._thread = threading.Thread(target=self._receive, name="desk", daemon=True)
+        self._thread = threading.Thread(target=self._receive, name="local enrolment", daemon=True)
         self._thread.start()
 
     def busy(self) -> bool:
@@ -117,7 +117,7 @@ class LocalEnrolmentSocket:
                 visitor.close()
                 continue
             try:
-                threading.Thread(target=self._attend, args=(visitor,), name="desk visitor", daemon=True).start()
+                threading.Thread(target=self._attend, args=(visitor,), name="local client", daemon=True).start()
             except RuntimeError:  # no more threads, which passes; the accepting thread must survive it
                 visitor.close()
                 self._visitors.release()
@@ -134,7 +134,7 @@ class LocalEnrolmentSocket:
                 elif asked == {"want": "code"}:
                     self._give_code(visitor)
                 else:
-                    _write_line(visitor, {"refused": "the desk doesn't know this question"})
+                    _write_line(visitor, {"refused": "this question is unknown here"})
         except (OSError, ValueError):
             pass  # the client has gone, or speaks something else
         finally:
@@ -201,7 +201,7 @@ class LocalEnrolmentSocket:
             if open_places(folder, store, now) < 1:
                 raise AuthorityError(f"all {folder.settings.places} places are taken")
             if self._places is not None and places_of_desk(store, now) >= self._places:
-                raise AuthorityError(f"all {self._places} places of the desk are taken")
+                raise AuthorityError(f"all {self._places} places of the socket are taken")
             return invite(
                 folder, store, name="", valid_s=VALID_S, now=now, random_bytes=self._random_bytes, from_desk=True
             )
@@ -232,11 +232,11 @@ def open_local_enrolment(
     if path is None:
         yield None
         return
-    desk = LocalEnrolmentSocket(folder, path, tell, places=places)
+    opened = LocalEnrolmentSocket(folder, path, tell, places=places)
     try:
-        yield desk
+        yield opened
     finally:
-        desk.close()
+        opened.close()
 
 
 def _listen(path: Path) -> socket.socket:

@@ -386,7 +386,7 @@ def show(directory: Where, as_json: Json = False) -> None:
         "also gives join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT "
         "--desk PATH[/bold]. A process that can open the socket gets a place, while there are any, and can take all of "
         "them: put the socket where only participants can open it, and not the coordinator. --desk-places limits the "
-        "places that the desk gives."
+        "places that it gives."
     ),
     epilog="Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED),
@@ -402,7 +402,7 @@ def run(
     ] = None,
     desk_places: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Most places that the desk gives.", show_default="all places"),
+        typer.Option(metavar="N", min=1, help="Most places that the socket gives.", show_default="all places"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
 ) -> None:
@@ -461,11 +461,11 @@ def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
     if as_json:
         _print_json("desk", {"desk": news})
     elif "refused" in news:
-        print(f"the desk gives no code: {news['refused']}", flush=True)
+        print(f"the socket gives no code: {news['refused']}", flush=True)
     elif "handed_out" in news:
-        print(f"the desk gave the code {news['handed_out'][:8]}", flush=True)
+        print(f"the socket gave the code {news['handed_out'][:8]}", flush=True)
     else:
-        print(f"the desk took the code {news['taken_back'][:8]} back: no participant has kept it", flush=True)
+        print(f"the socket took the code {news['taken_back'][:8]} back: no participant has kept it", flush=True)
 
 
 def _tell_visit(visit: Visit, as_json: bool) -> None:

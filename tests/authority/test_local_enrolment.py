@@ -306,14 +306,14 @@ def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
     office.attend(participant(1).join(front.code()))
     front.code()
     for _ in range(2):
-        with pytest.raises(Failure, match="all 2 places of the desk are taken"):
+        with pytest.raises(Failure, match="all 2 places of the socket are taken"):
             front.code()
     office.attend(participant(2).join(by_hand))
     assert len(office.roster()) == 2
     with locked(office.folder.state) as store:
         revoke(store, participant(1).identity.public.hex(), NOW)
     front.code()  # her place is free
-    with pytest.raises(Failure, match="all 2 places of the desk are taken"):
+    with pytest.raises(Failure, match="all 2 places of the socket are taken"):
         front.code()
 
 
@@ -399,7 +399,7 @@ def test_a_visitor_who_gets_no_thread_ends_nothing(front: Front, monkeypatch: py
     real, refused = threading.Thread.start, [0]
 
     def start(thread: threading.Thread) -> None:
-        if thread.name == "desk visitor" and refused[0] < 3:
+        if thread.name == "local client" and refused[0] < 3:
             refused[0] += 1
             raise RuntimeError("can't start new thread")
         real(thread)
