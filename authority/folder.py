@@ -143,10 +143,10 @@ def open_folder(path: Path) -> AuthorityFolder:
         raise AuthorityError(f"{path / TLS_FILE} with {TLS_KEY_FILE}: {error}") from None
     keys = AuthorityKeys(signing, tls)
     try:
-        told = (path / PUBLIC_FILE).read_text(encoding="ascii").strip()
+        stated = (path / PUBLIC_FILE).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        told = ""
-    if told != keys.public.hex():
+        stated = ""
+    if stated != keys.public.hex():
         raise AuthorityError(f"{path / PUBLIC_FILE} isn't the public half of {KEY_FILE}: restore both from one copy")
     return AuthorityFolder(path, settings, keys)
 

@@ -72,8 +72,8 @@ def sign_next(
     for request in store.waiting():
         member = members[request.identity]
         if member.revoked is not None:
-            told = Answer(request.id, False, "this identity was revoked before it was listed", "", b"", version - 1)
-            answer = sign_answer(told, folder.keys.signing)
+            refusal = Answer(request.id, False, "this identity was revoked before it was listed", "", b"", version - 1)
+            answer = sign_answer(refusal, folder.keys.signing)
         else:
             try:
                 answer = accept(folder, store, request.id, request.identity, request.csr, version, now, member)

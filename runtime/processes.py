@@ -169,13 +169,13 @@ def features(cpuinfo: Path = CPUINFO) -> frozenset[str]:
 
 
 def has_aes(cpuinfo: Path = CPUINFO) -> bool | None:
-    """Whether the processor has AES instructions (AES-NI, the ARMv8 Cryptography Extension); None: nothing tells."""
+    """Whether the processor has AES instructions (AES-NI, the ARMv8 Cryptography Extension); None: unknown."""
     found = features(cpuinfo)
     return "aes" in found if found else None
 
 
 def too_old(cpuinfo: Path = CPUINFO, machine: str | None = None) -> str | None:
-    """Why numpy can't run on this processor: one sentence. None where it can, or nothing tells.
+    """Why numpy can't run on this processor: one sentence. None if it can, or if this is unknown.
 
     Args:
         machine: as `platform.machine` names it; by default this one's.

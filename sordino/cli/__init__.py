@@ -134,10 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _check_processor() -> None:
-    """Before numpy is loaded, which ends the process without a word on a processor that is too old for it.
+    """Refuse a processor that is too old for numpy, before loading numpy kills the process without a message.
 
     Raises:
-        Failure: it is too old, and nobody said that numpy was built for it.
+        Failure: it is too old, and SORDINO_ANY_PROCESSOR isn't set, which says that numpy was built for it.
     """
     from runtime.processes import too_old
 
@@ -261,7 +261,7 @@ def _spoken(arguments: Sequence[str]) -> str:
 def _tell(failure: Failure, arguments: Sequence[str]) -> None:
     """One plain sentence on stderr; with --json also one object on stdout."""
     if failure.code is not ExitCode.INTERRUPTED:
-        # Whatever room it came from: some errors quote another machine, or a file that somebody else wrote.
+        # For errors of all rooms: some quote another machine, or a file that another person wrote.
         end = "" if failure.message.endswith((".", "?", "!")) else "."
         print(printable(f"{_spoken(arguments)}: {failure.message}{end}"), file=sys.stderr)
         if failure.suggestion:

@@ -127,8 +127,8 @@ def init(
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         option = "--" + str(detail["loc"][0]).replace("_", "-")
-        told = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-        raise InputFailure(f"{option} {detail['input']}: {told}.") from None
+        reason = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+        raise InputFailure(f"{option} {detail['input']}: {reason}.") from None
     keys = found(directory, settings, address=sessions, names=host or ()).keys
     body = {
         "directory": str(directory.resolve()),
@@ -421,7 +421,7 @@ def run(
     if desk is None and desk_places is not None:
         raise InputFailure("--desk-places needs --desk PATH.")
     folder = open_folder(directory)
-    stop, told = threading.Event(), ""
+    stop, reported = threading.Event(), ""
     with (
         exclusive(folder.path / "run.lock", 0),
         open_link(folder) as link,
@@ -439,9 +439,9 @@ def run(
                 trouble = ""
             except (LinkError, AuthorityError, StorageError) as error:  # each of them may pass
                 visit, trouble = Visit(), str(error)
-            if trouble != told:
+            if trouble != reported:
                 _say(as_json, trouble or _BETTER, error=bool(trouble))
-                told = trouble
+                reported = trouble
             _tell_visit(visit, as_json)
             _rest(stop, pause, socket)
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read, replace_durably
 from runtime.failure import ExitCode
+from runtime.text import counted
 from secagg.encoding import digest, number
 from wire.records.ledger_rows import InvalidRow, LedgerEntry
 from wire.records.ledger_totals import Totals
@@ -168,24 +169,24 @@ def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, To
 def find_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals] | None:
     """Like `read_ledger`; None if there was never one, or a crash interrupted its making before the first row."""
     for _ in range(_ATTEMPTS_TO_READ):
-        told = _read_head_file(path)
+        beside = _read_head_file(path)
         try:
-            return _read(path, told, visit)
+            return _read(path, beside, visit)
         except ChangedLedger:
-            if _read_head_file(path) == told:
+            if _read_head_file(path) == beside:
                 raise  # else the writer appended meanwhile
     raise LedgerError(path, "is written too often to be read: try again")
 
 
 @dataclass(frozen=True)
-class _Told:
+class _HeadFile:
     """The content of the file beside a ledger."""
 
     mark: str
     heads: tuple[Head, ...]  # the present one, and perhaps the one that an append was about to make
 
 
-def _read_head_file(path: Path) -> _Told | None:
+def _read_head_file(path: Path) -> _HeadFile | None:
     """None if there is no such file."""
     place = head_file(path)
     try:
@@ -193,14 +194,14 @@ def _read_head_file(path: Path) -> _Told | None:
         heads = [(values["rows"], values["head"])]
         if "next_head" in values:
             heads.append((values["next_rows"], values["next_head"]))
-        told = _Told(str(values["ledger"]), tuple(Head(int(rows), bytes.fromhex(head)) for rows, head in heads))
+        mark, listed = str(values["ledger"]), tuple(Head(int(rows), bytes.fromhex(head)) for rows, head in heads)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise LedgerError(place, f"can't be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ChangedLedger(place, "isn't the head of a ledger: restore it together with the ledger") from error
-    return told
+    return _HeadFile(mark, listed)
 
 
 def _write_head_file(path: Path, about: About, head: Head, coming: Head | None = None) -> None:
@@ -211,12 +212,13 @@ def _write_head_file(path: Path, about: About, head: Head, coming: Head | None =
     replace_durably(head_file(path), json.dumps(values).encode() + b"\n", at_once=coming is not None or not head.rows)
 
 
-def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:
+def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:
     """None if there is no ledger, or one whose making a crash interrupted."""
-    began = told is None or told.heads[0].rows == 0 == told.heads[-1].rows
+    began = beside is None or beside.heads[0].rows == 0 == beside.heads[-1].rows
     if not path.exists():
-        if told is not None and not began:
-            raise LedgerError(path, f"is missing, although {head_file(path).name} says that it had {_rows(told)}")
+        if beside is not None and not began:
+            had = counted(beside.heads[-1].rows, "row")
+            raise LedgerError(path, f"is missing, although {head_file(path).name} says that it had {had}")
         return None
     try:
         connection = open_to_read(path)
@@ -237,7 +239,7 @@ def _read(path: Path, told: _Told | None, visit: Visit | None) -> tuple[About, H
         raise
     except StorageError as error:
         raise LedgerError(path, str(error).removeprefix(f"{path} ")) from error
-    _compare(path, about, head, told)
+    _compare(path, about, head, beside)
     return about, head, totals
 
 
@@ -292,32 +294,28 @@ def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator
         yield Row(row, previous, hash_, entry)
 
 
-def _compare(path: Path, about: About, head: Head, told: _Told | None) -> None:
+def _compare(path: Path, about: About, head: Head, beside: _HeadFile | None) -> None:
     """Compare the chain with the file beside it."""
     place = head_file(path)
-    if told is None:
+    if beside is None:
         raise ChangedLedger(place, "is missing: it belongs to the ledger and is copied with it")
-    if told.mark != about.mark:
+    if beside.mark != about.mark:
         raise ChangedLedger(place, f"belongs to another ledger than {path.name}: restore both from one copy")
-    if head not in told.heads:
-        _same_head(path, head, told.heads[0], place.name)
+    if head not in beside.heads:
+        _same_head(path, head, beside.heads[0], place.name)
 
 
-def _same_head(path: Path, found: Head, told: Head, who: str) -> None:
+def _same_head(path: Path, found: Head, stated: Head, where: str) -> None:
     """Raises `ChangedLedger` unless both are equal."""
-    if found == told:
+    if found == stated:
         return
-    if found.rows < told.rows:
-        missing = f"row {found.rows + 1} is missing" + (" and those behind it" if told.rows > found.rows + 1 else "")
-        raise ChangedLedger(path, f"{missing}: {who} says that there were {told.rows}", found.rows + 1)
-    if found.rows > told.rows:
-        raise ChangedLedger(path, f"row {told.rows + 1} was added: {who} ends with row {told.rows}", told.rows + 1)
-    raise ChangedLedger(path, f"it ends with another row {found.rows} than {who} says: rows were written anew")
-
-
-def _rows(told: _Told) -> str:
-    count = told.heads[-1].rows
-    return f"{count} row" + ("" if count == 1 else "s")
+    if found.rows < stated.rows:
+        missing = f"row {found.rows + 1} is missing" + (" and those behind it" if stated.rows > found.rows + 1 else "")
+        raise ChangedLedger(path, f"{missing}: {where} says that there were {stated.rows}", found.rows + 1)
+    if found.rows > stated.rows:
+        added = stated.rows + 1
+        raise ChangedLedger(path, f"row {added} was added: {where} ends with row {stated.rows}", added)
+    raise ChangedLedger(path, f"it ends with another row {found.rows} than {where} says: rows were written anew")
 
 
 # ---------------------------------------------------------------- writing
@@ -343,8 +341,8 @@ class Ledger:
         self._broken: StorageError | None = None
 
         def check() -> None:
-            told = _read_head_file(path)
-            self._found = _read(path, told, visit)
+            beside = _read_head_file(path)
+            self._found = _read(path, beside, visit)
             if self._found is None:
                 if not create:
                     raise LedgerError(path, "is missing: restore it from a copy")
@@ -387,8 +385,8 @@ class Ledger:
                 ("INSERT INTO head VALUES (1, 0, ?)", (self.head.hash,)),
             ).result()
         else:
-            told = _read_head_file(self.path)
-            if told is None or told.heads != (self.head,):  # the last process ended within an append
+            beside = _read_head_file(self.path)
+            if beside is None or beside.heads != (self.head,):  # the last process ended within an append
                 _write_head_file(self.path, self.about, self.head)
 
     def append(self, entry: LedgerEntry) -> Future[Row]:
