@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class Key:
     fixed: bool = False
 
 
+_WIDTH: Final = 120
 _NAMES: Final = frozenset(Key.__dataclass_fields__)
 
 
@@ -233,9 +235,18 @@ def settings_toml(
     for name, rows in tables.items():
         said = type(settings).model_fields[name].description if name else ""
         width = max((len(line) for line, comment in rows if comment), default=0)
-        lines = [f"{line:<{width}}  # {comment}" if comment else line for line, comment in rows]
+        lines = [line for row in rows for line in _commented(*row, width)]
         blocks.append("\n".join([f"[{name}]" + (f"  # {said}" if said else ""), *lines] if name else lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def _commented(line: str, comment: str, width: int) -> list[str]:
+    """The line with its comment behind it, or above it where both are too long for one line."""
+    if not comment:
+        return [line]
+    if width + 4 + len(comment) <= _WIDTH:
+        return [f"{line:<{width}}  # {comment}"]
+    return [*textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# "), line]
 
 
 def _toml(value: object) -> str:

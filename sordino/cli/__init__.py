@@ -59,11 +59,9 @@ def verb(name: str) -> Any:
 class _Verbs(TyperGroup):
     """The verbs: a line for each in the help, and the command itself where one is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return TyperCommand(cmd_name, help=VERBS[cmd_name], rich_markup_mode="rich") if cmd_name in VERBS else None
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = {name: TyperCommand(name, help=line, rich_markup_mode="rich") for name, line in VERBS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, found, rest = super().resolve_command(ctx, args)

@@ -26,6 +26,7 @@ def verb_group(name: str, help_text: str) -> typer.Typer:
     """An empty group of verbs, such as ``sordino budget``; called alone it shows its help."""
     return typer.Typer(
         name=name,
+        add_completion=False,
         no_args_is_help=True,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
