@@ -1,1 +1,1 @@
-"""Secure aggregation: who learns what. A pure core without input, output or clock (docs/protocol.md)."""
+"""Secure aggregation: what each side learns. A pure core without input, output or clock (docs/protocol.md)."""

@@ -39,9 +39,9 @@ class ClientPhase:
 
 @dataclass(frozen=True, slots=True)
 class HeldShare:
-    """One dealer's pair of shares, as its holder keeps it until it reveals exactly one of them."""
+    """One dealer's pair of shares. The holder keeps it until it reveals exactly one of the two."""
 
-    sealed: bytes = field(repr=False)  # what was in the ciphertext: salt and share of the mask key, then of the seed
+    sealed: bytes = field(repr=False)  # the plaintext: salt and share of the mask key, then of the seed
 
     @classmethod
     def of(cls, salts: tuple[bytes, ...], shares: tuple[bytes, ...]) -> HeldShare:
@@ -68,14 +68,14 @@ class HeldShare:
 
 @dataclass(frozen=True)
 class Cohort:
-    """What a participant knows of u1 once it has checked it."""
+    """u1 as a participant knows it, after its checks."""
 
     config: RoundConfig
     context: bytes  # cohort_context
     graph: Graph
     me: int
-    advertisements: dict[int, Advertisement] = field(repr=False)  # neighbours and oneself
-    random_bytes: RandomBytes = field(repr=False)  # for what is drawn later in the attempt
+    advertisements: dict[int, Advertisement] = field(repr=False)  # of the neighbours and its own
+    random_bytes: RandomBytes = field(repr=False)  # source of what is drawn later in the attempt
 
     @property
     def u1(self) -> tuple[int, ...]:

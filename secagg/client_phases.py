@@ -4,12 +4,12 @@
 
 Against a coordinator that is curious at most, `UnsignedUnmasking` takes the place of the last two phases.
 
-Each phase holds what is known by then and no more; its method takes the coordinator's next message, checks it, and
-returns the next phase with the message to send. A phase can be left only once: every message of an attempt is produced
-once, and a second, different question has no one to answer it. What must be durable before a message is sent
-is named by each method; the shell writes it.
+A phase holds only what is known at that point. Its method takes the coordinator's next message, checks it, and returns
+the next phase with the message to send. A phase can be left only once: each message of an attempt is produced once, and
+no phase is left to answer a second, different question. Each method states what must be durable before its message is
+sent; the shell writes it.
 
-A check that fails raises `CoordinatorMisbehaved`, and the shell drops the attempt: keys, shares and masks go with it.
+A failed check raises `CoordinatorMisbehaved`. The shell then drops the attempt, with its keys, shares and masks.
 
 Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comments say where and why we leave it.
 """
@@ -84,7 +84,7 @@ class AdvertiseKeys(ClientPhase):
         if me is None:
             raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant is not on the roster")
         # A coordinator that could choose a cohort could choose one around its victim, and show different ones to
-        # different participants: it is the whole roster, or drawn.
+        # different participants: the cohort is the whole roster, or drawn by the lottery.
         if config.ticket is None and len(config.roster) > config.parameters.cohort:
             raise CoordinatorMisbehaved(ADVERTISE_KEYS, "the cohort is not the whole roster, and no lottery draws it")
         try:
@@ -186,10 +186,10 @@ class ShareKeys(ClientPhase):
         u1 = tuple(participant for participant, _ in message.members)
         if any(a >= b for a, b in pairwise(u1)):
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 is not strictly ascending")
-        # All of them, not only oneself: a victim among colluders has won its own place as well.
+        # All members, not only this participant: a victim among colluders has won its own place as well.
         if not config.invited.issuperset(u1):
             raise CoordinatorMisbehaved(
-                SHARE_KEYS, "u1 names somebody who is not on the roster or did not win the round's lottery"
+                SHARE_KEYS, "u1 names a participant that is not on the roster or did not win the round's lottery"
             )
         if not parameters.quorum <= len(u1) <= parameters.cohort:
             raise CoordinatorMisbehaved(
@@ -206,7 +206,7 @@ class ShareKeys(ClientPhase):
         if shown.get(self._me) != self._advertisement:
             raise CoordinatorMisbehaved(SHARE_KEYS, "u1 doesn't hold this participant's own keys unaltered")
         context = cohort_context(self._keys.round_context, listed)
-        # Where everybody is here, participants of one process can have the same list.
+        # If u1 is the whole roster, all participants of a process share one list.
         graph = graph_of(roster.in_order if u1 == roster.in_order else u1, parameters, context)
         wanted = (*graph.neighbours(self._me), self._me)
         if not shown.keys() >= set(wanted):
@@ -255,9 +255,9 @@ class MaskedInputCollection(ClientPhase):
         return self._cohort
 
     def agree(self) -> None:
-        """Agree on mask keys with all neighbours beforehand, while others deal; without it `receive` does.
+        """Agree on mask keys with all neighbours in advance, while others deal; otherwise `receive` does.
 
-        A key that nobody can agree with is found there, if its owner is in u2.
+        An invalid key is skipped here, and found by `receive` if its owner is in u2.
         """
         if self._left:
             return
@@ -266,13 +266,13 @@ class MaskedInputCollection(ClientPhase):
                 self._pairwise[neighbour] = self._pairwise_key(neighbour)
 
     def receive(self, message: NeighbourShares) -> Masking:
-        """Check who shared keys and open their shares.
+        """Check u2 and the dealings of the neighbours in it, and open their shares.
 
         A ciphertext or share that fails its check does not abort: the dealer stays in u2 and is masked, and this
-        participant will report "no share" for it. One that its dealer did not sign for this very cohort either does:
-        an honest coordinator never passes one on, and another one could show two cohorts of one attempt to disjoint
-        participants, have the mask keys of some opened in one and list the same as survivors in the other, where the
-        sum would then hold fewer inputs than its u3 says.
+        participant later reports "no share" for it. If, in addition, the dealer did not sign it for this very cohort,
+        the participant aborts. An honest coordinator never forwards such a dealing. A dishonest one could show two
+        cohorts of one attempt to disjoint participants, open the mask keys of some members in one cohort, and list the
+        same members as survivors in the other; the sum there would contain fewer inputs than its u3 says.
 
         Raises:
             CoordinatorMisbehaved: u2 is malformed, too small or without this participant, or the dealings aren't those
@@ -328,7 +328,7 @@ class MaskedInputCollection(ClientPhase):
         )
 
     def _open(self, dealt: DealtShare, place: int, mine: LeavesOfHolder) -> HeldShare | None:
-        """What opens was sealed by its dealer for this very cohort. Of what doesn't, its signature has to say so."""
+        """A share that opens was sealed by its dealer for this very cohort; else the dealer's signature is required."""
         pair, cohort = self._opened(dealt, place, mine), self._cohort
         if pair is None:
             statement = dealing_statement(
@@ -358,7 +358,7 @@ class MaskedInputCollection(ClientPhase):
 
 
 class Masking(ClientPhase):
-    """u2 is fixed: one vector may be masked with it, once."""
+    """u2 is fixed. One vector may be masked, once."""
 
     name = MASKED_INPUT
 
@@ -381,9 +381,9 @@ class Masking(ClientPhase):
     def mask(
         self, vector: NDArray[np.unsignedinteger]
     ) -> tuple[ConsistencyCheck | UnsignedUnmasking, MaskedInput]:
-        """Mask and pack one vector; the mask keys are gone afterwards.
+        """Mask and pack one vector; the mask keys are deleted afterwards.
 
-        Durable before the first byte is sent: that this participant is charged for the attempt.
+        Durable before the first byte is sent: the participant's charge for the attempt.
 
         Args:
             vector: shape (dim,), dtype the smallest unsigned word for B bits, entries below 2^B; not modified.

@@ -1,9 +1,9 @@
-"""One participant's side of an attempt once its upload is out: sign the survivor sets, then reveal shares.
+"""One participant's side of an attempt after its upload: sign the survivor sets, then reveal shares.
 
     ConsistencyCheck -> Unmasking -> Answered
 
-Against a coordinator that is curious at most, `UnsignedUnmasking` takes the place of the first two phases. The phases
-before are those of `secagg.client_phases`, and what is said there of a phase holds here.
+Against a coordinator that is at most curious, `UnsignedUnmasking` replaces the first two phases. These phases follow
+those of `secagg.client_phases` and obey the same rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from secagg.spot_checks import signatures_to_check
 
 
 class _AfterUpload(ClientPhase):
-    """An upload is out; the coordinator says whose inputs the sum holds."""
+    """The upload is sent; the coordinator states whose inputs the sum contains."""
 
     def __init__(
         self, cohort: Cohort, identity: IdentityKey, u2: Subset, held: dict[int, HeldShare | None]
@@ -38,7 +38,7 @@ class _AfterUpload(ClientPhase):
         self._cohort, self._identity, self._u2, self._held = cohort, identity, u2, held
 
     def _survivors(self, message: SurvivorSets) -> Subset:
-        """u3, once both sets hold against what this participant did."""
+        """u3, after both sets were compared with what this participant did."""
         cohort, parameters, me = self._cohort, self._cohort.config.parameters, self._cohort.me
         try:
             u2, u3 = Subset(message.u2, cohort.u1), Subset(message.u3, cohort.u1)
@@ -56,7 +56,7 @@ class _AfterUpload(ClientPhase):
 
 
 class ConsistencyCheck(_AfterUpload):
-    """Hold the survivor sets against what this participant did, and sign them."""
+    """Compare the survivor sets with what this participant did, and sign them."""
 
     name = CONSISTENCY_CHECK
 
@@ -65,7 +65,7 @@ class ConsistencyCheck(_AfterUpload):
 
         Raises:
             CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
-                set it masked in (else a few could be told that the others missed u2, and the sum of those few opens).
+                set it masked in (else a few could be shown a u2 without the others, and the sum of those few opens).
         """
         self._leave(message, SurvivorSets)
         u3 = self._survivors(message)
@@ -75,7 +75,7 @@ class ConsistencyCheck(_AfterUpload):
 
 
 class UnsignedUnmasking(_AfterUpload):
-    """Reveal one kind of share of each dealer as the coordinator says: it is trusted to tell everybody the same."""
+    """Reveal one kind of share of each dealer. The coordinator is trusted to state the same u3 to all."""
 
     name = UNMASKING
 
@@ -93,13 +93,13 @@ class UnsignedUnmasking(_AfterUpload):
 
 
 def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRequest) -> frozenset[int]:
-    """u3 of an attempt whose sum doesn't hold this participant's input, as a quorum has signed it.
+    """u3, signed by a quorum, of an attempt whose sum doesn't contain this participant's input.
 
-    Two sets of that many signers share an honest one, who signs once. So no sum of this attempt over another u3 can be
-    opened, and the participant may take back what it was charged. It must not go on with the attempt.
+    Two quorums have an honest signer in common, and it signs once. So no sum of this attempt over another u3 can be
+    opened, and the participant may take its charge back. It must not go on with the attempt.
 
     Args:
-        cohort: the attempt's, as this participant has checked it.
+        cohort: of the attempt, checked by this participant.
 
     Raises:
         CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
@@ -109,10 +109,10 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
     except ValueError as error:
         raise CoordinatorMisbehaved(CONSISTENCY_CHECK, str(error)) from error
     if cohort.me in u3:
-        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 was said to be without this participant, and holds it")
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "u3 was said to be without this participant, and contains it")
     if not cohort.config.parameters.signed:
-        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "survivors that nobody signs prove nothing")
-    # All that are shown: it may be told so as often as the coordinator likes.
+        raise CoordinatorMisbehaved(CONSISTENCY_CHECK, "unsigned survivor sets prove nothing")
+    # Every signature that is shown is checked: the coordinator may send such proofs as often as it likes.
     _check_signatures(cohort, request, u3, survivor_statement(cohort.config, cohort.context, u2, u3), frozenset(u3))
     return frozenset(u3)
 
@@ -120,18 +120,18 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
 def _check_signatures(
     cohort: Cohort, request: UnmaskingRequest, u3: Subset, statement: bytes, certain: frozenset[int] = frozenset()
 ) -> None:
-    """Whether enough members of u3 have signed a statement over u2 and u3.
+    """Check that enough members of u3 have signed a statement over u2 and u3.
 
-    Deviation: of many signatures a random few are checked (`secagg.spot_checks`, decision 0013).
+    Deviation: of many signatures a random sample is checked (`secagg.spot_checks`, decision 0013).
 
     Args:
-        certain: whose signature is checked in any case, if it is shown.
+        certain: signers whose signatures, if shown, are always checked.
     """
     signers = tuple(signer for signer, _ in request.signatures)
     if any(a >= b for a, b in pairwise(signers)) or not frozenset(u3).issuperset(signers):
         raise CoordinatorMisbehaved(UNMASKING, "the signers are not an ascending list of members of u3")
-    # Deviation: [BIK+17] asks for threshold signatures; the count that excludes two different sets is this one,
-    # and it holds whatever graph the shares travel on.
+    # Deviation: [BIK+17] asks for as many signatures as the threshold. This count excludes two different sets on any
+    # graph of shares.
     needed = cohort.config.parameters.signatures_needed(len(cohort.u1))
     if len(signers) < needed:
         raise CoordinatorMisbehaved(UNMASKING, f"{len(signers)} signatures over the survivors, {needed} needed")
@@ -143,7 +143,7 @@ def _check_signatures(
 
 
 class Unmasking(ClientPhase):
-    """Reveal exactly one kind of share of each dealer, once enough others signed the same sets."""
+    """Reveal exactly one kind of share of each dealer, after enough others signed the same sets."""
 
     name = UNMASKING
 
@@ -172,9 +172,9 @@ class Unmasking(ClientPhase):
         cohort = self._cohort
         near = frozenset() if cohort.graph.complete else frozenset(cohort.graph.neighbours(cohort.me))
         _check_signatures(cohort, message, self._u3, self.statement, near)
-        # Who has signed the sets masked in this u2. Of everybody else whose seed is asked for here, its upload must say
-        # so: one that was told another u2 would not sign, but its mask may open with the seed alone (docs/graph.md).
-        # On the complete graph nobody can be told so: u2 must have the quorum, and all of it are neighbours.
+        # A signer of the sets masked in this u2. For each other dealer whose seed is requested here, its upload must
+        # prove the same: a dealer that was shown another u2 would not sign, but its mask may open with the seed alone
+        # (docs/graph.md). On the complete graph this cannot happen: u2 has the quorum, and all of it are neighbours.
         signers = {signer for signer, _ in message.signatures}
         others = [one for one in cohort.graph.dealers(cohort.me, self.survivors - signers) if one != cohort.me]
         if len(message.uploads) != (0 if cohort.graph.complete else len(others)):
@@ -191,7 +191,7 @@ class Unmasking(ClientPhase):
 def _reveal(
     cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]
 ) -> UnmaskingReply:
-    """One kind of share of each dealer of u2 it holds from; what was held is gone afterwards."""
+    """One kind of share of each dealer in u2 whose shares it holds; all held shares are deleted."""
     shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
     survivors = frozenset(u3)
     for dealer in cohort.graph.dealers(cohort.me, frozenset(u2)):
@@ -205,19 +205,19 @@ def _reveal(
 
 
 class Answered:
-    """The request was answered; only its exact repetition gets the reply again."""
+    """The request was answered; only an identical request gets the reply again."""
 
     def __init__(self, request: UnmaskingRequest | SurvivorSets, reply: UnmaskingReply) -> None:
         self._request, self._reply = request, reply
         self.request_digest = request_digest(request)
 
     def receive(self, message: UnmaskingRequest | SurvivorSets) -> UnmaskingReply:
-        """The same bytes for the same question.
+        """The same reply to the same request.
 
         Raises:
-            CoordinatorMisbehaved: another question.
+            CoordinatorMisbehaved: the request differs.
         """
-        # Compared as it is: the digest is for the journal, and has no bytes for signers that nobody could be.
+        # The message itself is compared. Its digest, for the journal, is not defined for signers out of range.
         if message != self._request:
             raise CoordinatorMisbehaved(UNMASKING, "a second, different unmasking request")
         return self._reply

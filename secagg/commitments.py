@@ -58,7 +58,7 @@ def _hash(label: _Hash, fields: bytes) -> bytes:
 
 
 def _hash_each(label: _Hash, rows: bytes, width: int) -> list[bytes]:
-    """Of each whole row of so many bytes."""
+    """Hash each whole row of ``width`` bytes."""
     start, hashes = label.copy, []
     for at in range(0, len(rows) - width + 1, width):
         one = start()
@@ -83,8 +83,8 @@ def share_leaf(
     Args:
         kind: which of the dealer's secrets the share belongs to, not empty.
         cohort_context: the hash that names study, round, attempt and u1.
-        dealer: identity of who shares the secret.
-        holder: identity of who holds this share.
+        dealer: identity of the participant that shares the secret.
+        holder: identity of the participant that holds this share.
         x: the holder's point, from 1 to 2^32 - 1.
         salt: 16 bytes, fresh for each share.
         share: shape (16,), uint16.
@@ -107,15 +107,15 @@ def share_leaf(
 
 @lru_cache(maxsize=8)  # both kinds, of the attempts that are under way
 def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
-    """Of a leaf, up to the dealer."""
+    """Hash state of a leaf up to the dealer."""
     return sha256(_SHARE + _prefixed(kind) + _prefixed(cohort_context) + _OF_A_HASH)
 
 
 class LeavesOfHolder:
-    """`share_leaf` for the shares that one holder has from many dealers: what is the same in all is joined once.
+    """`share_leaf` for the shares that one holder has from many dealers; what they have in common is joined once.
 
     Args:
-        kinds, cohort_context, holder, x: as of `share_leaf`; all kinds that are asked for.
+        kinds, cohort_context, holder, x: as in `share_leaf`; all kinds that are used.
     """
 
     def __init__(self, kinds: Sequence[bytes], cohort_context: bytes, holder: bytes, x: int) -> None:
@@ -141,7 +141,7 @@ class LeavesOfHolder:
     def leaves(
         self, kinds: Iterable[int], dealers: Iterable[bytes], salts: Iterable[bytes], shares: Iterable[bytes]
     ) -> list[bytes]:
-        """Commit to one share of each of many dealers; arguments and errors as of `leaf`."""
+        """Commit to one share of each of many dealers; arguments and errors as in `leaf`."""
         heads, tail, hashes = [head.copy for head in self._heads], self._tail, []
         for kind, dealer, salt, share in zip(kinds, dealers, salts, shares, strict=True):
             if len(dealer) != HASH_BYTES or len(salt) != SALT_BYTES or len(share) != 2 * SHARE_SYMBOLS:
@@ -153,10 +153,13 @@ class LeavesOfHolder:
 
 
 def pair_nodes(leaves: bytes) -> list[bytes]:
-    """Of the leaves of many holders, two of 32 bytes for each, one after the other: a node for each holder.
+    """One node for each of many holders.
+
+    Args:
+        leaves: two of 32 bytes for each holder, concatenated.
 
     Raises:
-        ValueError: there is a part of a leaf, or one without its partner.
+        ValueError: the length is not a multiple of 64.
     """
     if len(leaves) % (2 * HASH_BYTES):
         raise ValueError(f"a holder has two hashes of {HASH_BYTES} bytes")
@@ -209,7 +212,7 @@ class MerkleTree:
 
     @property
     def nodes(self) -> bytes:
-        """All of them, level by level from the leaves, 32 bytes each."""
+        """All nodes, level by level from the leaves, 32 bytes each."""
         return self._nodes
 
     def __len__(self) -> int:
@@ -232,8 +235,8 @@ class MerkleForest:
     """Trees of one size, one for each dealer, and the paths of one holder in many of them.
 
     Args:
-        trees: how many, at most.
-        leaves: of each tree, at least one.
+        trees: largest number of trees.
+        leaves: number of leaves of each tree, at least one.
     """
 
     def __init__(self, trees: int, leaves: int) -> None:
@@ -242,7 +245,7 @@ class MerkleForest:
         self._nodes = np.zeros((trees * self._size, HASH_BYTES), dtype=np.uint8)
 
     def store(self, row: int, tree: MerkleTree) -> None:
-        """Keep the nodes of a tree.
+        """Store the nodes of a tree.
 
         Raises:
             ValueError: the tree is of another size.
@@ -251,11 +254,11 @@ class MerkleForest:
         self._nodes[row * self._size : (row + 1) * self._size] = nodes
 
     def clear(self, row: int) -> None:
-        """Forget a tree."""
+        """Delete a tree."""
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 
     def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[bytes]:
-        """Of one leaf in each of these trees: what `MerkleTree.path` returns, joined.
+        """The joined path (`MerkleTree.path`) of one leaf in each of these trees.
 
         Args:
             rows, leaves: shape (m,), integers from 0.
@@ -269,13 +272,13 @@ class MerkleForest:
 
 
 def _nodes(leaves: int) -> int:
-    """Of a tree, on all levels."""
+    """Number of nodes of a tree, on all levels."""
     return leaves if leaves == 1 else leaves + _nodes((leaves + 1) // 2)
 
 
 @lru_cache(maxsize=2)  # on a graph all trees are of one size
 def _siblings(leaves: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the siblings of each leaf lie among the nodes, shape (leaves, longest path), and how many there are."""
+    """Positions of each leaf's siblings among the nodes, shape (leaves, longest path), and their number."""
     places: list[list[int]] = [[] for _ in range(leaves)]
     size, start, height = leaves, 0, 0
     while size > 1:
@@ -292,16 +295,16 @@ def _siblings(leaves: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def verify_path(root: bytes, leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bool:
-    """Tell whether ``leaf`` is leaf number ``index`` of the ``count`` leaves under ``root``.
+    """Whether ``leaf`` is leaf number ``index`` of the ``count`` leaves under ``root``.
 
-    Arguments may come from a peer: whatever is malformed in them makes the answer False, never an error.
+    Arguments may come from a peer: malformed ones give False, never an error.
 
     Args:
         root: 32 bytes, signed by the dealer.
         leaf: 32 bytes.
         index: from 0.
-        count: how many leaves the tree must have, as the verifier knows it.
-        path: siblings from the leaf up; exactly as many as the position in a tree of that size has.
+        count: number of leaves that the tree must have, known to the verifier.
+        path: siblings from the leaf up, exactly those of this position in a tree of this size.
     """
     if len(leaf) != HASH_BYTES or not 0 <= index < count <= MAX_LEAVES:
         return False
@@ -315,12 +318,12 @@ def verify_path(root: bytes, leaf: bytes, index: int, count: int, path: Sequence
 
 
 def siblings(path: bytes) -> list[bytes]:
-    """A joined path as `verify_path` takes it; what is left over becomes a sibling that fits no path."""
+    """Split a joined path for `verify_path`; a remainder becomes a sibling of invalid length."""
     return [path[at : at + HASH_BYTES] for at in range(0, len(path), HASH_BYTES)]
 
 
 def _sides(index: int, count: int) -> Iterator[bool]:
-    """For each level at which the node has a sibling: does the sibling lie to the left?"""
+    """For each level at which the node has a sibling: whether the sibling is on the left."""
     while count > 1:
         if index ^ 1 < count:
             yield index % 2 == 1

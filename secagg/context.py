@@ -1,10 +1,10 @@
 """What every signature, key and mask of an attempt is bound to.
 
     round_context  = H(version, study, round, attempt, public plan, model and configuration, roster)
-    cohort_context = H(round_context, u1 with everybody's signed keys)
+    cohort_context = H(round_context, u1 with the signed keys of all its members)
 
-Two participants whose contexts differ in anything share no key: their masks don't cancel and their signatures don't
-verify, so a coordinator cannot show different rounds to different participants and still open a sum.
+Two participants whose contexts differ share no key: their masks don't cancel and their signatures don't verify. So a
+coordinator cannot show different rounds to different participants and still open a sum.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RoundConfig:
 
     @cached_property
     def invited(self) -> frozenset[int]:
-        """The cohort: who may be in u1, by position in the roster, in every attempt of the round.
+        """The cohort: the participants that may be in u1, by position in the roster, in every attempt of the round.
 
         Raises:
             secagg.lottery.InvalidTicket: the ticket isn't the one that the authority signed for this round.
@@ -59,7 +59,7 @@ class RoundConfig:
         return winners(self.roster, self.round, self.ticket, self.parameters.cohort)
 
     def round_context(self) -> bytes:
-        """32 bytes that name this attempt and all it depends on."""
+        """32 bytes that identify this attempt and everything it depends on."""
         return digest(
             "sordino/v1/round-context",
             number(PROTOCOL_VERSION),
@@ -107,7 +107,7 @@ def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozens
 
 
 def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """32 bytes that name the cohort of an attempt.
+    """32 bytes that identify the cohort of an attempt.
 
     Args:
         round_context: of `RoundConfig.round_context`.
@@ -126,5 +126,5 @@ def set_of(config: RoundConfig, context: bytes, name: str, members: Iterable[int
 
 
 def survivor_statement(config: RoundConfig, context: bytes, u2: Iterable[int], u3: Iterable[int]) -> bytes:
-    """The bytes every member of u3 signs in ConsistencyCheck."""
+    """The bytes that every member of u3 signs in ConsistencyCheck."""
     return consistency_statement(context, set_of(config, context, "u2", u2), set_of(config, context, "u3", u3))

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 RandomBytes = Callable[[int], bytes]
-"""A source of as many random bytes as it is asked for: the operating system's, or a deterministic one in tests."""
+"""Number of bytes -> random bytes: from the operating system, or a deterministic source in tests."""
 
 
 def encode(label: str, *fields: bytes) -> bytes:
-    """Join a domain label and fields so that no two different inputs give the same bytes.
+    """Join a domain label and fields such that different inputs give different bytes.
 
     Args:
         label: ASCII name of the purpose, ``sordino/v1/...``.
@@ -30,7 +30,7 @@ def encode(label: str, *fields: bytes) -> bytes:
     return b"".join(parts)
 
 
-@lru_cache(maxsize=1024)  # one for each purpose, and for each size of a set
+@lru_cache(maxsize=1024)  # one for each purpose and each size of a set
 def _head(label: str, fields: int) -> bytes:
     name = label.encode("ascii")
     return number(len(name)) + name + number(fields)
@@ -42,10 +42,10 @@ def digest(label: str, *fields: bytes) -> bytes:
 
 
 def digest_of_rows(label: str, *fields: bytes, rows: bytes) -> bytes:
-    """`digest` of some fields and of many more that have 32 bytes each, quick for thousands of them.
+    """`digest` of some fields followed by many fields of 32 bytes each; fast for thousands of them.
 
     Args:
-        rows: the further fields, one after the other.
+        rows: the fields of 32 bytes, concatenated.
     """
     cells = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
     written = np.empty((len(cells), 40), dtype=np.uint8)

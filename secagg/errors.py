@@ -1,8 +1,8 @@
 """What can go wrong in a round, as types that carry the facts.
 
-A peer's fault drops that peer (`InvalidMessage`, `UnexpectedMessage`); too few peers or a broken invariant ends the
-attempt (`TooFewClients`, `ReconstructionFailed`); on the participant's side a coordinator that breaks a rule ends the
-attempt for that participant (`CoordinatorMisbehaved`). The core knows no status codes: the shells map these types.
+A peer's fault drops that peer (`InvalidMessage`, `UnexpectedMessage`). Too few peers or a broken invariant ends the
+attempt (`TooFewClients`, `ReconstructionFailed`). On the participant's side, a coordinator that breaks a rule ends the
+attempt for that participant (`CoordinatorMisbehaved`). The shells map these types to status codes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 
 class ProtocolError(Exception):
-    """Root of everything the protocol core raises about a peer or a round."""
+    """Root of all errors of the protocol core about a peer or a round."""
 
 
 class InvalidParameters(ValueError):
-    """Parameters under which a promise of the protocol would not hold; refused at construction."""
+    """Parameters that would break a promise of the protocol; refused at construction."""
 
 
 class InvalidMessage(ProtocolError):
@@ -27,7 +27,7 @@ class InvalidMessage(ProtocolError):
 
 
 class UnexpectedMessage(ProtocolError):
-    """A message that this phase doesn't take from this participant (unknown, late, repeated or another kind)."""
+    """A message that this phase doesn't accept from this participant (unknown, late, repeated or another kind)."""
 
     def __init__(self, phase: str, sender: int, reason: str = "not expected in this phase") -> None:
         super().__init__(f"{phase}: participant {sender}: {reason}")
@@ -43,7 +43,7 @@ class TooFewClients(ProtocolError):
 
 
 class ReconstructionFailed(ProtocolError):
-    """The sum can't be opened because of inconsistent dealings: whose, and how that shows."""
+    """The sum can't be opened because of inconsistent dealings; ``culprits``: dealer -> evidence."""
 
     def __init__(self, culprits: Mapping[int, str]) -> None:
         super().__init__("Unmasking: " + "; ".join(f"participant {who}: {why}" for who, why in culprits.items()))
@@ -51,7 +51,7 @@ class ReconstructionFailed(ProtocolError):
 
 
 class CoordinatorMisbehaved(ProtocolError):
-    """A message of the coordinator broke a rule: this participant ends the attempt and answers nothing more."""
+    """A message of the coordinator broke a rule: this participant leaves the attempt and answers no further message."""
 
     def __init__(self, phase: str, reason: str) -> None:
         super().__init__(f"{phase}: {reason}")

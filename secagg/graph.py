@@ -1,9 +1,9 @@
-"""Who shares with whom: the complete graph, and the k-regular one of [BBG+20] for larger cohorts.
+"""Graphs of shares: the complete graph, and the k-regular one of [BBG+20] for larger cohorts.
 
-Both answer the same questions. On the complete graph everybody is everybody's neighbour, and everybody, the dealer
-included, holds one share of each secret. On the k-regular graph the members stand on a ring in a pseudorandom order
-that follows from the cohort_context, so that nobody chooses it, and are neighbours of the degree / 2 next on either
-side; these alone hold their shares.
+Both have the same interface. On the complete graph all members are neighbours, and every member, including the dealer,
+holds one share of each secret. On the k-regular graph the members stand on a ring in a pseudorandom order derived from
+the cohort_context, which nobody chooses. Each member's neighbours are the degree / 2 next ones on either side, and only
+they hold its shares.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Graph(ABC):
     complete: bool
 
     def __init__(self, u1: tuple[int, ...], sharing: Sharing) -> None:
-        """Args: members, ascending; degree and threshold for so many."""
+        """Args: members, ascending; degree and threshold for this number of members."""
         self.u1, self._sharing = u1, sharing
 
     @property
@@ -45,7 +45,7 @@ class Graph(ABC):
         return self._sharing.threshold
 
     def position(self, member: int) -> int:
-        """In sorted u1, from 0.
+        """Position in sorted u1, from 0.
 
         Raises:
             KeyError: not a member.
@@ -56,16 +56,16 @@ class Graph(ABC):
         return at
 
     def x(self, holder: int) -> int:
-        """Where polynomials are evaluated for this holder: position in sorted u1, plus one."""
+        """The holder's point, at which polynomials are evaluated: position in sorted u1, plus one."""
         return self.position(holder) + 1
 
     @abstractmethod
     def neighbours(self, member: int) -> tuple[int, ...]:
-        """Those with whom the member exchanges sealed shares and pairwise masks, ascending."""
+        """Members with which this one exchanges sealed shares and pairwise masks, ascending."""
 
     @abstractmethod
     def holders(self, dealer: int) -> tuple[int, ...]:
-        """Those who hold a share of the dealer's secrets, ascending."""
+        """Members that hold a share of the dealer's secrets, ascending."""
 
     @abstractmethod
     def xs(self, dealer: int) -> NDArray[np.uint16]:
@@ -73,18 +73,18 @@ class Graph(ABC):
 
     @abstractmethod
     def places(self, holder: int) -> dict[int, int]:
-        """Of whom the member holds a share: dealer -> the member's place among that dealer's holders."""
+        """Dealer of whose secrets the member holds shares -> the member's place among that dealer's holders."""
 
     @abstractmethod
     def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
-        """Those of a set whose shares the member holds, ascending."""
+        """Members of a set whose shares this one holds, ascending."""
 
-    def tabulate(self) -> None:  # noqa: B027  # nothing to prepare unless a graph says so
-        """Prepare for being asked about every member, as a coordinator does."""
+    def tabulate(self) -> None:  # noqa: B027  # by default there is nothing to precompute
+        """Precompute the answers for all members, for a coordinator."""
 
 
 class CompleteGraph(Graph):
-    """All members of u1 are neighbours, and everybody holds a share of everybody, oneself included."""
+    """All members of u1 are neighbours; each holds a share of every member's secrets, its own included."""
 
     complete = True
 
@@ -111,11 +111,11 @@ class CompleteGraph(Graph):
 
 
 class HararyGraph(Graph):
-    """A ring in which each member is tied to the degree / 2 next on either side ([BBG+20] section 4).
+    """A ring on which each member is connected to the degree / 2 next ones on either side ([BBG+20] section 4).
 
-    Deviation: there the coordinator draws the ring. Here the order is that of 16-byte keys, the output of SHAKE-256
-    over the cohort_context, one for each member in ascending order. A coordinator can change it only by changing u1
-    (docs/graph.md counts how often it may try).
+    Deviation: there the coordinator draws the ring. Here members are ordered by 16-byte keys, the output of SHAKE-256
+    over the cohort_context, one for each member in ascending order. A coordinator can change the order only by changing
+    u1 (docs/graph.md bounds the number of its tries).
     """
 
     complete = False
@@ -130,9 +130,9 @@ class HararyGraph(Graph):
         ring = np.lexsort((keys[:, 1], keys[:, 0]))
         on_ring = np.empty_like(ring)
         on_ring[ring] = np.arange(len(ring))
-        # A cohort has fewer than 65521 members, and a bench holds the graphs of all of them.
+        # 16 bits suffice: a cohort has fewer than 65521 members. A benchmark holds one graph for each of them.
         self._ring, self._on_ring = ring.astype(np.uint16), on_ring.astype(np.uint16)
-        self._own: tuple[int, tuple[int, ...]] = (-1, ())  # whoever was asked about last, and its neighbours
+        self._own: tuple[int, tuple[int, ...]] = (-1, ())  # the last position asked for, and its neighbours
         self._rows: list[tuple[int, ...]] = []
         self._places: list[list[int]] = []
         half = sharing.degree // 2
@@ -143,15 +143,15 @@ class HararyGraph(Graph):
         at = self.position(member)
         if self._rows:
             return self._rows[at]
-        if self._own[0] != at:  # a participant asks for its own, again and again
+        if self._own[0] != at:  # a participant asks for its own repeatedly
             self._own = (at, self._members(self._around(at)))
         return self._own[1]
 
     def tabulate(self) -> None:
-        """Look everybody's neighbours up at once: for a coordinator, who will ask for all of them."""
+        """Compute the neighbours of all members at once, for a coordinator, which needs them all."""
         at = (self._on_ring.astype(np.int64)[:, None] + self._steps) % len(self.u1)
         table = np.sort(self._ring[at])
-        # In the order of holders, and for each in that of dealers: where in the dealer's row the holder stands.
+        # By holder and, within it, by dealer: the holder's place in the dealer's row.
         order = np.argsort(table, axis=None, kind="stable")
         self._places = [row.tolist() for row in (order % self.degree).reshape(table.shape)]
         self._rows = [self._members(row) for row in table]
@@ -161,11 +161,11 @@ class HararyGraph(Graph):
         return self.neighbours(dealer)
 
     def xs(self, dealer: int) -> NDArray[np.uint16]:
-        """Of its neighbours."""
+        """Points of its neighbours."""
         return self._around(self.position(dealer)) + np.uint16(1)
 
     def places(self, holder: int) -> dict[int, int]:
-        """One row for each neighbour: how many of its neighbours come before the member."""
+        """For each neighbour, the number of that neighbour's neighbours before the member."""
         at = self.position(holder)
         if self._rows:
             return dict(zip(self._rows[at], self._places[at], strict=True))

@@ -1,8 +1,8 @@
-"""One attempt with both sides in one process: what simulations, measurements and tests share.
+"""One attempt with both sides in one process, for simulations, measurements and tests.
 
-Both sides are the phases that are deployed, with every key, share, mask and signature. Messages pass as objects, and
-each participant sees only what the coordinator sends it. Like the phases, this module does no input or output, reads no
-clock and draws no randomness of its own: equal sources give equal bytes.
+Both sides run the deployed phases, with every key, share, mask and signature. Messages pass as objects, and each
+participant sees only what the coordinator sends to it. Like the phases, this module does no input or output, reads no
+clock and draws no randomness itself: equal random sources give equal bytes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from secagg.server_unmasking import Completed
 class InMemoryAttempt:
     """An attempt of an honest coordinator, phase by phase.
 
-    A subclass watches or changes what happens by overriding `turns` (their order), `exchange` (one participant's turn),
-    `answer` (the participant's half of it), `mask` and `close`.
+    A subclass observes or changes the attempt by overriding `turns` (the participants' order), `exchange` (one
+    participant's turn), `answer` (the participant's half of it), `mask` and `close`.
 
     Attributes:
-        coordinator: its phase.
-        phases: of the participants that are still there, by position in the roster; None before they advertise.
-        messages: what the coordinator tells whom in this phase; None in the first one.
-        completed: the end, once there is one.
-        leaving: by name of a phase, who leaves before it answers in it.
+        coordinator: the coordinator's phase.
+        phases: of the participants that have not left, by position in the roster; None before they advertise.
+        messages: receiver -> the coordinator's message in this phase; None in the first phase.
+        completed: the result, after the last phase.
+        leaving: name of a phase -> participants that leave before they answer in it.
     """
 
     first_of_participant: Any = client_phases.AdvertiseKeys
@@ -54,9 +54,9 @@ class InMemoryAttempt:
 
         Args:
             config: the same for both sides.
-            identities: of those that are here, ascending by position in the roster; all of them invited.
-            random_bytes: source of each participant.
-            vector: of each participant, (dim,) words below 2^B; asked for when it masks.
+            identities: of the participants, ascending by position in the roster; all are invited.
+            random_bytes: participant -> its random source.
+            vector: participant -> (dim,) words below 2^B; called when it masks.
             parallel: threads for the coordinator's unmasking.
         """
         self.config, self.identities, self.random_bytes, self.vector = config, identities, random_bytes, vector
@@ -67,7 +67,7 @@ class InMemoryAttempt:
         self.completed: Completed | None = None
 
     def run(self) -> Completed:
-        """Go on to the end.
+        """Play all remaining phases.
 
         Raises:
             secagg.errors.ProtocolError: what ends the attempt without a sum.
@@ -77,7 +77,7 @@ class InMemoryAttempt:
         return self.completed
 
     def step(self) -> None:
-        """Play one phase of the coordinator: everybody's turn, then its end."""
+        """Play one phase: each participant's turn, then the coordinator closes the phase."""
         for who in self.leaving.get(self.coordinator.name, ()):
             self.phases.pop(who, None)
         for who in self.turns():
@@ -88,19 +88,19 @@ class InMemoryAttempt:
             self.leave_signing_out()
 
     def turns(self) -> Iterable[int]:
-        """Whose turn it is in this phase, one after the other."""
+        """The participants of this phase, in the order of their turns."""
         return self.messages
 
     def leave_signing_out(self) -> None:
-        """Go from ConsistencyCheck to Unmasking, as the plan has it."""
+        """Go from ConsistencyCheck to Unmasking if the plan has no signatures."""
         self.coordinator = self.coordinator.without_signatures()
 
     def exchange(self, who: int) -> None:
-        """Tell a participant what the coordinator has for it, and take its answer."""
+        """Deliver the coordinator's message to a participant, and its answer to the coordinator."""
         self.coordinator.receive(who, self.answer(who, self.messages[who]))
 
     def answer(self, who: int, message: Any) -> Any:
-        """What a participant answers; it goes on to its next phase."""
+        """A participant's answer; the participant enters its next phase."""
         phase = self.phases[who]
         if phase is None:
             first = self.first_of_participant(self.config, self.identities[who], self.random_bytes(who))
@@ -113,12 +113,12 @@ class InMemoryAttempt:
         return answered
 
     def mask(self, who: int, masking: Any) -> tuple[Any, Any]:
-        """What a participant does between its neighbours' shares and its upload."""
+        """A participant's next phase and its upload, after it has received its neighbours' shares."""
         following: tuple[Any, Any] = masking.mask(self.vector(who))
         return following
 
     def close(self) -> None:
-        """End the coordinator's phase."""
+        """Close the coordinator's phase."""
         closed = (
             self.coordinator.close(self.parallel) if self.coordinator.name == UNMASKING else self.coordinator.close()
         )
@@ -129,7 +129,7 @@ class InMemoryAttempt:
 
 
 def fresh_roster(study: str, members: int, random_bytes: RandomBytes) -> tuple[Roster, list[IdentityKey]]:
-    """New identities, ascending, on a roster that a new authority has signed, each on a host of its own."""
+    """New identities, ascending, and a roster of them that a new authority has signed; each has its own host."""
     identities = sorted((IdentityKey.generate(random_bytes) for _ in range(members)), key=lambda key: key.public)
     authority = Ed25519PrivateKey.from_private_bytes(random_bytes(32))
     entries = tuple(RosterEntry(key.public, f"host-{at}") for at, key in enumerate(identities))

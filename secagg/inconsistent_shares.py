@@ -1,11 +1,11 @@
 """Which of a dealer's shares don't lie on the polynomials of the others.
 
-A dealer may commit to shares that fit no polynomial. Whoever holds enough shares can tell, as in the decoding of
-Reed-Solomon codes: of m shares with threshold t up to (m - t) / 2 can be wrong and are found.
+A dealer may commit to shares that fit no polynomial. The decoding of Reed-Solomon codes detects this: of m shares with
+threshold t, up to (m - t) / 2 wrong ones are found.
 
-The 16 symbols of a share are added up with public weights first, so that one decoding does for all. A dealer that tries
-long enough can make wrong symbols add up to the right ones; then the secret that is rebuilt isn't the dealer's, which
-the caller sees, and nothing but the dealer's own round is lost.
+The 16 symbols of a share are first added up with public weights, so one decoding covers all of them. With enough tries
+a dealer can make wrong symbols add up to the right value. Then the rebuilt secret isn't the dealer's, which the caller
+detects, and only the dealer's own round is lost.
 
 Source: [Gao03]: with g the product of all x - x_i and h the polynomial through all points, the Euclidean algorithm on g
 and h stops at a remainder r = u g + v h of degree below (m + t) / 2; then v vanishes at the wrong points and r / v is
@@ -28,7 +28,7 @@ Polynomial: TypeAlias = NDArray[np.int64]  # coefficients modulo p, of x^0 first
 
 
 def inconsistent_points(xs: Sequence[int], shares: Symbols, threshold: int) -> frozenset[int] | None:
-    """Points whose shares are wrong, if so few are that the others can be told from them.
+    """Points whose shares are wrong, if they are few enough to be identified.
 
     Args:
         xs: the holders' points, distinct, from 1 to 65520.
@@ -36,8 +36,8 @@ def inconsistent_points(xs: Sequence[int], shares: Symbols, threshold: int) -> f
         threshold: as it was when the secret was shared.
 
     Returns:
-        the wrong points, none where all shares fit; None where too many are wrong to say which, or too few are there to
-        say whether one is.
+        the wrong points, empty if all shares fit; None if too many shares are wrong to identify them, or too few shares
+        are present to detect a wrong one.
     """
     points = np.asarray(xs, dtype=np.int64)
     most = (len(points) - threshold) // 2
@@ -129,14 +129,14 @@ def _subtract(one: Polynomial, other: Polynomial) -> Polynomial:
 
 
 def _trimmed(polynomial: Polynomial) -> Polynomial:
-    """Without leading zeros; the zero polynomial has no coefficient."""
+    """Remove leading zeros; the zero polynomial has no coefficient."""
     used = np.flatnonzero(polynomial)
     return polynomial[: used[-1] + 1] if len(used) else polynomial[:0]
 
 
 @cache
 def _inverses() -> NDArray[np.int64]:
-    """Of every number modulo p; 0 at 0. 17 generates all of them, so that its powers from both ends are pairs."""
+    """Inverse of every number modulo p; 0 at 0. 17 generates the group, so its powers from both ends are inverses."""
     powers = [1]
     for _ in range(PRIME - 2):
         powers.append(powers[-1] * 17 % PRIME)

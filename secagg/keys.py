@@ -1,8 +1,7 @@
 """Keys: identities (Ed25519), agreements (X25519) and everything that is derived or signed with them.
 
-Each derived key is bound to its purpose, to both parties in their roles and to the context of the attempt; each
-signed statement starts with a label of its own, so that a signature given for one purpose is worth nothing for
-another.
+Each derived key is bound to its purpose, to both parties in their roles and to the context of the attempt. Each signed
+statement starts with its own label, so a signature for one purpose is invalid for any other.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class AgreementKey:
         """The X25519 shared secret, 32 bytes.
 
         Raises:
-            InvalidKey: wrong length, or a low-order point, whose result is all zero whatever our key is.
+            InvalidKey: wrong length, or a low-order point, whose result is all zero for any of our keys.
         """
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -90,7 +89,7 @@ _LOW_ORDER: Final = frozenset(u.to_bytes(KEY_BYTES, "little") for u in (0, 1, _P
 
 
 def is_low_order(public: bytes) -> bool:
-    """Whether agreements with this X25519 key are all zero, or it has another length: honest neighbours would abort."""
+    """Whether agreements with this X25519 key are all zero, or its length is wrong: honest neighbours would abort."""
     if len(public) != KEY_BYTES:
         return True
     return public[:-1] + bytes([public[-1] & 0x7F]) in _LOW_ORDER  # the top bit is ignored
@@ -104,7 +103,7 @@ _SHA256: Final = hashlib.sha256()
 
 
 def _hmac_states(key: bytes) -> tuple[_Hash, _Hash]:
-    """HMAC-SHA256 (RFC 2104) with the key taken in: the inner and the outer hash."""
+    """HMAC-SHA256 (RFC 2104) after the key: the inner and the outer hash."""
     if len(key) > _BLOCK_BYTES:
         key = hashlib.sha256(key).digest()
     padded = key.ljust(_BLOCK_BYTES, b"\0")
@@ -116,7 +115,7 @@ def _hmac_states(key: bytes) -> tuple[_Hash, _Hash]:
 
 @lru_cache(maxsize=16)
 def _salted(salt: bytes) -> tuple[_Hash, _Hash]:
-    """Of a salt, which is public and the same for all keys of an attempt. To be copied, never updated."""
+    """HMAC states of a salt, which is public and common to all keys of an attempt. Copy them, never update them."""
     return _hmac_states(salt)
 
 
@@ -160,7 +159,7 @@ def self_mask_seed(symbols: NDArray[np.uint16], cohort_context: bytes, identity:
 
 
 def seed_commitment(seed: bytes, cohort_context: bytes, identity: bytes) -> bytes:
-    """What the dealer publishes about its self-mask seed: 32 bytes; hiding, since the seed has 256 bits of entropy."""
+    """The dealer's commitment to its self-mask seed: 32 bytes; hiding, since the seed has 256 bits of entropy."""
     return digest("sordino/v1/self-mask-seed-commitment", cohort_context, identity, seed)
 
 
@@ -180,8 +179,8 @@ def pairwise_mask_key(
 
     Args:
         shared: their X25519 agreement.
-        low, high: (identity, public mask key) of the one with the smaller and with the larger identity.
-        vector: name of the vector, so that several vectors of one attempt never share a stream.
+        low, high: (identity, public mask key) of the participant with the smaller and the larger identity.
+        vector: name of the vector; several vectors of one attempt thus never share a stream.
     """
     info = encode(
         "sordino/v1/pairwise-mask", vector.encode(), *low, *high, number(bits), number(dim), cohort_context
@@ -201,7 +200,7 @@ def self_mask_key(
 
 
 class ShareChannel:
-    """Seals and opens the one message that travels in each direction between two neighbours."""
+    """Seals and opens the one message in each direction between two neighbours."""
 
     def __init__(
         self,
@@ -216,11 +215,11 @@ class ShareChannel:
         self._associated = encode("sordino/v1/sealed-share", cohort_context, sender[0], receiver[0])
 
     def seal(self, plaintext: bytes) -> bytes:
-        """AES-256-GCM ciphertext with its tag. To be called once."""
+        """AES-256-GCM ciphertext with its tag. Call it only once."""
         return AESGCM(self._key).encrypt(ZERO_NONCE, plaintext, self._associated)
 
     def open(self, ciphertext: bytes) -> bytes | None:
-        """The plaintext, or None when the ciphertext is not what the sender sealed for this receiver."""
+        """The plaintext, or None if the sender didn't seal this ciphertext for this receiver."""
         try:
             return AESGCM(self._key).decrypt(ZERO_NONCE, ciphertext, self._associated)
         except InvalidTag:
@@ -231,7 +230,7 @@ class ShareChannel:
 
 
 def session_statement(study: str, identity: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """What a participant signs to open its stream."""
+    """A participant signs this to open its stream."""
     return encode("sordino/v1/session", study.encode(), identity, client_nonce, server_nonce)
 
 
@@ -241,12 +240,12 @@ def advertisement_statement(round_context: bytes, identity: bytes, mask_key: byt
 
 
 def dealing_statement(cohort_context: bytes, identity: bytes, root: bytes, commitment: bytes) -> bytes:
-    """ShareKeys: what a dealer stands for."""
+    """ShareKeys: the root of a dealer's commitments to its shares, and its seed commitment."""
     return encode("sordino/v1/share-keys", cohort_context, identity, root, commitment)
 
 
 def upload_statement(cohort_context: bytes, identity: bytes, sha256: bytes, u2: bytes) -> bytes:
-    """MaskedInputCollection: the digests of the packed vector, and of the set it was masked in (`set_digest`)."""
+    """MaskedInputCollection: digests of the packed vector and of the set it was masked in (`set_digest`)."""
     return encode("sordino/v1/masked-input", cohort_context, identity, sha256, u2)
 
 

@@ -1,12 +1,12 @@
-"""The lottery that chooses a round's cohort where it is smaller than the roster.
+"""The lottery that chooses a round's cohort if the cohort is smaller than the roster.
 
-After closing a roster version the authority draws one seed for each round, independently, and signs the Merkle root of
-them with the roster. The cohort of round r, in all of its attempts, is the C participants with the smallest
+After closing a roster version, the authority draws an independent seed for each round and signs the seeds' Merkle root
+with the roster. The cohort of round r, in all its attempts, is the C participants with the smallest
 
     SHA-256("sordino/v1/lottery", study, version, r, seed of r, identity)
 
-The coordinator may know all seeds: they were drawn when nobody could change the list any more. What it can't do is
-choose a cohort, redraw one, or replace a winner who is absent. Collusion is assumed to be fixed before the seeds were
+(`secagg.context.winners`). The coordinator may know all seeds: they are drawn when the list can no longer change. It
+can't choose a cohort, redraw one, or replace an absent winner. Collusion is assumed to be fixed before the seeds are
 drawn, so the number of colluders among the winners is hypergeometric (`secagg.parameters.colluders_in_cohort`).
 """
 
@@ -22,16 +22,16 @@ from secagg.encoding import RandomBytes, digest, number
 SEED_BYTES: Final = 32
 MAX_DRAWS: Final = 1_000_000
 MAX_VERSIONS: Final = 4096
-"""V: how many rosters a study may have. Each is a new draw of every round, and A counts them all."""
+"""V: most versions of the roster in a study. Each is a new draw for every round, and A accounts for all of them."""
 
 
 class InvalidTicket(ValueError):
-    """A round's seed isn't the one that the authority drew; one sentence."""
+    """A round's seed isn't the one that the authority drew. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Lottery:
-    """What the roster's signature covers: how many seeds, and their Merkle root (32 bytes)."""
+    """The part of the lottery under the roster's signature: number of seeds, and their Merkle root (32 bytes)."""
 
     draws: int  # L: seeds for rounds 1 to L
     root: bytes
@@ -56,7 +56,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Draws:
-    """All seeds of one roster version, as the authority drew them and the coordinator holds them.
+    """All seeds of one roster version, drawn by the authority and held by the coordinator.
 
     Raises:
         ValueError: no seeds, too many, or one that hasn't 32 bytes.
@@ -72,7 +72,7 @@ class Draws:
 
     @classmethod
     def draw(cls, study: str, version: int, rounds: int, random_bytes: RandomBytes) -> Draws:
-        """Fresh seeds; to be drawn when the roster version is closed."""
+        """Fresh seeds; draw them when the roster version is closed."""
         return cls(study, version, tuple(random_bytes(SEED_BYTES) for _ in range(rounds)))
 
     @cached_property
@@ -87,7 +87,7 @@ class Draws:
         return Lottery(len(self.seeds), self._tree.root)
 
     def ticket(self, round_: int) -> Ticket:
-        """What everybody is told at the beginning of a round; rounds are counted from 1."""
+        """Sent to all participants at the beginning of a round; rounds are counted from 1."""
         return Ticket(self.seeds[round_ - 1], self._tree.path(round_ - 1))
 
 

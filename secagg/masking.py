@@ -8,7 +8,7 @@ with an all-zero 96-bit nonce and a 32-bit big-endian block counter that starts 
 read as consecutive little-endian words of the vector's word type. A word is the smallest of 8, 16, 32 and 64
 bits that holds B bits, and its B low bits are the mask modulo 2^B: uniform, as 2^B divides the word's range.
 
-Every key makes exactly one stream; a key used for a second vector would open the difference of the two.
+Every key makes exactly one stream; a key used for a second vector would reveal the difference of the two.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,12 +39,12 @@ CHUNK_BYTES: Final = 1 << 18
 # Each open stream holds about 400 bytes; a coordinator may have tens of thousands of masks to remove.
 _STREAMS_AT_ONCE: Final = 4096
 
-# Below this many bytes of keystream for each thread, handing out the work costs more than the second core gives.
+# Below this many bytes of keystream for each thread, dividing the work costs more than a second core gains.
 _WORTH_A_THREAD: Final = 1 << 22
 
 _BLOCK: Final = 16
 _ZEROS: Final = bytes(CHUNK_BYTES)
-_WHOLE_BYTES: Final = 1 << 19  # a vector and a mask of so many fit a level-2 cache
+_WHOLE_BYTES: Final = 1 << 19  # a vector and a mask of this size fit a level-2 cache
 _WHOLE_ZEROS: Final = bytes(_WHOLE_BYTES)
 _NONCE: Final = bytes(12)
 _MODES: Final[dict[Keystream, Any]] = {"gcm": modes.GCM(bytes(12)), "ctr": modes.CTR(bytes(15) + b"\x02")}
@@ -109,7 +109,7 @@ def apply_masks(
         accumulator: words, shape (d,), contiguous and writable, of ``word_dtype(bits)``; need not be reduced.
         masks: pairs (key of 16 bytes, +1 to add or -1 to subtract the mask of that key).
         bits: B, from 1 to 62.
-        parallel: threads to share long work among; each but one then holds a vector of its own meanwhile.
+        parallel: threads for long work; during it each thread but one holds a further vector.
 
     Raises:
         ValueError: an argument has the wrong type, length, sign or range; the accumulator is then unchanged.
@@ -180,7 +180,7 @@ def _apply(accumulator: Words, masks: Sequence[tuple[bytes, int]]) -> None:
 
 
 def _apply_whole(accumulator: Words, masks: Sequence[tuple[bytes, int]]) -> None:
-    """The same for a vector that fits the cache: opening a stream costs more than the tag that nobody looks at."""
+    """The same for a vector that fits the cache: there the unused tag costs less than opening a stream."""
     zeros = memoryview(_WHOLE_ZEROS)[: accumulator.nbytes]
     scratch = np.empty(accumulator.nbytes + _BLOCK, dtype=np.uint8)  # with room for the tag
     words = scratch[: accumulator.nbytes].view(accumulator.dtype)
@@ -198,23 +198,23 @@ def _open_stream(key: bytes, variant: Keystream) -> CipherContext:
     """Open the keystream of a key; encrypting zeros yields it.
 
     GCM is counter mode plus a tag; block 1 is kept for the tag and data start at block 2. The tag is never
-    asked for: a keystream has nothing to authenticate.
+    requested: a keystream has nothing to authenticate.
     """
     return Cipher(algorithms.AES(key), _MODES[variant]).encryptor()
 
 
-_chosen: Keystream | None = None  # a matter of speed only, so a process-wide value changes no result
+_chosen: Keystream | None = None  # affects speed only: a process-wide value changes no result
 
 
 def choose_keystream(clock: Callable[[], float] | None = None) -> Keystream:
     """Choose the faster of the two ways to make the keystream, once for this process.
 
     Both make the same bytes, so peers need not agree. Where OpenSSL has wide AES instructions for it, GCM is
-    twice as fast as CTR; elsewhere CTR can win, since it spends nothing on a tag. This package reads no clock: a
-    process hands one in at its start. Until then, or without ever doing so, GCM is used.
+    twice as fast as CTR; elsewhere CTR can win, since it computes no tag. This package reads no clock: a process passes
+    one at its start. Until then GCM is used.
 
     Args:
-        clock: any monotonic clock, such as ``time.perf_counter``; None only asks.
+        clock: any monotonic clock, such as ``time.perf_counter``; None only returns the current choice.
 
     Returns:
         The choice now in force. The first call with a clock takes about a millisecond; later calls keep its answer.

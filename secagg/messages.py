@@ -1,7 +1,7 @@
-"""The messages of the five phases, as the core sees them; wire/codec.py maps them to protobuf.
+"""The messages of the five phases, as types of the core; wire/codec.py maps them to protobuf.
 
-A participant is an int: its position in the roster. Every type is immutable and holds no secret but `RevealedShare`,
-whose content is hidden in repr.
+A participant is an int: its position in the roster. Every type is immutable. Only `RevealedShare` holds secrets, and
+hides them in repr.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Advertisement:
     signature: bytes
 
     def digest(self) -> bytes:
-        """SHA-256 by which the whole cohort is told of this advertisement."""
+        """SHA-256 that stands for this advertisement in messages to members that are not neighbours."""
         return digest("sordino/v1/advertisement", self.mask_key, self.channel_key, self.signature)
 
 
 @dataclass(frozen=True)
 class CohortKeys:
-    """ShareKeys, coordinator to participant: u1 ascending, with the advertisement of neighbours and oneself."""
+    """ShareKeys, coordinator to participant: u1 ascending; advertisements of it and its neighbours in full."""
 
     members: tuple[tuple[int, Advertisement | bytes], ...]
 
@@ -60,14 +60,14 @@ class CohortKeys:
 class SealedShares:
     """ShareKeys, participant to coordinator."""
 
-    ciphertexts: tuple[bytes, ...]  # one a neighbour, ascending
-    leaves: tuple[bytes, ...]  # two a holder, ascending: mask key, then self-mask seed
+    ciphertexts: tuple[bytes, ...]  # one for each neighbour, ascending
+    leaves: tuple[bytes, ...]  # two for each holder, ascending: mask key, then self-mask seed
     seed_commitment: bytes
     signature: bytes
 
 
-class DealtShare(NamedTuple):  # a hundred thousand for a thousand participants: a dataclass takes four times as long
-    """What one dealer sealed for one receiver, with the commitments it stands for."""
+class DealtShare(NamedTuple):  # a round of 1,000 makes 100,000: a dataclass takes four times as long
+    """One dealer's sealed shares for one receiver, with the dealer's signed commitments."""
 
     dealer: int
     ciphertext: bytes
@@ -96,7 +96,7 @@ class MaskedInput:
 
 @dataclass(frozen=True)
 class SurvivorSets:
-    """ConsistencyCheck, coordinator to participant: bitmaps over u1. Without that phase the unmasking request."""
+    """ConsistencyCheck, coordinator to participant: bitmaps over u1. Without that phase, the unmasking request."""
 
     u2: bytes
     u3: bytes
@@ -111,10 +111,10 @@ class ConsistencySignature:
 
 @dataclass(frozen=True)
 class UnmaskingRequest:
-    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer; of a large cohort all.
+    """Unmasking, coordinator to participant: signatures over u2 and u3, ascending by signer; all, in a large cohort.
 
     On the k-regular graph also the digest and signature of the upload of each neighbour in u3 that is not among these
-    signers, ascending: by them that neighbour, too, says which u2 it masked with.
+    signers, ascending. They prove which u2 that neighbour masked with.
     """
 
     signatures: tuple[tuple[int, bytes], ...]
@@ -122,7 +122,7 @@ class UnmaskingRequest:
 
 
 def request_digest(message: UnmaskingRequest | SurvivorSets) -> bytes:
-    """SHA-256 of what asked for shares: 32 bytes."""
+    """SHA-256 of the message that requested shares: 32 bytes."""
     if isinstance(message, SurvivorSets):
         return digest("sordino/v1/unsigned-unmasking-request", message.u2, message.u3)
     fields = [part for signer, sig in message.signatures for part in (signer.to_bytes(8, "little"), sig)]
@@ -150,10 +150,10 @@ class MaskKeyShare(RevealedShare):
 
 @dataclass(frozen=True)
 class UnmaskingReply:
-    """Unmasking, participant to coordinator: one entry for each dealer of u2 it holds from, ascending.
+    """Unmasking, participant to coordinator: one entry for each dealer in u2 whose shares it holds, ascending.
 
-    The position names the dealer, so there is no way to write two shares of one dealer into a reply. None says that
-    what the dealer sent failed its check.
+    The position identifies the dealer, so a reply cannot contain two shares of one dealer. None means that the dealer's
+    message failed its check.
     """
 
     shares: tuple[SelfMaskSeedShare | MaskKeyShare | None, ...]
@@ -161,7 +161,7 @@ class UnmaskingReply:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A subset of u1 as it travels: n / 8 bytes, where a set of as many numbers takes fifty times n.
+    """A subset of u1 as a bitmap: n / 8 bytes; a Python set of n numbers takes about 50 n bytes.
 
     Raises:
         ValueError: wrong length, or unused bits set.
@@ -215,10 +215,10 @@ def from_bitmap(data: bytes, u1: tuple[int, ...]) -> frozenset[int]:
 
 
 class Messages(Mapping[int, Message], Generic[Message]):
-    """What each participant is to be sent, made when it is asked for: all of them at once could fill the memory."""
+    """Receiver -> message, each made when it is read: all of them at once could fill the memory."""
 
     def __init__(self, receivers: tuple[int, ...], make: Callable[[int], Message]) -> None:
-        """Args: ascending; the message for one of them."""
+        """Args: receivers, ascending; makes the message for one of them."""
         self._receivers, self._make = dict.fromkeys(receivers), make
 
     def __getitem__(self, receiver: int) -> Message:

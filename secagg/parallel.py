@@ -1,4 +1,4 @@
-"""Threads for long arithmetic, lent by the caller: this package starts none of its own."""
+"""Threads for long arithmetic, provided by the caller: this package starts none."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import Any
 class Parallel:
     """A way to run a function on several arguments at once.
 
-    ``map`` is as `concurrent.futures.Executor.map` of a pool with ``width`` threads that isn't the one the caller
-    itself runs in: a pool that waits for itself never ends.
+    ``map`` works like `concurrent.futures.Executor.map` of a pool with ``width`` threads. The caller must not run in
+    that pool: a pool that waits for itself never ends.
     """
 
     map: Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]

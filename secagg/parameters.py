@@ -1,6 +1,6 @@
-"""Thresholds: how many must take part, hold, sign and survive.
+"""Thresholds: the numbers of participants that must advertise, hold shares, sign and survive.
 
-Both sides compute these numbers from the size of u1 and the public plan; they are never taken from a message.
+Both sides compute these numbers from the size of u1 and the public plan, never from a message.
 
 Sources: [BIK+17] Theorem 6.5 (threshold against a coordinator that colludes with participants); the general rule is
 2 x threshold > holders + corrupt holders: otherwise two disjoint sets of honest holders could be made to open both
@@ -19,7 +19,7 @@ from secagg.masking import word_dtype
 from secagg.shamir import PRIME
 from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing, k_regular
 
-# Below this size the rules for sparse graphs prove nothing, and "0 of 10 collude" is no assumption to rest on.
+# Below this size the rules for sparse graphs prove nothing, and "0 of 10 collude" is not a safe assumption.
 SMALL_COHORT: Final = 64
 FEWEST_COLLUDERS: Final = 2
 # AES-CTR with a 96-bit nonce and a counter that starts at 2 (see secagg/masking.py).
@@ -32,15 +32,15 @@ GRAPHS: Final = (COMPLETE, HARARY)
 
 
 def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
-    """A: how many participants are assumed to collude with the coordinator.
+    """A: the number of participants assumed to collude with the coordinator.
 
-    floor(adversarial x roster), at least 2 for small rosters. With ``adversarial`` and ``dropout`` both 0 the caller
-    asks for the published calibration without adversaries: then A is 0 for the noise (`sharing_colluders` keeps the
-    floor for the threshold).
+    floor(adversarial x roster), at least 2 for small rosters. ``adversarial`` and ``dropout`` both 0 select the
+    published calibration without adversaries: then A is 0 for the noise (`sharing_colluders` keeps the minimum of 2 for
+    the threshold).
     """
     if roster < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
         raise InvalidParameters("adversarial and dropout are shares in [0, 1) of a roster of at least 1")
-    # The decimal that was written down: in binary floating point 0.29 x 100 is a hair below 29.
+    # Use the decimal value: in binary floating point 0.29 x 100 is slightly below 29.
     colluders = math.floor(Fraction(repr(float(adversarial))) * roster)
     if roster < SMALL_COHORT and (adversarial > 0 or dropout > 0):
         colluders = max(colluders, FEWEST_COLLUDERS)
@@ -48,19 +48,19 @@ def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
 
 
 LOTTERY_FAILURE: Final = 2.0**-40
-"""Chance, over all draws of a study, that more colluders win than are assumed."""
+"""Probability, over all draws of a study, that more colluders win than assumed."""
 
 
 def colluders_in_cohort(population: int, cohort: int, adversarial: float, dropout: float, draws: int) -> int:
-    """A where each round's cohort is drawn from a population: what a draw holds more of with negligible chance.
+    """A if each round's cohort is drawn from a population: a draw contains more colluders with negligible probability.
 
-    The hypergeometric upper quantile at 2^-40 / draws, for floor(adversarial x population) colluders that were fixed
-    before the draws; the floor of two of `assumed_colluders` stays. With cohort = population it is `assumed_colluders`.
+    The hypergeometric upper quantile at 2^-40 / draws, for floor(adversarial x population) colluders fixed before the
+    draws; the minimum of 2 of `assumed_colluders` applies. With cohort = population it equals `assumed_colluders`.
 
     Args:
         population: the roster.
         cohort: participants drawn for one round.
-        draws: how many cohorts are drawn in all.
+        draws: total number of drawn cohorts.
     """
     if not 1 <= cohort <= population or draws < 1:
         raise InvalidParameters("a cohort is drawn from a population at least as large, at least once")
@@ -93,7 +93,7 @@ def colluders_in_cohort(population: int, cohort: int, adversarial: float, dropou
 
 
 def sharing_colluders(u1: int, colluders: int) -> int:
-    """A as the threshold rule uses it: never below 2 where u1 is small, however large the cohort was."""
+    """A in the threshold rule: at least 2 if u1 is small, for any size of the cohort."""
     return max(colluders, FEWEST_COLLUDERS) if u1 < SMALL_COHORT else colluders
 
 
@@ -103,40 +103,40 @@ def complete_graph_threshold(u1: int, colluders: int) -> int:
 
 
 def sparse_sharing(u1: int, colluders: int, min_survivors: int, adversary: str) -> Sharing | None:
-    """Degree and threshold on the k-regular graph; None below 64 members, and where no degree keeps the promises."""
+    """Degree and threshold on the k-regular graph; None below 64 members, or if no degree is safe."""
     if u1 < SMALL_COHORT:
         return None
     return k_regular(u1, max(colluders, FEWEST_COLLUDERS), max(0, u1 - min_survivors), adversary)
 
 
 def choose_graph(cohort: int, colluders: int, min_survivors: int, adversary: str) -> str:
-    """The k-regular graph where it has half as many edges as the complete one at most.
+    """The k-regular graph if it has at most half as many edges as the complete one.
 
-    Above that it saves less than the signed uploads cost that it has to show.
+    With more edges it saves less than its signed uploads cost, which requests must show.
     """
     sharing = sparse_sharing(cohort, colluders, min_survivors, adversary)
     return HARARY if sharing is not None and 2 * sharing.degree <= cohort - 1 else COMPLETE
 
 
 def signatures_needed(u1: int, colluders: int) -> int:
-    """Signatures over u2 and u3 that a participant wants to see: more than (|u1| + A) / 2.
+    """Signatures over u2 and u3 that a participant requires: more than (|u1| + A) / 2.
 
-    Two sets of that many signers share more than A members, hence an honest one, and an honest one signs once.
+    Two sets of that many signers have more than A members in common, hence an honest one, and it signs only once.
     """
     return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
 
 
 def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_probability: float = 1.5e-3) -> int:
-    """The largest number of survivors that independent dropouts miss with at most ``abort_probability``.
+    """The largest min_survivors that independent dropouts miss with probability at most ``abort_probability``.
 
-    The default is whatever is written as 0.1 %: 56 of 100 participants of whom 30 % leave (0.11 %).
+    The default probability is displayed as 0.1 %: for 100 participants of whom 30 % leave it gives 56 (0.11 %).
 
-    Never below the threshold at the full cohort (a plan that asks for less is infeasible).
+    Never below the threshold of the full cohort (a lower value is infeasible).
     """
     low, high = complete_graph_threshold(cohort, colluders), cohort
     if low >= high:
         return cohort
-    while low < high:  # the probability grows with the survivors: the largest that is still rare enough
+    while low < high:  # the probability grows with min_survivors: find the largest that is rare enough
         middle = (low + high + 1) // 2
         if probability_below(cohort, dropout, middle) <= abort_probability:
             low = middle
@@ -146,7 +146,7 @@ def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_pro
 
 
 def probability_below(cohort: int, dropout: float, survivors: int) -> float:
-    """Pr[Binomial(cohort, 1 - dropout) < survivors]: how often independent dropouts abort an attempt."""
+    """Pr[Binomial(cohort, 1 - dropout) < survivors]: independent dropouts abort an attempt with this probability."""
     if dropout == 0:
         return 0.0 if survivors <= cohort else 1.0
     log_p, log_q = math.log1p(-dropout), math.log(dropout)
@@ -159,10 +159,10 @@ def probability_below(cohort: int, dropout: float, survivors: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundParameters:
-    """The numbers of the public plan that the protocol itself rests on.
+    """The numbers of the public plan that the protocol uses.
 
     Raises:
-        InvalidParameters: a combination under which a promise would not hold, with what to change.
+        InvalidParameters: the combination would break a promise; the message states what to change.
     """
 
     cohort: int  # participants invited: the largest |u1|
@@ -171,7 +171,7 @@ class RoundParameters:
     quorum: int  # lower bound of |u1| and |u2|
     bits: int  # B: sums are taken modulo 2^B
     dim: int  # entries of a vector, after padding
-    graph: str = COMPLETE  # or HARARY: k-regular wherever the rules find a degree
+    graph: str = COMPLETE  # or HARARY: k-regular if the rules find a degree
     adversary: str = MALICIOUS
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ class RoundParameters:
             raise InvalidParameters(f"bits must lie in 1..{LARGEST_BITS}, not {self.bits}")
         if self.dim < 1 or self.dim * word_dtype(self.bits).itemsize > LARGEST_STREAM_BYTES:
             raise InvalidParameters(f"dim must be at least 1 and one mask at most {LARGEST_STREAM_BYTES} bytes")
-        # On the complete graph the threshold; on either as many as must sign.
+        # The threshold on the complete graph, and the number of signatures on both graphs.
         threshold = complete_graph_threshold(self.cohort, self.colluders)
         if threshold > self.cohort:
             raise InvalidParameters(
@@ -218,19 +218,19 @@ class RoundParameters:
 
     @property
     def sharing_colluders(self) -> int:
-        """A as the threshold rule uses it at the largest u1."""
+        """A in the threshold rule at the largest u1."""
         return sharing_colluders(self.cohort, self.colluders)
 
     @property
     def signed(self) -> bool:
-        """Whether survivors are signed before anything is revealed: the ConsistencyCheck."""
+        """Whether the survivor sets are signed before shares are revealed (ConsistencyCheck)."""
         return self.adversary == MALICIOUS
 
     def sharing(self, u1: int) -> Sharing:
-        """Degree and threshold when u1 has ``u1`` members.
+        """Degree and threshold for ``u1`` members.
 
-        As many may leave as min_survivors lets; each participant holds u3 against that itself. Small cohorts, and those
-        for which no sparse graph keeps the promises, share on the complete graph.
+        At most ``u1`` - min_survivors may leave; each participant checks u3 against min_survivors. Small cohorts, and
+        those without a safe sparse graph, share on the complete graph.
         """
         found = None
         if self.graph == HARARY:
@@ -238,11 +238,11 @@ class RoundParameters:
         return found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))
 
     def threshold(self, u1: int) -> int:
-        """Shares that rebuild a secret when u1 has ``u1`` members."""
+        """Shares that rebuild a secret if u1 has ``u1`` members."""
         return self.sharing(u1).threshold
 
     def signatures_needed(self, u1: int) -> int:
-        """Signatures over the survivor sets that a participant wants before it reveals a share."""
+        """Signatures over the survivor sets that a participant requires before it reveals a share."""
         return signatures_needed(u1, self.colluders) if self.signed else 0
 
     def to_bytes(self) -> bytes:

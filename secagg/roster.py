@@ -1,7 +1,7 @@
-"""The roster: who may take part, signed by the study's authority.
+"""The roster: the list of participants, signed by the study's authority.
 
-Entries are sorted by identity, so a participant is named by its position, and the order of positions is the order of
-identities everywhere in the protocol. A new version is signed whenever somebody comes or goes; versions only grow.
+Entries are sorted by identity. A participant is identified by its position, and the order of positions is the order of
+identities everywhere in the protocol. Each change of the list is signed as a new version; versions only grow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Roster:
     study: str
     version: int
     entries: tuple[RosterEntry, ...]
-    lottery: Lottery | None = None  # where cohorts are drawn
+    lottery: Lottery | None = None  # if cohorts are drawn
 
     def __post_init__(self) -> None:
         if not (0 < len(self.study) <= 64 and self.study.isascii() and self.study.isprintable()):
@@ -87,11 +87,11 @@ class Roster:
         return self.identities[participant]
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
-        """Whether `signature` (64 bytes) is that of the participant's identity over `message`."""
+        """Whether `signature` (64 bytes) is one of the participant's identity over `message`."""
         return verify_signature(self.identity(participant), signature, message)
 
     def largest_host(self) -> int:
-        """How many participants the fullest host process holds: they fall together."""
+        """Number of participants on the fullest host process: they fail together."""
         return max(Counter(entry.host for entry in self.entries).values(), default=0)
 
     @cached_property
@@ -104,7 +104,7 @@ class Roster:
 
 
 def _signed_bytes(roster: Roster) -> bytes:
-    """Length-prefixed, so that no two rosters have the same bytes."""
+    """Length-prefixed fields: different rosters give different bytes."""
     parts = [b"sordino/v1/roster" if roster.lottery is None else b"sordino/v1/lottery-roster"]
     fields = [roster.study.encode(), roster.version.to_bytes(8, "little")]
     if roster.lottery is not None:
@@ -134,10 +134,10 @@ def verify_roster(data: bytes, authority_public: bytes) -> Roster:
 
     Args:
         data: the file's bytes.
-        authority_public: the authority's Ed25519 public key, 32 bytes, known beforehand.
+        authority_public: the authority's Ed25519 public key, 32 bytes, known in advance.
 
     Raises:
-        InvalidRoster: unreadable, inconsistent, or signed by somebody else.
+        InvalidRoster: unreadable, inconsistent, or not signed by this authority.
     """
     try:
         document = json.loads(data)

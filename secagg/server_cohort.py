@@ -23,7 +23,7 @@ Uploaded = Mapping[int, tuple[bytes, bytes]]  # (SHA-256, signature) of each mem
 
 
 class ServerPhase:
-    """A phase takes messages until it is closed, once: what was fixed then can't change behind its back."""
+    """A phase takes messages until it is closed, once; afterwards what it fixed can't change."""
 
     name: str
     _closed = False
@@ -42,7 +42,7 @@ class ServerPhase:
 
 @dataclass(frozen=True)
 class ServerCohort:
-    """u1 and all that follows from it."""
+    """u1 and everything derived from it."""
 
     config: RoundConfig
     round_context: bytes
@@ -61,7 +61,7 @@ class ServerCohort:
         return self.config.roster.identity(participant)
 
     def keys_for(self, receiver: int) -> CohortKeys:
-        """All of u1, with the advertisements of the receiver's neighbours and its own in full."""
+        """All of u1, with the advertisements of the receiver and its neighbours in full."""
         if self.graph.complete:
             return self._everything
         members: list[tuple[int, Advertisement | bytes]] = list(self.digests)
@@ -71,7 +71,7 @@ class ServerCohort:
 
     @cached_property
     def positions(self) -> dict[int, int]:
-        """Of the members in u1."""
+        """Member -> position in u1."""
         return {member: at for at, member in enumerate(self.u1)}
 
     @cached_property
@@ -81,23 +81,23 @@ class ServerCohort:
 
 @dataclass(frozen=True)
 class Dealing:
-    """What a dealer stands for: commitments to both shares of each holder, ascending, and to its self-mask seed."""
+    """A dealer's signed commitments: to both shares of each holder, ascending, and to its self-mask seed."""
 
-    leaves: bytes = field(repr=False)  # 32 bytes for the mask key, then for the seed, of one holder after the other
+    leaves: bytes = field(repr=False)  # for each holder 32 bytes for the mask key, then 32 for the seed
     root: bytes
     seed_commitment: bytes
     signature: bytes
 
 
 class SignedSets:
-    """Signatures over u2 and u3, by who gave them, and what each signer is asked with."""
+    """Signatures over u2 and u3 by signer, and the requests to the signers."""
 
     def __init__(self, cohort: ServerCohort, u2: frozenset[int], u3: frozenset[int], uploads: Uploaded) -> None:
         """Args: uploads: (SHA-256, signature) of each member of u3."""
         self._cohort, self._u3, self._uploads = cohort, u3, uploads
         self.statement = survivor_statement(cohort.config, cohort.context, u2, u3)
         self.signatures: dict[int, bytes] = {}
-        self._at_hand: tuple[tuple[tuple[int, bytes], ...], frozenset[int]] | None = None  # when the first were asked
+        self._at_hand: tuple[tuple[tuple[int, bytes], ...], frozenset[int]] | None = None  # at the first request
 
     @property
     def signers(self) -> frozenset[int]:
@@ -106,7 +106,7 @@ class SignedSets:
 
     @property
     def needed(self) -> int:
-        """Signatures each participant wants to see."""
+        """Signatures that each participant requires."""
         return self._cohort.config.parameters.signatures_needed(len(self._cohort.u1))
 
     @property
@@ -116,9 +116,9 @@ class SignedSets:
 
     @cached_property
     def proof(self) -> tuple[tuple[int, bytes], ...]:
-        """As many signatures as prove the sets to anybody, those of the first participants, ascending.
+        """The required number of signatures, those of the first participants, ascending: a proof for any verifier.
 
-        Fixed when it is asked for first, since what was said with it may have to be said again.
+        Fixed at its first use, since messages that contain it may have to be repeated.
         """
         return tuple(sorted(self.signatures.items())[: self.needed])
 
@@ -129,12 +129,12 @@ class SignedSets:
         self.signatures[sender] = message.signature
 
     def requests(self, receivers: frozenset[int]) -> Messages[UnmaskingRequest]:
-        """What these are asked with: of the signatures that were there when the first were asked.
+        """The requests to these, with signatures that were present at the first request.
 
-        No more than the rule asks for where a participant checks every one that it is shown, else all: the more there
-        are, the fewer it checks.
+        Only the required number if a participant verifies every signature shown to it. Otherwise all: the more are
+        shown, the fewer it verifies.
         """
-        if self._at_hand is None:  # one copy for all, however many are asked later
+        if self._at_hand is None:  # one copy for all requests
             self._at_hand = tuple(sorted(self.signatures.items())), frozenset(self.signatures)
         signatures, signers = self._at_hand
         if self._cohort.graph.complete:
@@ -148,7 +148,7 @@ class SignedSets:
         needed = self.needed
         if needed > CHECK_ALL:
             return UnmaskingRequest(signatures, self._uploads_near(receiver, signers))
-        # Of its neighbours rather than of others: a neighbour whose signature isn't shown needs its upload shown.
+        # Prefer its neighbours' signatures: for a neighbour without one the request must contain its upload.
         neighbours = [one for one in self._cohort.graph.neighbours(receiver) if one in self._u3]
         nearest = frozenset([one for one in neighbours if one in signers][:needed])
         others = [pair for pair in signatures if pair[0] not in nearest][: needed - len(nearest)]
@@ -157,6 +157,6 @@ class SignedSets:
         return UnmaskingRequest(tuple(shown), self._uploads_near(receiver, frozenset(signer for signer, _ in shown)))
 
     def _uploads_near(self, receiver: int, proven: frozenset[int]) -> tuple[tuple[bytes, bytes], ...]:
-        """Of its neighbours in u3 whose signature it isn't shown."""
+        """Uploads of its neighbours in u3 whose signatures the request doesn't contain."""
         near = self._cohort.graph.neighbours(receiver)
         return tuple(self._uploads[one] for one in near if one in self._u3 and one not in proven)

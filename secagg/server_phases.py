@@ -2,11 +2,11 @@
 
     AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Completed
 
-A phase takes messages with `receive`; a message that fails a check, or that is none of this phase's, raises and leaves
-the phase as it was. `close` fixes the phase's set, once, and returns the next phase with the messages to send; the
-caller owns the clock and chooses the moment. A message that comes later is refused, but for one: who signs the
-survivor sets when others are asked for their shares already is let in by `Unmasking.admit`.
-A phase that would end with too few participants raises `TooFewClients`, and nothing of it was revealed.
+A phase takes messages with `receive`. A message that fails a check, or doesn't belong to this phase, raises and leaves
+the phase unchanged. `close` fixes the phase's set, once, and returns the next phase with the messages to send; the
+caller owns the clock and chooses the moment. Later messages are refused, with one exception: `Unmasking.admit` accepts
+a signature over the survivor sets after others were asked for their shares.
+A phase that would end with too few participants raises `TooFewClients`, and nothing was revealed.
 
 The sets are u1 (keys advertised), u2 (shares dealt), u3 (inputs received), u4 (sets signed), u5 (shares revealed).
 
@@ -65,13 +65,13 @@ class AdvertiseKeys(ServerPhase):
     name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, cohort: frozenset[int]) -> None:
-        """Args: the attempt's configuration; those of the invited who are here, nobody else.
+        """Args: the attempt's configuration; the invited participants that are connected.
 
         Raises:
-            ValueError: somebody isn't invited; honest participants would abort.
+            ValueError: a participant isn't invited; honest participants would abort.
         """
         if not cohort <= config.invited:
-            raise ValueError("the cohort holds somebody who isn't on the roster or did not win the lottery")
+            raise ValueError("the cohort contains a participant that isn't on the roster or did not win the lottery")
         self.config, self.cohort = config, cohort
         self._round_context = config.round_context()
         self._advertisements: dict[int, Advertisement] = {}
@@ -79,7 +79,7 @@ class AdvertiseKeys(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Who has advertised."""
+        """Participants that have advertised."""
         return frozenset(self._advertisements)
 
     def receive(self, sender: int, message: Advertisement) -> None:
@@ -89,7 +89,7 @@ class AdvertiseKeys(ServerPhase):
         keys = (message.mask_key, message.channel_key)
         if any(len(key) != KEY_BYTES for key in keys):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is not 32 bytes long")
-        # Honest receivers abort on a repeated key, so whoever repeats one is kept out here.
+        # Honest receivers abort on a repeated key, so the sender of one is refused here.
         if keys[0] == keys[1] or self._keys.intersection(keys):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key was advertised before")
         if any(is_low_order(key) for key in keys):
@@ -132,15 +132,15 @@ class ShareKeys(ServerPhase):
     def __init__(self, cohort: ServerCohort) -> None:
         self.cohort = cohort
         self._dealings: dict[int, Dealing] = {}
-        # Tables and not an object for each share, which took three times the memory: of ciphertexts a row for each
-        # neighbour, ascending, of each member of u1.
+        # Tables: an object for each share took three times the memory. Of ciphertexts, a row for each neighbour,
+        # ascending, of each member of u1.
         u1, graph, self._positions = cohort.u1, cohort.graph, cohort.positions
         self._ciphertexts: NDArray[np.uint8] = np.zeros((len(u1) * graph.degree, CIPHERTEXT_BYTES), dtype=np.uint8)
         self._trees = MerkleForest(len(u1), len(graph.holders(u1[0])))
 
     @property
     def received(self) -> frozenset[int]:
-        """Who has dealt."""
+        """Participants that have dealt."""
         return frozenset(self._dealings)
 
     def receive(self, sender: int, message: SealedShares) -> None:
@@ -179,15 +179,15 @@ class ShareKeys(ServerPhase):
         self._trees.clear(row)
 
     def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
-        """Fix u2. The ciphertexts are handed on and not kept: they hold both kinds of share.
+        """Fix u2. The ciphertexts are forwarded and not kept: they contain both kinds of share.
 
         Raises:
-            TooFewClients: u2 is below the quorum, or somebody has fewer neighbours in it than the threshold.
+            TooFewClients: u2 is below the quorum, or a member has fewer neighbours in it than the threshold.
         """
         quorum, graph = self.cohort.config.parameters.quorum, self.cohort.graph
         members = frozenset(self._dealings)
         if not self._closed and not graph.complete and len(members) >= quorum:
-            # Whoever has fewer could not be unmasked, and would refuse to mask.
+            # A member with fewer could not be unmasked, and would refuse to mask.
             fewest = min(len(graph.dealers(member, members)) for member in members)
             if fewest < graph.threshold:
                 raise TooFewClients(SHARE_KEYS, fewest, graph.threshold)
@@ -207,7 +207,7 @@ class ShareKeys(ServerPhase):
             dealers = [dealer for dealer in places if dealer in dealings and dealer != receiver]
             rows = np.array([positions[dealer] for dealer in dealers], dtype=np.intp)
             among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
-            # On the complete graph a dealer is among its holders, and not among its neighbours.
+            # On the complete graph a dealer is one of its holders, but not one of its neighbours.
             columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
             sealed = np.take(ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
             roots, commitments, signatures = zip(
@@ -228,7 +228,7 @@ class ShareKeys(ServerPhase):
 
 
 class MaskedInputCollection(ServerPhase):
-    """Add up masked inputs as they come, in O(dim) memory ([BIK+17] Fig. 4, Round 2)."""
+    """Add up masked inputs as they arrive, in O(dim) memory ([BIK+17] Fig. 4, Round 2)."""
 
     name = MASKED_INPUT
 
@@ -243,11 +243,11 @@ class MaskedInputCollection(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Whose input is in the sum."""
+        """Participants whose inputs are in the sum."""
         return frozenset(self._u3)
 
     def check_offer(self, sender: int, sha256: bytes, signature: bytes) -> None:
-        """Whether an upload of this digest would be taken; before any of it is staged."""
+        """Check that an upload with this digest would be accepted, before any of it is staged."""
         self._take(sender, sender in self.u2 and sender not in self._u3)
         statement = upload_statement(
             self.cohort.context, self.cohort.identity(sender), sha256, self._u2_digest
@@ -256,7 +256,7 @@ class MaskedInputCollection(ServerPhase):
             raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
 
     def receive(self, sender: int, message: MaskedInput) -> None:
-        """Add one complete input. Nothing of it counts unless all of it checks."""
+        """Add one complete input, after all checks; otherwise nothing is added."""
         parameters = self.cohort.config.parameters
         self._take(sender, isinstance(message, MaskedInput))
         self.check_offer(sender, message.sha256, message.signature)
@@ -307,27 +307,27 @@ class ConsistencyCheck(ServerPhase):
 
     @property
     def statement(self) -> bytes:
-        """What participants sign."""
+        """The bytes that participants sign."""
         return self._signed.statement
 
     @property
     def received(self) -> frozenset[int]:
-        """Who has signed."""
+        """Participants that have signed."""
         return self._signed.signers
 
     @property
     def needed(self) -> int:
-        """Signatures each participant wants to see."""
+        """Signatures that each participant requires."""
         return self._signed.needed
 
     @property
     def proven(self) -> bool:
-        """Whether enough have signed: shares can be asked for, and who signs later is let in then."""
+        """Whether enough have signed: shares can be requested, and later signers admitted."""
         return self._signed.proven
 
     @property
     def proof(self) -> tuple[tuple[int, bytes], ...]:
-        """Signatures that prove the sets to anybody; once enough have signed."""
+        """Signatures that prove the sets to any verifier; after enough have signed."""
         return self._signed.proof
 
     def receive(self, sender: int, message: ConsistencySignature) -> None:
@@ -338,17 +338,18 @@ class ConsistencyCheck(ServerPhase):
         signed.take(sender, message)
 
     def close(self) -> tuple[Unmasking, Messages[UnmaskingRequest]]:
-        """Go on with those who have signed. Durable before a request is sent: the charge for u3, and `proof`.
+        """Go on with the signers. Durable before a request is sent: the charge for u3, and `proof`.
 
-        Deviation: [BIK+17] fixes u4 here; others may sign here until the sum is opened (`Unmasking.admit`). What a
-        participant is shown proves u3 to it, whoever else signs; and nobody who has signed waits for who is slow to.
+        Deviation: [BIK+17] fixes u4 here; in this protocol others may sign until the sum is opened (`Unmasking.admit`).
+        The signatures in a request prove u3 to its receiver, whether or not others sign; and signers don't wait for
+        slow ones.
         """
         self._close(len(self._signed.signers), self.needed)
         following = Unmasking(self.cohort, self._dealings, self.u3, self._accumulator, self._signed)
         return following, self._signed.requests(self._signed.signers)
 
     def without_signatures(self) -> Unmasking:
-        """Leave this phase out; the survivor sets are then the request. Durable before they are sent: the charge.
+        """Skip this phase: the survivor sets are then the unmasking request. Durable before they are sent: the charge.
 
         Raises:
             ProtocolError: the plan is for a malicious coordinator; participants would reveal nothing.

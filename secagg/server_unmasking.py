@@ -1,10 +1,10 @@
 """The coordinator's last phase: rebuild exactly the secrets that open the sum of u3, check each, subtract.
 
-For a dealer in u3 its self-mask seed is rebuilt, for one in u2 that is not in u3 its mask key; never both, since
-`UnmaskingReply` has no room for both and the kind is fixed by u3. Each share is held against the dealer's
-commitment before it counts, and each rebuilt secret against what the dealer published. Whoever can be shown to have
-cheated is named: the holder of a share that misses its commitment, the dealer of committed shares that don't fit
-together or rebuild something else, and a dealer of whom more holders have no share than can be lying.
+For a dealer in u3 the self-mask seed is rebuilt, for a dealer in u2 but not in u3 the mask key; never both, since
+`UnmaskingReply` has no room for both and u3 fixes the kind. Each share is checked against the dealer's commitment
+before it counts, and each rebuilt secret against the dealer's published value. Proved cheats are named: the holder of a
+share that misses its commitment, the dealer of committed shares that are inconsistent or rebuild another secret, and a
+dealer reported by more holders than can be lying.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _WrongSecret(Exception):
 
 @dataclass(frozen=True)
 class Completed:
-    """The end of an attempt: the sum of the inputs of u3 modulo 2^B."""
+    """The result of an attempt: the sum of the inputs of u3 modulo 2^B."""
 
     cohort_context: bytes
     u3: frozenset[int]
@@ -89,13 +89,13 @@ class Unmasking(ServerPhase):
         accumulator: NDArray[Any],
         signed: SignedSets | None = None,
     ) -> None:
-        """Args: signed: None where the plan has no signatures: all of u3 are asked."""
+        """Args: signed: None if the plan has no signatures: all of u3 are asked."""
         self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
         self._signed = signed
         self.u2 = frozenset(dealings)
         # A row for each dealer, ascending, and a column for each of its holders, ascending.
         self._rows = {dealer: row for row, dealer in enumerate(sorted(self.u2))}
-        table = (len(self.u2), len(cohort.graph.xs(min(self.u2))))  # all have as many
+        table = (len(self.u2), len(cohort.graph.xs(min(self.u2))))  # equal for all dealers
         self._symbols = np.zeros((*table, shamir.SYMBOLS), dtype=np.uint16)
         self._revealed = np.zeros(table, dtype=bool)
         self._numbers = np.zeros(len(self._rows), dtype=np.int64)  # of shares
@@ -104,12 +104,12 @@ class Unmasking(ServerPhase):
 
     @property
     def u4(self) -> frozenset[int]:
-        """Who was asked for shares: with signatures, those who have signed so far."""
+        """Participants that were asked for shares: with signatures, those that have signed so far."""
         return self.u3 if self._signed is None else self._signed.signers
 
     @property
     def received(self) -> frozenset[int]:
-        """Who has revealed shares."""
+        """Participants that have revealed shares."""
         return frozenset(self._u5)
 
     @property
@@ -124,28 +124,28 @@ class Unmasking(ServerPhase):
 
     @property
     def conflicts(self) -> Mapping[int, frozenset[int]]:
-        """Dealer -> holders that say they have no share of it. One of each two has cheated, and nothing says which."""
+        """Dealer -> holders that report no share of it. One of each such pair has cheated; which one is unknown."""
         return {dealer: frozenset(holders) for dealer, holders in self._without.items()}
 
     @property
     def starved(self) -> frozenset[int]:
-        """Dealers whose secret can't be rebuilt, and could be if those who say that they have no share had one."""
+        """Dealers whose secret can't be rebuilt, but could be with shares of the holders that report none."""
         return frozenset(
             dealer
-            for dealer, number in self._short().items()  # nobody, once the sum is open
+            for dealer, number in self._short().items()  # empty after the sum is open
             if self.needed <= number + len(self._without.get(dealer, ()))
         )
 
     def _short(self) -> dict[int, int]:
-        """Dealers with fewer shares than the threshold, and how many."""
+        """Dealers with fewer shares than the threshold -> their number."""
         numbers = zip(self._rows, self._numbers.tolist(), strict=True)
         return {dealer: number for dealer, number in numbers if number < self.needed}
 
     def admit(self, sender: int, message: ConsistencySignature) -> Messages[UnmaskingRequest]:
-        """Let one in who signs the survivor sets after enough others have.
+        """Accept a signature over the survivor sets after enough others were received.
 
         Returns:
-            What it is asked with.
+            The request to the signer.
 
         Raises:
             UnexpectedMessage: it isn't in u3, has signed before, or the sum is open; or the plan has no signatures.
@@ -160,7 +160,7 @@ class Unmasking(ServerPhase):
         return signed.requests(frozenset({sender}))
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
-        """Check every share of a reply against its dealer's commitment; all of it counts or nothing."""
+        """Check every share of a reply against its dealer's commitment; the reply counts as a whole or not at all."""
         asked = self.u3 if self._signed is None else self._signed.signatures
         known = isinstance(message, UnmaskingReply) and sender in asked
         self._take(sender, known and sender not in self._u5)
@@ -194,8 +194,8 @@ class Unmasking(ServerPhase):
             if self._dealings[dealer].leaves[at : at + _HASH_BYTES] != leaf:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
         symbols = np.frombuffer(b"".join(written), dtype="<u2").reshape(-1, shamir.SYMBOLS)
-        # A dealer can commit to anything in the share it holds itself; a symbol outside the field would only be found
-        # when the secret is rebuilt, with nobody left to drop.
+        # A dealer can commit to anything in its own share. A symbol outside the field would otherwise be found only
+        # when the secret is rebuilt, too late to drop its sender.
         if (symbols >= shamir.PRIME).any():
             raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
         rows = [self._rows[dealer] for dealer in held]
@@ -211,23 +211,23 @@ class Unmasking(ServerPhase):
         return LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), cohort.graph.x(holder))
 
     def close(self, parallel: Parallel | None = None) -> Completed:
-        """Rebuild, check, subtract. What fails leaves the phase open: with more replies it may succeed.
+        """Rebuild, check, subtract. A failure leaves the phase open: with more replies it may succeed.
 
         Args:
-            parallel: threads for the masks, most of the work.
+            parallel: threads for the masks, which are most of the work.
 
         Raises:
             TooFewClients: a secret has fewer shares than the threshold.
-            ReconstructionFailed: the same, and more holders have no share of the dealer than can be lying; or a
-                dealer's committed shares rebuild something that is not its secret, and no subset of them is right.
+            ReconstructionFailed: the same, and more holders report no share of the dealer than can be lying; or a
+                dealer's committed shares rebuild another secret, and no subset of them rebuilds the right one.
         """
         if self._closed:
             raise ProtocolError(f"{UNMASKING}: this phase was closed before")
         self._check_numbers()
         parameters = self.cohort.config.parameters
         masks: list[tuple[bytes, int]] = []
-        self._cheats: dict[int, str] = {}  # whose other shares will do
-        culprits: dict[int, str] = {}  # whose won't
+        self._cheats: dict[int, str] = {}  # dealers whose other shares suffice
+        culprits: dict[int, str] = {}  # dealers whose shares don't
         rebuilt = self._rebuilt_secrets()
         for dealer in sorted(self.u2):
             try:
@@ -239,7 +239,7 @@ class Unmasking(ServerPhase):
         total = self._accumulator.copy()
         apply_masks(total, masks, parameters.bits, parallel)
         self._symbols = np.empty((0, 0, shamir.SYMBOLS), dtype=np.uint16)
-        self._accumulator = np.empty(0, dtype=total.dtype)  # the masked sum has served
+        self._accumulator = np.empty(0, dtype=total.dtype)  # the masked sum is no longer needed
         self._closed = True
         return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats)
 
@@ -247,7 +247,7 @@ class Unmasking(ServerPhase):
         short = self._short()
         if not short:
             return
-        # A holder may say falsely that it has no share; more than there are colluders can't all be lying.
+        # A holder may report falsely that it has no share; more holders than colluders can't all be lying.
         liars = self.cohort.config.parameters.sharing_colluders
         named = {
             dealer: f"what it sealed for {len(self._without[dealer])} of its neighbours fails its check"
@@ -259,7 +259,7 @@ class Unmasking(ServerPhase):
         raise TooFewClients(UNMASKING, min(short.values()), self.needed)
 
     def _rebuilt_secrets(self) -> dict[int, NDArray[np.uint16]]:
-        """Each from the first holders that are enough: of all dealers with the same holders in one matrix product."""
+        """Each from its first holders; one matrix product for all dealers with the same holders."""
         first = np.argsort(~self._revealed, axis=1, kind="stable")[:, : self.needed]
         groups: dict[bytes, list[int]] = {}
         xs: dict[int, NDArray[np.uint16]] = {}
@@ -267,7 +267,7 @@ class Unmasking(ServerPhase):
             xs[dealer] = self.cohort.graph.xs(dealer)[first[row]]
             groups.setdefault(xs[dealer].tobytes(), []).append(dealer)
         secrets: dict[int, NDArray[np.uint16]] = {}
-        alone: list[int] = []  # as nearly all are on a ring
+        alone: list[int] = []  # nearly all on a ring
         for dealers in groups.values():
             if len(dealers) == 1:
                 alone += dealers
@@ -284,7 +284,7 @@ class Unmasking(ServerPhase):
         return secrets
 
     def _masks_of(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
-        """To be subtracted for this dealer: of other shares than the first, if those rebuild nothing."""
+        """Masks to subtract for this dealer; from other shares than the first if those don't rebuild its secret."""
         open_ = self._self_mask if dealer in self.u3 else self._pairwise_masks
         try:
             return open_(dealer, symbols)
@@ -312,7 +312,7 @@ class Unmasking(ServerPhase):
         return [(self_mask_key(seed, identity, parameters.bits, parameters.dim, cohort.context), -1)]
 
     def _pairwise_masks(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
-        """What the dealer's neighbours in u3 added or subtracted for it, to be taken back."""
+        """Masks that the dealer's neighbours in u3 added or subtracted for it, to be removed."""
         cohort, parameters = self.cohort, self.cohort.config.parameters
         key = AgreementKey(
             mask_private_key(symbols, cohort.round_context, cohort.identity(dealer))

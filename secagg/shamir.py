@@ -2,7 +2,7 @@
 
 A secret is a vector of symbols below 65521, each shared by a polynomial of its own of degree threshold - 1 whose
 value at 0 is the symbol; the share of holder x is the vector of the values at x. Any ``threshold`` shares give the
-secret; fewer say nothing about it, in the strict sense. Sixteen uniform symbols carry 255.9 bits; callers
+secret; fewer are independent of it. Sixteen uniform symbols carry 255.9 bits; callers
 hash them to key bytes, so no encoding of bytes as symbols is needed.
 
 Nothing here detects a wrong share: callers check the rebuilt secret against its public key or commitment.
@@ -29,15 +29,15 @@ SYMBOLS: Final = 16  # in one secret
 _EXACT_BELOW: Final = 2**53
 assert (PRIME - 1) * (PRIME - 1) ** 2 < _EXACT_BELOW
 
-# Elements that one step of a long computation holds at once, 4 or 8 bytes each: near the level-2 cache, and far below
-# the shares of a thousand dealers.
+# Elements of 4 or 8 bytes that one step of a long computation holds: about the level-2 cache, and far fewer than the
+# shares of a thousand dealers.
 _BLOCK_ELEMENTS: Final = 1 << 17
 
-# Up to so many inverses, Python's pow is quicker than thirty multiplications of arrays.
+# Up to this many inverses, Python's pow is faster than thirty multiplications of arrays.
 _FEW: Final = 256
 
 # Each pass of the rejection misses a word with probability 15 / 65536, so a sound source does not see a fourth or fifth
-# pass; a stuck one must not hold the caller for ever.
+# pass; a broken one must not block the caller.
 _MAX_PASSES: Final = 32
 
 
@@ -49,13 +49,13 @@ def random_symbols(count: int, random_bytes: RandomBytes) -> Symbols:
 
     Args:
         count: how many, at least 0.
-        random_bytes: a function n -> n uniform bytes. It is asked for exactly the bytes still missing.
+        random_bytes: a function n -> n uniform bytes; called for exactly the bytes still missing.
 
     Returns:
         shape (count,), uint16.
 
     Raises:
-        ValueError: ``count`` is negative, or the source returned the wrong number of bytes, or is plainly not random.
+        ValueError: ``count`` is negative, or the source returned the wrong number of bytes, or is evidently not random.
     """
     if count < 0:
         raise ValueError(f"cannot draw {count} symbols")
@@ -124,7 +124,7 @@ def combine(xs: Sequence[int], shares: Symbols, threshold: int) -> Symbols:
     _check_threshold(threshold, len(points), "shares")
     symbols = _checked_symbols(shares, "a share")
     if symbols.ndim < 2 or symbols.shape[0] != len(points):
-        raise ValueError(f"{len(points)} holders need as many rows of shares, not shape {symbols.shape}")
+        raise ValueError(f"{len(points)} holders need the same number of rows of shares, not shape {symbols.shape}")
     used = symbols[:threshold]
     weights = lagrange_at_zero(points[:threshold]).astype(np.float64)
     columns = used.reshape(threshold, -1)
@@ -136,7 +136,7 @@ def combine(xs: Sequence[int], shares: Symbols, threshold: int) -> Symbols:
 
 
 def combine_each(xs: ArrayLike, shares: Symbols) -> Symbols:
-    """Rebuild many secrets, each from holders of its own; every share given is used.
+    """Rebuild many secrets, each from its own holders; every given share is used.
 
     Args:
         xs: shape (m, t), integers: row i holds the distinct points of the holders of secret i, with t the threshold.
@@ -257,7 +257,7 @@ def _powers(points: tuple[int, ...], threshold: int) -> NDArray[np.float64]:
 
 
 def forget_tables() -> None:
-    """Forget the powers of points that were used before; a benchmark of many participants in one process does."""
+    """Delete the cached powers of points, for benchmarks of many participants in one process."""
     _powers.cache_clear()
 
 

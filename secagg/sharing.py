@@ -1,11 +1,11 @@
-"""How many neighbours, and how many shares, on the k-regular graph: exact, from whole numbers alone.
+"""Degree and threshold of the k-regular graph, computed exactly in integers.
 
-Members of u1 stand on a ring in an order that nobody chose; each shares with the k/2 before and the k/2 after it. Both
-sides compute k and the threshold t by themselves, on different machines, so nothing here depends on floating point:
-probabilities are hypergeometric, and are compared as integers.
+Members of u1 stand on a ring in a pseudorandom order; each shares with the k/2 before and the k/2 after it. Both sides
+compute k and the threshold t themselves, on different machines, so nothing here uses floating point: probabilities are
+hypergeometric and compared as integers.
 
-Sources: [BBG+20]; for `CURIOUS` and `SEMI_MALICIOUS` the selection rule of the federated-compute library, which picks
-the same numbers for the same input. `MALICIOUS` is ours. docs/graph.md derives all three.
+Sources: [BBG+20]; for `CURIOUS` and `SEMI_MALICIOUS` the selection rule of the federated-compute library, which gives
+the same numbers for the same input. `MALICIOUS` is our rule. docs/graph.md derives all three.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Final
 from secagg.errors import InvalidParameters
 
 CURIOUS: Final = "curious"
-"""The coordinator follows the protocol and looks at everything."""
+"""The coordinator follows the protocol and reads everything it receives."""
 SEMI_MALICIOUS: Final = "semi-malicious"
-"""Honest until the keys are exchanged; afterwards it may ask different members for different shares."""
+"""Honest until the keys are exchanged; then it may request different shares from different members."""
 MALICIOUS: Final = "malicious"
-"""It may re-pick the ring by leaving members out, and chooses who drops out once it has seen the ring."""
+"""It may re-draw the ring by leaving members out, and chooses the dropouts after it has seen the ring."""
 ADVERSARIES: Final = (CURIOUS, SEMI_MALICIOUS, MALICIOUS)
 
 SIGMA: Final = 40
 """A round is insecure with probability at most 2^-SIGMA."""
 ETA: Final = 20
-"""Random dropouts leave some member with fewer than t neighbours with probability at most 2^-ETA."""
+"""Random dropouts leave a member with fewer than t neighbours with probability at most 2^-ETA."""
 GRINDING: Final = 80
 """A malicious coordinator tries at most 2^GRINDING rings for one round."""
 
 LARGEST_PUBLISHED: Final = 10**6
-"""Members up to which the published rule is stated."""
+"""Largest number of members in the published rule."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Neighbours of each member, all of whom hold one share of each of its secrets; and shares that rebuild one."""
+    """Neighbours of each member, each of which holds one share of each of its secrets; and shares that rebuild one."""
 
     degree: int  # k, even on the k-regular graph
     threshold: int  # t
@@ -48,11 +48,11 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What holds at one degree, but for the probabilities allowed: the reasons behind k and t."""
+    """Conditions at one degree, up to the allowed probabilities: the reasons for k and t."""
 
-    corrupt: int  # t1: at most so many neighbours of any member collude
-    answering: int  # t2: at least so many neighbours of any member outlast random drops
-    threshold: int  # the smallest that is safe with ``corrupt``; can be met where it is at most ``answering``
+    corrupt: int  # t1: upper bound of the colluding neighbours of any member
+    answering: int  # t2: lower bound of the neighbours of any member that outlast random drops
+    threshold: int  # the smallest that is safe with ``corrupt``; feasible if at most ``answering``
 
 
 @lru_cache(maxsize=1024)
@@ -66,20 +66,20 @@ def k_regular(
     eta: int = ETA,
     grinding: int = GRINDING,
 ) -> Sharing | None:
-    """The smallest even degree that is safe, and its threshold; None where no degree below ``members`` - 1 is.
+    """The smallest safe even degree, and its threshold; None if no degree below ``members`` - 1 is safe.
 
-    Also None beyond the published guards: 10^6 members, and A + D (`CURIOUS`) or A + 2 D (the others) at most 0.9 n.
-    Small rings make the rule say little: with no colluder and no drop it returns (2, 2). Whoever runs a round uses
-    the complete graph there (`secagg.parameters.SMALL_COHORT`).
+    Also None beyond the published limits: 10^6 members, and A + D (`CURIOUS`) or A + 2 D (the others) at most 0.9 n.
+    For small rings the rule is weak: without colluders and drops it returns (2, 2). Rounds use the complete graph there
+    (`secagg.parameters.SMALL_COHORT`).
 
     Args:
         members: n = |u1|.
-        colluders: A, members that collude with the coordinator, on places of the ring that they didn't choose.
+        colluders: A, members that collude with the coordinator, at places on the ring that they didn't choose.
         drops: D, members that may drop out in a round.
         adversary: one of `ADVERSARIES`.
         sigma: a round is insecure with probability at most 2^-sigma.
-        eta: for some member too few neighbours outlast random drops with probability at most 2^-eta.
-        grinding: `MALICIOUS` only: that holds for whoever tries at most 2^grinding rings.
+        eta: too few neighbours of some member outlast random drops with probability at most 2^-eta.
+        grinding: `MALICIOUS` only: the bounds hold for a coordinator that tries at most 2^grinding rings.
 
     Raises:
         InvalidParameters: an argument lies outside its range.
@@ -87,18 +87,18 @@ def k_regular(
     _check(members, colluders, drops, adversary)
     if sigma < 0 or eta < 0 or grinding < 0:
         raise InvalidParameters("sigma, eta and grinding are whole numbers of bits, not negative")
-    # The published guards; beyond them a sparse graph would hardly be one.
+    # The published limits; beyond them the graph would hardly be sparse.
     if members > LARGEST_PUBLISHED or 10 * (colluders + (1 if adversary == CURIOUS else 2) * drops) > 9 * members:
         return None
     degree = connected_degree(members, colluders, drops, adversary, sigma=sigma, grinding=grinding)
     while degree < members - 1:
         at = conditions(members, colluders, drops, adversary, degree, sigma=sigma, eta=eta, grinding=grinding)
-        # Where nobody is corrupt the published rule asks for one answer, although t is 2.
+        # Without corrupt members the published rule requires one answer, although t is 2.
         missing = (at.corrupt + 1 if adversary == CURIOUS else at.threshold) - at.answering
         if missing <= 0:
             return Sharing(degree, at.threshold)
-        # What lies between can't pass: of one place more at most one more answers, and t never falls; where t follows
-        # half the degree, two places more gain one at most.
+        # No degree in between can pass: one place more adds at most one answer, and t never falls; if t is half the
+        # degree, two places more gain at most one.
         degree += missing + missing % 2 if adversary == CURIOUS else 2 * missing
     return None
 
@@ -106,10 +106,10 @@ def k_regular(
 def connected_degree(
     members: int, colluders: int, drops: int, adversary: str, *, sigma: int = SIGMA, grinding: int = GRINDING
 ) -> int:
-    """The smallest even degree at which the honest survivors stay connected, but for half of 2^-sigma.
+    """The smallest even degree at which the honest survivors stay connected, except with probability 2^-sigma / 2.
 
-    Found by doubling and bisection: a longer window holds the honest members of a shorter one and perhaps more, so
-    whatever empties it empties the shorter one (`cut_chance` falls with k), and there are fewer pairs of them.
+    Found by doubling and bisection: a longer window contains the honest members of a shorter one and perhaps more, so
+    whatever empties it also empties the shorter one (`cut_chance` falls with k), and there are fewer pairs of them.
     """
     _check(members, colluders, drops, adversary)
     bits = _security(sigma, adversary, grinding)
@@ -122,7 +122,7 @@ def connected_degree(
         ways = cut_pairs(members, degree) * math.comb(colluders + drops, degree)
         return ways << bits < math.comb(members, degree)
 
-    # In pairs of neighbours, from below: high degrees have the long numbers.
+    # In pairs of neighbours, from below: high degrees have the longest numbers.
     low = drops // 2 + 1 if adversary == MALICIOUS else 1
     step = 1
     while not holds(2 * (low + step - 1)):
@@ -148,22 +148,22 @@ def conditions(
     eta: int = ETA,
     grinding: int = GRINDING,
 ) -> Conditions:
-    """Corrupt and answering neighbours at a degree below ``members`` - 1, and the threshold that follows."""
+    """Corrupt and answering neighbours at a degree below ``members`` - 1, and the resulting threshold."""
     _check(members, colluders, drops, adversary)
     corrupt = exceeded_rarely(members, colluders, degree, _security(sigma, adversary, grinding))
     # 2 t > k + corrupt neighbours, or two disjoint sets of honest neighbours could open both secrets of one member.
-    # Published as ceil((corrupt + k - 1.25) / 2) + 1: the same for whole numbers. Who is curious asks no two sets.
+    # Published as ceil((corrupt + k - 1.25) / 2) + 1: equal for integers. A curious coordinator asks one set only.
     threshold = corrupt + 1 if adversary == CURIOUS else (degree + corrupt) // 2 + 1
     return Conditions(corrupt, degree - exceeded_rarely(members, drops, degree, eta), max(threshold, 2))
 
 
 def published(members: int, adversarial: float, dropout: float, adversary: str) -> Sharing | None:
-    """What the published rule gives for shares of the members; None where it takes the complete graph.
+    """The published rule for fractions of the members; None if it uses the complete graph.
 
-    A = floor(adversarial x n) and D = floor(dropout x n), of the decimals as they are written.
+    A = floor(adversarial x n) and D = floor(dropout x n), of the decimal values.
 
     Raises:
-        InvalidParameters: an argument lies outside its range, or the adversary is `MALICIOUS`, for whom no rule is
+        InvalidParameters: an argument lies outside its range, or the adversary is `MALICIOUS`, for which no rule is
             published.
     """
     if members < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
@@ -172,13 +172,13 @@ def published(members: int, adversarial: float, dropout: float, adversary: str) 
         raise InvalidParameters(f"rules are published for {CURIOUS} and {SEMI_MALICIOUS}, not for {adversary}")
     gamma, delta = Fraction(repr(float(adversarial))), Fraction(repr(float(dropout)))
     weight = 1 if adversary == CURIOUS else 2
-    if gamma + weight * delta > Fraction(9, 10):  # of the shares, not of the counts below them
+    if gamma + weight * delta > Fraction(9, 10):  # of the fractions, not of the rounded counts
         return None
     return k_regular(members, math.floor(gamma * members), math.floor(delta * members), adversary)
 
 
 def cut_pairs(members: int, degree: int) -> int:
-    """Pairs of windows of k/2 places on a ring that leave somebody between them on both sides: n(n - k - 1)/2."""
+    """Pairs of windows of k/2 places on a ring with members between them on both sides: n(n - k - 1)/2."""
     return members * max(members - degree - 1, 0) // 2
 
 
@@ -186,7 +186,7 @@ def cut_chance(members: int, colluders: int, drops: int, degree: int, adversary:
     """Probability that one given pair of windows, k places in all, can be emptied.
 
     `MALICIOUS`: at most ``drops`` honest members stand there, and the coordinator makes them drop out. Otherwise drops
-    are as random as colluders are, and all of the k must be either.
+    are random like colluders, and each of the k members must be one of the two.
     """
     if adversary == MALICIOUS:
         favourable = tail(members, colluders, degree, degree - drops)
@@ -196,7 +196,7 @@ def cut_chance(members: int, colluders: int, drops: int, degree: int, adversary:
 
 
 def tail(members: int, marked: int, drawn: int, least: int) -> int:
-    """How many of the C(members, drawn) ways to draw have at least ``least`` of the ``marked`` members in them."""
+    """Number of the C(members, drawn) draws that contain at least ``least`` of the ``marked`` members."""
     return sum(term for _, term in _from_the_top(members, marked, drawn, max(least, 0)))
 
 
@@ -224,22 +224,22 @@ def _rare(members: int, marked: int, drawn: int, least: int, factor: int, bits: 
 
 @dataclass(frozen=True)
 class _HypergeometricBounds:
-    """A hypergeometric law in terms of a few hundred bits, each rounded down on one hand and up on the other.
+    """Lower and upper bounds of hypergeometric probabilities, at a precision of a few hundred bits.
 
-    Its exact terms have thousands of bits where thousands are drawn. What these decide is exact, too; where they don't
-    agree they say None, and the exact terms decide.
+    With thousands of draws the exact terms have thousands of bits. If both bounds give the same answer, it is exact;
+    otherwise the answer is None, and the exact terms decide.
     """
 
     mode: int
     above: tuple[tuple[int, int], ...]
-    """Of mode, mode + 1, ...: the term is at least, at most, in units in which the mode's is a power of two."""
+    """(lower, upper) bounds of the terms at mode, mode + 1, ...; the unit makes the mode's term a power of two."""
     rest: int
-    """At most, of all later values together."""
+    """Upper bound of the sum of all later terms."""
     whole: tuple[int, int]
 
     @classmethod
     def of(cls, members: int, marked: int, drawn: int, bits: int) -> _HypergeometricBounds:
-        """Fine enough for probabilities near 2^-bits / members^2."""
+        """Precise enough for probabilities near 2^-bits / members^2."""
         unmarked, top, bottom = members - marked, min(marked, drawn), max(0, drawn - members + marked)
         mode = (drawn + 1) * (marked + 1) // (members + 2)
         one = 1 << (bits + 2 * members.bit_length() + 64)
@@ -303,7 +303,7 @@ def _from_the_top(members: int, marked: int, drawn: int, least: int) -> Iterator
 
 
 def _security(sigma: int, adversary: str, grinding: int) -> int:
-    """Bits for each of the two ways to fail: no connection, too many corrupt neighbours."""
+    """Bits for each of the two failures: no connection, too many corrupt neighbours."""
     return sigma + 1 + (grinding if adversary == MALICIOUS else 0)
 
 

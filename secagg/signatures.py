@@ -1,4 +1,4 @@
-"""Ed25519 verification, as strict as libsodium's, the one rule by which every side accepts or refuses a signature.
+"""Ed25519 verification, as strict as libsodium's: the only rule by which each side accepts or refuses a signature.
 
 Beyond [RFC 8032]'s s below the group's order, the key must be canonical, and neither the key nor R of small order: with
 a key of small order one signature can be valid for every message. The equation is checked without the cofactor.
@@ -14,15 +14,15 @@ SIGNATURE_BYTES: Final = 64
 
 
 def verify_signature(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether ``signature`` is one by ``public_key`` over ``message``; False for anything malformed as well.
+    """Whether ``signature`` is valid for ``public_key`` and ``message``; False for malformed arguments, too.
 
     Args:
         public_key: 32 bytes.
         signature: 64 bytes.
         message: any bytes.
     """
-    # The library takes the lengths on trust: it would read past a short key, and take the message's first bytes for
-    # the end of a short signature.
+    # The library doesn't check the lengths: it would read past a short key, and treat the message's first bytes as the
+    # end of a short signature.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

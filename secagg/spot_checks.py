@@ -1,8 +1,9 @@
-"""How many of the signatures that it is shown a participant checks.
+"""Which of the signatures shown to it a participant verifies.
 
-Of a few all. Of many so many, drawn by itself once it has been shown them, that a list with fewer than ``needed`` valid
-signatures passes with a chance of at most 2^-64: that number hardly grows with the cohort. A participant is shown one
-list in an attempt, and refuses for good when it finds one signature that isn't valid.
+It verifies all of a short list. From a long list it verifies a random sample, drawn after it has seen the list. The
+sample is so large that a list with fewer than ``needed`` valid signatures passes with probability at most 2^-64; its
+size hardly grows with the cohort. A participant sees one list in an attempt, and leaves the attempt at the first
+invalid signature.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, TypeVar
 from secagg.encoding import RandomBytes
 
 CHECK_ALL: Final = 128
-"""As many shown signatures are all checked."""
+"""Up to this many shown signatures are all checked."""
 _CHANCE: Final = 2.0**-64
 
 Entry = TypeVar("Entry")
@@ -23,13 +24,13 @@ Entry = TypeVar("Entry")
 def signatures_to_check(
     shown: Sequence[Entry], certain: Sequence[Entry], needed: int, random_bytes: RandomBytes
 ) -> list[Entry]:
-    """Those that are to be checked: all the certain ones, and of the others a random few.
+    """The entries to verify: all the certain ones, and a random sample of the others.
 
     Args:
         shown: without the certain ones.
-        certain: of whom it matters that they themselves have signed.
-        needed: valid signatures that there must be among both.
-        random_bytes: of the operating system; who can foresee the sample can pass with too few.
+        certain: entries whose own signatures matter.
+        needed: valid signatures required among both.
+        random_bytes: the operating system's; a coordinator that predicts the sample passes with too few.
     """
     if len(shown) + len(certain) <= CHECK_ALL:
         return [*certain, *shown]
@@ -37,7 +38,7 @@ def signatures_to_check(
 
 
 def _sample(shown: Sequence[Entry], size: int, random_bytes: RandomBytes) -> list[Entry]:
-    """So many of them without replacement, each choice as likely as any other up to 2^-100 (a shuffle cut short)."""
+    """Draw without replacement, all choices equally likely up to 2^-100 (a partial shuffle)."""
     left = list(shown)
     for place in range(size):
         chosen = place + int.from_bytes(random_bytes(16), "little") % (len(left) - place)
@@ -47,13 +48,13 @@ def _sample(shown: Sequence[Entry], size: int, random_bytes: RandomBytes) -> lis
 
 @lru_cache(maxsize=4096)
 def sample_size(shown: int, needed: int) -> int:
-    """The smallest sample that is all valid with a chance of at most 2^-64 if fewer than ``needed`` of those shown are.
+    """The smallest sample that is all valid with probability at most 2^-64 if fewer than ``needed`` of those shown are.
 
-    With one too few, needed - 1, the chance is the largest: C(needed - 1, s) / C(shown, s), drawn without replacement.
-    It is 0 for s = needed.
+    The probability is largest with needed - 1 valid ones: C(needed - 1, s) / C(shown, s), drawn without replacement. It
+    is 0 for s = needed.
 
     Args:
-        needed: at most ``shown``; nothing is checked where it is not positive.
+        needed: at most ``shown``; if it is not positive, the sample is empty.
     """
     chance, size = 1.0, 0
     while size < needed and chance > _CHANCE:

@@ -481,7 +481,7 @@ async def survivors(attempt: Attempt, cohort: Notes, sets: Sets, to: frozenset[i
     "out.",
     must="She refuses, and stays charged.",
     outcome="refused",
-    check=(naive("survivors that nobody signs prove nothing", shows=TAKEN_BACK),),
+    check=(naive("unsigned survivor sets prove nothing", shows=TAKEN_BACK),),
 )
 async def taken_back_unsigned(places: Places) -> Seen:
     with UNSIGNED:

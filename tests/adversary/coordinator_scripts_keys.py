@@ -324,7 +324,7 @@ async def listed_twice(places: Places) -> Seen:
     does="Invents a member of u1 who is not on the roster.",
     must="Everybody refuses.",
     outcome="refused",
-    check=(naive("u1 names somebody who is not on the roster", shows="crashes"),),
+    check=(naive("u1 names a participant that is not on the roster", shows="crashes"),),
 )
 async def stranger(places: Places) -> Seen:
     def invent(_: int, keys: pb.CohortKeys) -> None:

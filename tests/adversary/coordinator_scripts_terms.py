@@ -377,7 +377,7 @@ async def not_won(places: Places) -> Seen:
     "winners.",
     must="She refuses: every member of u1 must have won.",
     outcome="refused",
-    check=(naive("u1 names somebody who is not on the roster", shows="goes on"),),
+    check=(naive("u1 names a participant that is not on the roster", shows="goes on"),),
 )
 async def among_losers(places: Places) -> Seen:
     async with cheating(places, "drawn", colluders=5) as coordinator:

@@ -106,6 +106,6 @@ def told_with_one_signature_repeated(client: Side) -> bool:
     return True
 
 
-@attack("survivors that nobody signs prove nothing")
+@attack("unsigned survivor sets prove nothing")
 def told_that_it_was_left_out_where_nobody_signs(client: Side) -> bool:
     return takes_back(client, unsigned(client), 0, (ALL, ALL - {0}), {})

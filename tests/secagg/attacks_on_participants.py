@@ -106,7 +106,7 @@ def invited_without_having_won(client: Side) -> bool:
 # ---------------------------------------------------------------- ShareKeys: the cohort
 
 
-@attack("u1 names somebody who is not on the roster")
+@attack("u1 names a participant that is not on the roster")
 def a_victim_among_colluders(client: Side) -> bool:
     """The victim has won its own place; those who haven't are put around it."""
     config = drawn_config()
@@ -156,7 +156,7 @@ def a_colluder_listed_twice(client: Side) -> bool:
     return deals(cohort, CohortKeys((*members[:8], *members[10:], *members[10:])))
 
 
-@attack("u1 names somebody who is not on the roster")
+@attack("u1 names a participant that is not on the roster")
 def a_colluder_counts_twice_by_a_negative_position(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     again = AgreementKey(b"a" * 32).public, AgreementKey(b"b" * 32).public
@@ -165,7 +165,7 @@ def a_colluder_counts_twice_by_a_negative_position(client: Side) -> bool:
     return deals(cohort, CohortKeys(tuple(members)))
 
 
-@attack("u1 names somebody who is not on the roster", CRASHES)
+@attack("u1 names a participant that is not on the roster", CRASHES)
 def a_stranger_beyond_the_roster(client: Side) -> bool:
     cohort = brought_to("ShareKeys", client)
     members = cohort.keys().members

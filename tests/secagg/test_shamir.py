@@ -345,12 +345,12 @@ def test_split_refuses(changed: dict[str, object], message: str) -> None:
         ({"threshold": 1}, "at least 2"),
         ({"threshold": 4}, "exceeds the 3 shares"),
         ({"xs": [1, 2]}, "exceeds the 2 shares"),
-        ({"xs": [1, 2, 3, 4]}, "as many rows"),
+        ({"xs": [1, 2, 3, 4]}, "same number of rows"),
         ({"xs": [1, 2, 2]}, "distinct"),
         ({"xs": [0, 2, 3]}, "between 1 and 65520"),
         ({"shares": np.full((3, 16), PRIME, dtype=np.uint16)}, "65521 or more"),
         ({"shares": np.ones((3, 16), dtype=np.int32)}, "uint16"),
-        ({"shares": np.ones(3, dtype=np.uint16)}, "as many rows"),
+        ({"shares": np.ones(3, dtype=np.uint16)}, "same number of rows"),
     ],
 )
 def test_combine_refuses(changed: dict[str, object], message: str) -> None:
