@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -177,9 +177,9 @@ class Session:
                 broken.append(error)
                 raise
 
-        call = self._channel.stream_unary(
+        call: Any = self._channel.stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
-        )(watched(), metadata=self._metadata(), timeout=TRANSFER_S)
+        )(cast(Any, watched()), metadata=self._metadata(), timeout=TRANSFER_S)
         try:
             receipt: pb.UploadReceipt = await call
         except asyncio.CancelledError:
@@ -200,7 +200,7 @@ class Session:
             DocumentMismatch: more than ``largest`` bytes, or bytes with another digest.
             DocumentUnavailable: it isn't there, or the session or the connection has ended.
         """
-        call = self._channel.unary_stream(
+        call: Any = self._channel.unary_stream(
             SERVICE + "Download",
             request_serializer=pb.DocumentRequest.SerializeToString,
             response_deserializer=None,
