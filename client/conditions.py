@@ -24,7 +24,7 @@ from client.settings import Conditions
 log = structlog.get_logger()
 
 POLL_S: Final = 30.0
-LONGEST_FINISH_S: Final = 3600.0  # a coordinator that never ends an attempt keeps nobody connected for longer
+LONGEST_FINISH_S: Final = 3600.0  # the longest that a coordinator which never ends an attempt can keep a participant
 _WINDOW: Final = 3  # samples of the processors' time: idle means over the last two polls
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Machine:
                 batteries.append(self._read(supply / "status"))
             elif self._read(supply / "online") not in ("", "0"):
                 return True
-        # Of some devices only the battery tells. "Unknown" and "Discharging" may both be a battery that is in use.
+        # Some devices report only the battery. "Unknown" and "Discharging" may both be a battery that is in use.
         return all(status in ("Charging", "Full", "Not charging") for status in batteries)
 
     # ------------------------------------------------------------ processors and memory
@@ -115,7 +115,7 @@ class Machine:
         """Memory that programs could have without swapping if this process and those it began had none.
 
         Returns:
-            In megabytes (10^6 bytes); None where nothing tells.
+            In megabytes (10^6 bytes); None where it can't be read.
         """
         available = _kilobytes(self._read(self._root / "proc/meminfo")).get("MemAvailable")
         if available is None:
@@ -186,7 +186,7 @@ class Gate:
         """
         Args:
             why_not: what stands in the way now, by name. None: nothing ever does.
-            sleep, clock: wait so many seconds, and tell them; others are for tests.
+            sleep, clock: wait, and read the clock, in seconds; tests pass others.
         """
         self._why_not, self._poll_s, self._sleep, self._clock = why_not, poll_s, sleep, clock
         self._shut_at = 0.0

@@ -22,7 +22,7 @@ TOKEN_METADATA = "sordino-session-bin"
 LARGEST_MESSAGE = 64 << 20
 NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
-HANDSHAKES = 3  # before a stream that ends without a reason is believed to have none
+HANDSHAKES = 3  # attempts, where a stream ends without a reason
 AHEAD = 8  # messages that are read before they are handled
 FAREWELL_S = 0.5  # for the coordinator to take note of a participant that is stopped
 TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
@@ -100,7 +100,7 @@ class Session:
         self._reader = asyncio.create_task(self._read())
 
     async def send(self, message: pb.ParticipantMessage) -> None:
-        """Write one message; on a stream that has ended it is lost, as the next read will tell."""
+        """Write one message; on a stream that has ended it is lost, which the next read shows."""
         async with self._sending:  # a heartbeat in the middle of another message would end the call (INTERNAL)
             await _write(self._call, message)
 
@@ -113,7 +113,7 @@ class Session:
 
     async def _read(self) -> None:
         """Ahead of what is handled: a write to a stream that the coordinator has ended loses what is unread, and with
-        it the word that the study is over.
+        it the end of the study.
         """
         end: Exception | None = None
         try:
@@ -141,7 +141,7 @@ class Session:
         """
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            if self._ended.is_set():  # what it ended with is for whoever reads, perhaps only after a long training
+            if self._ended.is_set():  # `messages` raises what it ended with, perhaps only after a long training
                 await asyncio.Event().wait()
             self._read_so_far.clear()
             await self.send(pb.ParticipantMessage(heartbeat=pb.Heartbeat()))
@@ -153,7 +153,7 @@ class Session:
                     raise
 
     async def leave(self) -> None:
-        """Tell the coordinator that this participant is stopped, so that nobody waits for it."""
+        """Announce that this participant stops, so that the coordinator doesn't wait for it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self.send(pb.ParticipantMessage(leaving=pb.Leaving()))
@@ -163,7 +163,7 @@ class Session:
         """Send framed chunks, made as they are taken; returns the digest the coordinator counted.
 
         Raises:
-            UploadRejected: it wasn't taken, or came too late. Whether the session goes on its own stream tells: a call
+            UploadRejected: it wasn't taken, or came too late. Its own stream shows whether the session goes on: a call
                 that the coordinator ends while it is being written can end in any status.
             Exception: whatever `chunks` raised.
         """
@@ -183,7 +183,7 @@ class Session:
         try:
             receipt: pb.UploadReceipt = await call
         except asyncio.CancelledError:
-            # gRPC cancels a call whose chunks fail, or whose end it can't write; only a task that was told to end ends.
+            # gRPC cancels a call whose chunks fail, or whose end it can't write. Only a cancelled task ends here.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             if broken:
@@ -242,7 +242,7 @@ async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: 
         try:
             return await _open_session(channel, identity, study)
         except grpc.aio.AioRpcError as error:
-            # gRPC's own word for a write to a stream that was refused a moment before: the reason is lost with it.
+            # gRPC's code for a write to a stream that was refused a moment before: the reason is lost with it.
             if error.code() is not grpc.StatusCode.INTERNAL:
                 raise
     return await _open_session(channel, identity, study)

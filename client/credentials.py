@@ -1,8 +1,8 @@
-"""The TLS client certificate: for whom this process may open sessions, and until when.
+"""Credentials on disk: identity keys, and the TLS client certificate with which this process opens sessions.
 
-It lies in the host's folder as a certificate with its key. A renewed one is written into one file beside it, key and
-chain together, by one rename: after a crash at any moment there is a pair that fits, the old or the new. Whichever of
-both is valid for longer is used.
+The certificate lies in the host's folder with its key. A renewed one is written into one file beside it, key and chain
+together, by one rename: after a crash at any moment there is a matching pair, the old or the new. Of the two, the one
+that is valid for longer is used.
 """
 
 from __future__ import annotations

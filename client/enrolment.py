@@ -1,8 +1,8 @@
 """Asking for a place in a study, or for a new certificate, at the coordinator's port for enrolment.
 
-The coordinator is believed in nothing. Its TLS certificate is taken as it comes, only to read the study's card over it;
-the card is signed by the authority whose fingerprint the join code holds, and names the one certificate authority that
-counts from then on. The answer to a request is signed by the authority too, and must hold a certificate for the very
+The coordinator isn't trusted. Its TLS certificate is accepted unchecked, only to read the study's card; the card is
+signed by the authority whose fingerprint the join code holds, and names the one certificate authority that is trusted
+from then on. The answer to a request is signed by the authority too, and must hold a certificate for the very
 key and identity that were asked for.
 """
 
@@ -57,7 +57,7 @@ class EnrolmentRefused(InputFailure):
 
 @dataclass(frozen=True)
 class Look:
-    """What a joiner has seen of a study; nothing about her has been sent."""
+    """What is known of a study before it is joined; nothing about the participant has been sent."""
 
     card: Card
     document: StudyDocument
@@ -67,7 +67,7 @@ class Look:
 
 
 async def reach(address: str) -> None:
-    """Whether somebody listens there who speaks TLS; nothing is sent but the handshake.
+    """Whether a TLS server listens there; nothing is sent but the handshake.
 
     Raises:
         EnrolmentUnavailable, NobodyListens, EnrolmentRefused: as `look`.
@@ -82,7 +82,7 @@ async def look(address: str, fingerprint: bytes) -> Look:
         address: HOST:PORT for enrolment.
 
     Raises:
-        EnrolmentUnavailable: nobody answers there.
+        EnrolmentUnavailable: there is no answer.
         NobodyListens: the port is closed.
         EnrolmentRefused: another authority, a card or a document that doesn't hold, or a clock that is wrong.
     """
@@ -112,8 +112,8 @@ async def look(address: str, fingerprint: bytes) -> Look:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(card.tls_ca))
     except (*UNREADABLE, InvalidSignature) as error:
         raise EnrolmentRefused(
-            f"{address}: the certificate of whoever answers there isn't signed by the study's authority: you may be "
-            "talking to somebody in between"
+            f"{address}: the certificate shown there isn't signed by the study's authority: another machine may be "
+            "intercepting this connection"
         ) from error
     if difference is not None and abs(difference) > CLOCK_REFUSED_S:
         raise EnrolmentRefused(clock_sentence(difference))

@@ -99,7 +99,7 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
 def data_name(data: Data, part: int) -> str:
     """SHA-256 of the data set, how it is cut, and the participant's part; 64 hexadecimal digits.
 
-    Equal for equal examples, as far as settings tell. The parts of one cut are disjoint; examples that another cut has
+    Equal for equal examples, as far as settings show. The parts of one cut are disjoint; examples that another cut has
     in common with them get another name there. ``iid`` ignores alpha, so the name does.
 
     Raises:

@@ -88,14 +88,14 @@ class ClientJournal:
         if rows and bytes(rows[0][0]) != document_sha256:
             raise ValueError(
                 f"the plan or task of the study {study!r} differs from the one this host accepted first: "
-                "a changed study needs a name of its own"
+                "give a changed study another name"
             )
         # The ledger knows as well, should the journal have been lost.
         for charged in self.ledger.totals.studies.values():
             if charged.first.study == study and charged.first.study_sha256 != document_sha256.hex():
                 raise ValueError(
                     f"the ledger holds charges of another study {study!r}, with another plan or task: "
-                    "a changed study needs a name of its own"
+                    "give a changed study another name"
                 )
         if rows and roster_version < rows[0][1]:
             raise ValueError(

@@ -1,6 +1,7 @@
-"""What a participant's owner reads on a terminal while she takes part: the client's log as plain sentences.
+"""The client's log: plain sentences on a terminal, JSON elsewhere, one line for each attempt, and a service's status.
 
-Elsewhere the log is JSON, with every field.
+Where systemd reads standard error, it takes the level from the front of a line (sd-daemon(3)); the line itself stays
+JSON.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _LEFT_OUT: Final = frozenset({"level", "timestamp", "event", "exc_info"})
 
 def join_line(logger: object, name: str, message: MutableMapping[str, Any]) -> str:
     """``14:52:07  round 3: 10 of 10 here in the sum of 95; epsilon 2.31 of at most 8``; a processor of structlog."""
-    said = str(message.get("event", ""))
-    told = {"round over": _round, "study accepted": _study}.get(said, _other)(message)
+    event = str(message.get("event", ""))
+    text = {"round over": _round, "study accepted": _study}.get(event, _other)(message)
     level = str(message.get("level", "info"))
-    line = told if level in ("info", "debug") else f"{level}: {told}"
-    # Some of it comes from the other side: nothing in it begins a line or steers a terminal.
+    line = text if level in ("info", "debug") else f"{level}: {text}"
+    # Some of it comes from the coordinator: nothing in it may begin a line or control a terminal.
     return f"{message.get('timestamp', '')}  " + "".join(one if one.isprintable() else " " for one in line)
 
 
@@ -33,7 +34,7 @@ def _round(message: MutableMapping[str, Any]) -> str:
     if "sum_of" in message:
         end = f"{message['in_the_sum']} in the sum of {message['sum_of']}"
     else:
-        end = "nobody here in a sum" + (f" ({message['reason']})" if message.get("reason") else "")
+        end = "no participant here in a sum" + (f" ({message['reason']})" if message.get("reason") else "")
     spent = f"; epsilon {message['epsilon']:.3f} of at most {message['max_epsilon']:g}" if "epsilon" in message else ""
     return f"round {message['round']}{attempt}: {end}{spent}"
 
@@ -63,7 +64,7 @@ class _Attempt:
 
 
 class RoundLines:
-    """Told by each participant of what happens to her; says a line when an attempt is over for all who began it.
+    """Collects the results of a process's participants; logs one line when an attempt is over for all that began it.
 
     Args:
         spent: what to add about the budget, by name.
@@ -77,17 +78,17 @@ class RoundLines:
     def begun(self, number: tuple[int, int], who: bytes) -> None:
         """She takes part in an attempt: (round, attempt)."""
         for earlier in [one for one in self._attempts if one < number]:
-            self.over(earlier, who, "nobody said how it ended")
+            self.over(earlier, who, "the coordinator reported no end")
         self._attempts.setdefault(number, _Attempt()).begun.add(who)
 
     def in_sum(self, number: tuple[int, int], who: bytes, survivors: int) -> None:
-        """The sum of so many, hers among them, is being opened."""
+        """The sum of this many participants, this one among them, is being opened."""
         if (attempt := self._attempts.get(number)) is not None:
             attempt.summed.add(who)
             attempt.survivors = survivors
 
     def over(self, number: tuple[int, int], who: bytes, reason: str = "") -> None:
-        """The attempt is over for her; why, where there is no sum with her in it."""
+        """The attempt is over for a participant; the reason, where no sum holds it."""
         attempt = self._attempts.get(number)
         if attempt is None or who not in attempt.begun:
             return
@@ -97,21 +98,21 @@ class RoundLines:
             self._say(number)
 
     def gone(self, who: bytes) -> None:
-        """Her session has ended: so have all her attempts."""
+        """A participant's session has ended, and so have all its attempts."""
         for number in list(self._attempts):
             self.over(number, who, "the connection ended")
 
     def _say(self, number: tuple[int, int]) -> None:
         attempt = self._attempts.pop(number)
-        told: dict[str, Any] = {"round": number[0]}
+        fields: dict[str, Any] = {"round": number[0]}
         if number[1] > 1:
-            told["attempt"] = number[1]
-        told["in_the_sum"] = f"{len(attempt.summed)} of {len(attempt.begun)} here"
+            fields["attempt"] = number[1]
+        fields["in_the_sum"] = f"{len(attempt.summed)} of {len(attempt.begun)} here"
         if attempt.summed:
-            told["sum_of"] = attempt.survivors
+            fields["sum_of"] = attempt.survivors
         elif attempt.reason:
-            told["reason"] = attempt.reason
-        self._log.info("round over", **told, **self._spent())
+            fields["reason"] = attempt.reason
+        self._log.info("round over", **fields, **self._spent())
 
 
 _PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}  # of syslog(3)
@@ -129,7 +130,7 @@ def use_service_lines(service: Notifier, environment: Mapping[str, str] | None =
 
     def line(logger: Any, name: str, message: MutableMapping[str, Any]) -> Any:
         if message.get("level") != "debug":
-            # As a person reads it, without the time, which systemd tells beside it.
+            # As a sentence, without the time, which systemd shows beside it.
             service.status(join_line(logger, name, {**message, "timestamp": ""}).strip())
         level = _PRIORITY.get(str(message.get("level")), _PRIORITY["info"])
         rendered = renderer(logger, name, message)

@@ -267,7 +267,7 @@ class Participant:
                 await self._begin(message)
                 return
             case "resumed":
-                raise CoordinatorMisbehaved("Resumed", "it can't have received what it says, or nobody asked")
+                raise CoordinatorMisbehaved("Resumed", "the count is impossible, or no session asked to resume")
             case "survivor_proof":
                 await self._take_back(message)
                 return

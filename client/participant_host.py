@@ -248,7 +248,7 @@ class ParticipantHost:
     async def _stay_connected(self, channels: Channels, participant: Participant) -> None:
         address, give_up_s = self._settings.coordinator.address, self._settings.coordinator.give_up_s
         away_since, failures = time.monotonic(), 0
-        told = Trouble(-1, "")  # what says most since the coordinator was last there
+        told = Trouble(-1, "")  # the most informative since the coordinator was last reachable
         while True:
             if self._gate.is_overdue():
                 await participant.close()  # else an attempt that a coordinator never ends would keep the gate open
@@ -283,7 +283,7 @@ class ParticipantHost:
                         )
                     return
                 trouble = Trouble(0, "it closed the connection")
-            except NotNow:  # away of its own accord: nothing is wrong
+            except NotNow:  # this participant left by itself: nothing is wrong
                 continue
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name

@@ -1,7 +1,7 @@
 """What a participant insists on, whatever the coordinator says: checked before a study and before each round.
 
 A refusal has a name that stays the same from release to release, and a sentence that says what was found and what is
-allowed. Both stay on this device: the coordinator sees that nobody takes part, or one code that stands for all of them.
+allowed. Both stay on this device: the coordinator sees no participant, or one code that stands for all of them.
 Nothing here looks at data, so a refusal can't depend on it. docs/policy.md lists the names with their remedies.
 """
 
@@ -142,8 +142,8 @@ def _mechanism(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
     if plan.adversary == CURIOUS and not policy.curious_coordinator:
         yield PolicyRefusal(
             "curious-coordinator",
-            "nobody would sign whose updates are in a sum: the coordinator is trusted to tell everybody the same; "
-            "policy.curious_coordinator = true accepts that",
+            "no participant would sign whose updates are in a sum: the coordinator is trusted to send the same sets to "
+            "all; policy.curious_coordinator = true accepts that",
         )
     accepted = policy.accepted_mechanisms
     if not accepted and plan.mechanism == "gaussian":

@@ -1,4 +1,4 @@
-"""The participant's policy as its owner writes it: the table ``[policy]`` of host.toml, or of a file of its own.
+"""The participant's policy as its owner writes it: the table ``[policy]`` of host.toml, or of another file.
 
 All limits are checked against each other when they are read: a policy that contradicts itself joins nothing.
 docs/policy.md lists the keys and what is refused by each.
@@ -45,7 +45,7 @@ class PolicyTable(Table):
     max_epsilon_round: float | None = Field(default=None, gt=0)
     """Most that one round may cost: unamplified, with the fewest honest participants, at ``max_delta``."""
     max_epsilon_total: float | None = Field(default=None, gt=0)
-    """Most over all studies of this ledger, whoever coordinates them; studies with one kind of guarantee only."""
+    """Most over all studies of this ledger, of all coordinators; studies with one kind of guarantee only."""
     max_delta_total: float | None = Field(default=None, gt=0, lt=1)
     """At which the total is stated; ``max_delta`` where it is left out."""
     mechanism: MechanismName | None = None
@@ -83,7 +83,7 @@ class PolicyTable(Table):
     hours: tuple[Hours, ...] | None = None
     """Local times of day at which rounds are taken part in, such as ``["22:00-06:00"]``."""
     curious_coordinator: bool = False
-    """Accept a study in which nobody signs whose updates are in a sum."""
+    """Accept a study in which no participant signs whose updates are in a sum."""
     one_machine: bool = False
     """Accept that one host runs more participants than are assumed to collude: a trial on one machine."""
 

@@ -55,7 +55,7 @@ def _together(plan: Plan, totals: Totals) -> tuple[Together | None, float]:
 
 
 def _coming(plan: Plan, order: float, sums: int) -> tuple[float, int]:
-    """Renyi cost at an order, and noise coordinates, of so many sums at h_min."""
+    """Renyi cost at an order, and noise coordinates, of ``sums`` sums at h_min."""
     one = price(plan, plan.h_min)
     cost = one.cost if order == one.order else renyi_at(dict(one.curve), order)
     return sums * cost, sums * plan.clients * plan.padded_dim

@@ -64,7 +64,7 @@ class Renewal:
         Args:
             identity: of one of the host's participants.
             ca: the study's certificate authority, PEM.
-            renewed: is told of each new certificate, on the event loop.
+            renewed: is called with each new certificate, on the event loop.
         """
         self._settings, self._identity, self._ca = settings, identity, ca
         self.certificate, self._renewed = certificate, renewed
@@ -186,7 +186,7 @@ class Renewal:
         self.certificate = load_certificate(table.certificate, table.key)
 
     def _names(self) -> tuple[str, ...]:
-        """Of the certificate in use: a new one for somebody else would cut participants off."""
+        """Of the certificate in use: a new one for another identity would disconnect participants."""
         own = self.certificate.names
         return own if own else (host_uri(self._settings.host.name),)
 

@@ -1,7 +1,7 @@
-"""One participant's side of its sessions, one after the other: an attempt goes on where a connection broke.
+"""A participant's sessions as one: an attempt continues where a connection broke.
 
-What is said in an attempt is said once. The coordinator goes on phase by phase, so only the last message can be lacking
-there; its bytes are kept until the next message of the coordinator shows that it arrived, and nothing is made anew.
+Each message of an attempt is made once. The coordinator advances phase by phase, so only the last message can be lost;
+its bytes are kept until the coordinator's next message shows that it arrived, and are sent again unchanged.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ResumableSession:
         return self._session is session
 
     def end(self) -> None:
-        """There will be no other session: whoever waits for one gives up."""
+        """There will be no other session: waiting for one ends."""
         self._over = True
         self._tell()
 

@@ -45,7 +45,7 @@ class Notifier:
         """Send ``NAME=value`` lines; a value's line ends become blanks.
 
         Returns:
-            Whether they were sent. A service that can't tell goes on: systemd ends it where it must.
+            Whether they were sent. A service that can't send them continues; systemd ends it where necessary.
         """
         if not self._address:
             return False

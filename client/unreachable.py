@@ -1,4 +1,4 @@
-"""Why a coordinator can't be reached, in words for whoever runs a client; gRPC's own where it isn't foreseen."""
+"""Why a coordinator can't be reached, in plain words; gRPC's own words where the cause isn't known."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Trouble:
     """What stood in the way once.
 
     Attributes:
-        tells: how much it says about the mistake, if there is one. Of several addresses behind one name gRPC tells the
-            last that failed: at one of them a certificate may be wrong, and at the others nobody listens.
+        tells: how specific it is. Of several addresses behind one name gRPC reports the last that failed: at one of
+            them a certificate may be wrong, and at the others nothing listens.
         words: a clause without a full stop, and what to change.
     """
 
@@ -60,7 +60,7 @@ _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]{3}
 async def is_connected(channel: grpc.aio.Channel) -> bool:
     """Whether there is a connection, once gRPC has made one or failed to.
 
-    gRPC gives its own words and those of the other side's status in one field, and nothing tells them apart. A call
+    gRPC gives its own words and those of the other side's status in one field, and they look alike. A call
     that begins on a connection may end with either; one that begins where none could be made ends with gRPC's.
 
     Raises:
@@ -105,7 +105,7 @@ def trouble_of_silence(proxy: WebProxy | None = None) -> Trouble:
 
 def _over(proxy: WebProxy, known: Trouble) -> Trouble:
     """What went wrong on the way over a proxy: no machine but the proxy was looked up or connected to."""
-    if known.tells > 1:  # who answered may be the proxy as well
+    if known.tells > 1:  # the proxy may have answered as well
         return Trouble(
             known.tells,
             f"{known.words}; or {proxy}, by the variable {proxy.variable}, is in between: it must pass TLS on unread",

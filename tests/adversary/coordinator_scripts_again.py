@@ -200,7 +200,7 @@ async def credit_too_early(places: Places) -> Seen:
             PARTICIPANT,
             changed=(
                 (
-                    'raise CoordinatorMisbehaved("Resumed", "it can\'t have received what it says, or nobody asked")',
+                    'raise CoordinatorMisbehaved("Resumed", "the count is impossible, or no session asked to resume")',
                     "return",
                 ),
             ),

@@ -31,7 +31,7 @@ def test_a_default_policy_refuses_it(curious_folder: Path, tmp_path: Path, monke
     story = play(curious_folder, tmp_path, monkeypatch, policy={"curious_coordinator": False})
     assert isinstance(story.ended, Failure)
     assert story.ended.code == ExitCode.INPUT
-    assert "curious-coordinator: nobody would sign whose updates are in a sum" in str(story.ended)
+    assert "curious-coordinator: no participant would sign whose updates are in a sum" in str(story.ended)
     assert (story.ready, story.sent) == (set(), [])
 
 

@@ -65,7 +65,7 @@ def test_who_is_left_out_and_why(logs: list[Any]) -> None:
     assert logs[-1]["reason"] == "too few survived"
     lines.begun((3, 1), ANNA)
     lines.begun((4, 1), ANNA)
-    assert logs[-1]["reason"] == "nobody said how it ended"
+    assert logs[-1]["reason"] == "the coordinator reported no end"
 
 
 def test_nobody_who_took_no_part_is_counted(logs: list[Any]) -> None:
@@ -110,7 +110,7 @@ def test_lines_on_a_terminal_are_sentences() -> None:
     told = join_line(None, "", over | spent)
     assert told == "14:52:07  round 3: 2 of 2 here in the sum of 95; epsilon 1.500 of at most 8"
     left = {**at, "event": "round over", "round": 3, "attempt": 2, "in_the_sum": "0 of 2 here", "reason": "too\nlate"}
-    assert join_line(None, "", left) == "14:52:07  round 3, attempt 2: nobody here in a sum (too late)"
+    assert join_line(None, "", left) == "14:52:07  round 3, attempt 2: no participant here in a sum (too late)"
     terms = {"study": "s", "participants": 9, "rounds": 1, "epsilon": 8.0, "delta": 1e-5, "mechanism": "ddgauss"}
     terms |= {"adjacency": "zero-out", "A": 2, "trusts": "nobody alone", "study_sha256": "ab", "task_sha256": "cd"}
     assert join_line(None, "", {**at, "event": "study accepted", **terms}) == (

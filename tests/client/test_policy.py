@@ -119,7 +119,7 @@ CASES: dict[str, tuple[Callable[[], None], Callable[[], None], str]] = {
     "curious-coordinator": (
         lambda: study({}, document(of=replace(plan(), adversary="curious"))),
         lambda: (study({}), study({"curious_coordinator": True}, document(of=replace(plan(), adversary="curious"))))[0],
-        "nobody would sign whose updates are in a sum",
+        "no participant would sign whose updates are in a sum",
     ),
     "mechanism": (
         lambda: study({"mechanisms": ("skellam", "local-gaussian")}),
