@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,17 +41,25 @@ class Attack:
     """One lie, the check that must find it, and what happens to a participant without that check."""
 
     run: Callable[[Side], bool]
-    check: str  # part of the source of the check, unique in secagg/client_phases.py
+    check: str  # part of the source of the check, unique in the participants' modules
     naive: str
 
 
 ATTACKS: dict[str, Attack] = {}  # those of attacks_on_a_ring.py and attacks_at_the_end.py as well, once imported
 
 
-def attack(check: str, naive: str = SUCCEEDS) -> Callable[[Callable[[Side], bool]], None]:
-    def register(run: Callable[[Side], bool]) -> None:
-        assert run.__name__ not in ATTACKS
-        ATTACKS[run.__name__] = Attack(run, check, naive)
+Lie = Callable[[Any], bool]
+
+
+def attack(check: str, naive: str = SUCCEEDS, *, at: str = "", **changed: Any) -> Callable[[Lie], None]:
+    """Register a function of the participants' side; or, with a phase and what its plan changes, of a cohort there."""
+
+    def register(lie: Lie) -> None:
+        def run(client: Side) -> bool:
+            return lie(brought_to(at, client, make_config(12, **changed)) if at else client)
+
+        assert lie.__name__ not in ATTACKS
+        ATTACKS[lie.__name__] = Attack(run, check, naive)
 
     return register
 
@@ -141,40 +150,35 @@ def signed_by(config: RoundConfig, who: int, mask_key: bytes, channel_key: bytes
     return Advertisement(mask_key, channel_key, identity.sign(statement))
 
 
-@attack("u1 is not strictly ascending")
-def u1_in_another_order(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("u1 is not strictly ascending", at="ShareKeys")
+def u1_in_another_order(cohort: Cohort) -> bool:
     members = list(cohort.keys().members)
     members[3], members[4] = members[4], members[3]
     return deals(cohort, CohortKeys(tuple(members)))
 
 
-@attack("u1 is not strictly ascending")
-def a_colluder_listed_twice(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("u1 is not strictly ascending", at="ShareKeys")
+def a_colluder_listed_twice(cohort: Cohort) -> bool:
     members = cohort.keys().members
     return deals(cohort, CohortKeys((*members[:8], *members[10:], *members[10:])))
 
 
-@attack("u1 names a participant that is not on the roster")
-def a_colluder_counts_twice_by_a_negative_position(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("u1 names a participant that is not on the roster", at="ShareKeys")
+def a_colluder_counts_twice_by_a_negative_position(cohort: Cohort) -> bool:
     again = AgreementKey(b"a" * 32).public, AgreementKey(b"b" * 32).public
     members = [(-1, signed_by(cohort.config, 11, *again)), *cohort.keys().members]
     del members[5]
     return deals(cohort, CohortKeys(tuple(members)))
 
 
-@attack("u1 names a participant that is not on the roster", CRASHES)
-def a_stranger_beyond_the_roster(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("u1 names a participant that is not on the roster", CRASHES, at="ShareKeys")
+def a_stranger_beyond_the_roster(cohort: Cohort) -> bool:
     members = cohort.keys().members
     return deals(cohort, CohortKeys((*members[:11], (12, members[11][1]))))
 
 
-@attack("members, outside")
-def a_cohort_of_one_honest_participant(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("members, outside", at="ShareKeys")
+def a_cohort_of_one_honest_participant(cohort: Cohort) -> bool:
     return deals(cohort, CohortKeys(tuple((who, cohort.advertisements[who]) for who in (0, 10, 11))))
 
 
@@ -185,50 +189,43 @@ def a_cohort_that_the_coordinator_chose(client: Side) -> bool:
     return len(advertisement.signature) == 64
 
 
-@attack("own keys unaltered")
-def own_mask_key_altered(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("own keys unaltered", at="ShareKeys")
+def own_mask_key_altered(cohort: Cohort) -> bool:
     mine = cohort.advertisements[0]
     return deals(cohort, told(cohort, {0: replace(mine, mask_key=AgreementKey(b"k" * 32).public)}))
 
 
-@attack("own keys unaltered", CRASHES)
-def own_keys_left_out(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("own keys unaltered", CRASHES, at="ShareKeys")
+def own_keys_left_out(cohort: Cohort) -> bool:
     return deals(cohort, CohortKeys(cohort.keys().members[1:]))
 
 
-@attack("an advertisement of a neighbour is missing", CRASHES)
-def only_the_digest_of_a_neighbour(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("an advertisement of a neighbour is missing", CRASHES, at="ShareKeys")
+def only_the_digest_of_a_neighbour(cohort: Cohort) -> bool:
     return deals(cohort, told(cohort, {3: cohort.advertisements[3].digest()}))
 
 
-@attack("is not 32 bytes long")
-def a_colluders_key_is_too_short(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("is not 32 bytes long", at="ShareKeys")
+def a_colluders_key_is_too_short(cohort: Cohort) -> bool:
     short = signed_by(cohort.config, 10, b"k" * 31, cohort.advertisements[10].channel_key)
     return deals(cohort, told(cohort, {10: short}))
 
 
-@attack("the same public key is advertised twice")
-def a_colluder_copies_an_honest_mask_key(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("the same public key is advertised twice", at="ShareKeys")
+def a_colluder_copies_an_honest_mask_key(cohort: Cohort) -> bool:
     copied = signed_by(cohort.config, 10, cohort.advertisements[3].mask_key, cohort.advertisements[10].channel_key)
     return deals(cohort, told(cohort, {10: copied}))
 
 
-@attack("the same public key is advertised twice")
-def a_colluder_uses_one_key_in_both_roles(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("the same public key is advertised twice", at="ShareKeys")
+def a_colluder_uses_one_key_in_both_roles(cohort: Cohort) -> bool:
     key = cohort.advertisements[10].channel_key
     return deals(cohort, told(cohort, {10: signed_by(cohort.config, 10, key, key)}))
 
 
-@attack("are not signed by it")
-def in_the_middle_of_all_channels(client: Side) -> bool:
+@attack("are not signed by it", at="ShareKeys")
+def in_the_middle_of_all_channels(cohort: Cohort) -> bool:
     """The coordinator shows keys of its own as everybody else's, and opens what is sealed with them."""
-    cohort = brought_to("ShareKeys", client)
     own = {who: AgreementKey(bytes([who]) * 32) for who in cohort.u1}
     forged = {
         who: Advertisement(AgreementKey(bytes([who + 100]) * 32).public, own[who].public, bytes(64))
@@ -248,23 +245,20 @@ def in_the_middle_of_all_channels(client: Side) -> bool:
     return seen.both_secrets(0)
 
 
-@attack("are not signed by it")
-def a_neighbours_keys_of_an_earlier_round(client: Side) -> bool:
+@attack("are not signed by it", at="ShareKeys", round_=2)
+def a_neighbours_keys_of_an_earlier_round(cohort: Cohort) -> bool:
     """The mask key of somebody who dropped out of that round is known to the coordinator."""
-    cohort = brought_to("ShareKeys", client, make_config(12, round_=2))
     earlier = start_cohort(make_config(12, round_=1)).advertisements[3]
     return deals(cohort, told(cohort, {3: earlier}))
 
 
-@attack("are not signed by it")
-def two_neighbours_change_names(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("are not signed by it", at="ShareKeys")
+def two_neighbours_change_names(cohort: Cohort) -> bool:
     return deals(cohort, told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}))
 
 
-@attack("are not signed by it")
-def a_neighbours_keys_change_roles(client: Side) -> bool:
-    cohort = brought_to("ShareKeys", client)
+@attack("are not signed by it", at="ShareKeys")
+def a_neighbours_keys_change_roles(cohort: Cohort) -> bool:
     one = cohort.advertisements[3]
     swapped = replace(one, mask_key=one.channel_key, channel_key=one.mask_key)
     return deals(cohort, told(cohort, {3: swapped}))
@@ -291,27 +285,24 @@ def shown_another_plan(client: Side) -> bool:
 # ---------------------------------------------------------------- MaskedInputCollection: u2
 
 
-@attack("the dealings are not those of the neighbours in u2")
-def colluders_repeated_until_u2_is_large_enough(client: Side) -> bool:
+@attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
+def colluders_repeated_until_u2_is_large_enough(cohort: Cohort) -> bool:
     """The victim holds shares of nobody but colluders, though it is told that all have dealt."""
-    cohort = brought_to("MaskedInputCollection", client)
     shares = [cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)]
     cohort.mask(0, ALL, NeighbourShares(tuple(shares), to_bitmap(ALL, cohort.u1)))
     return 0 in cohort.uploads
 
 
-@attack("the dealings are not those of the neighbours in u2", CRASHES)
-def ones_own_dealing_comes_back(client: Side) -> bool:
-    cohort = brought_to("MaskedInputCollection", client)
+@attack("the dealings are not those of the neighbours in u2", CRASHES, at="MaskedInputCollection")
+def ones_own_dealing_comes_back(cohort: Cohort) -> bool:
     message = cohort.neighbour_shares(0, ALL)
     cohort.mask(0, ALL, replace(message, shares=(cohort.dealt(0, 3), *message.shares)))
     return 0 in cohort.uploads
 
 
-@attack("the dealings are not those of the neighbours in u2")
-def a_dealer_more_than_in_u2(client: Side) -> bool:
+@attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
+def a_dealer_more_than_in_u2(cohort: Cohort) -> bool:
     """The participant would hold, and give away, a share of somebody with whom it doesn't mask."""
-    cohort = brought_to("MaskedInputCollection", client)
     message = cohort.neighbour_shares(0, ALL)
     cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {5}, cohort.u1)))
     return 5 in cohort.held[0]
@@ -325,25 +316,22 @@ def the_dealings_of_some_in_u2_are_missing(client: Side) -> bool:
     return _opens_in_two_cohorts(client, _without_dealings)
 
 
-@attack("this participant's dealing was left out of u2")
-def a_participant_masks_in_a_u2_without_itself(client: Side) -> bool:
-    cohort = brought_to("MaskedInputCollection", client)
+@attack("this participant's dealing was left out of u2", at="MaskedInputCollection")
+def a_participant_masks_in_a_u2_without_itself(cohort: Cohort) -> bool:
     message = cohort.neighbour_shares(0, ALL)
     cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {0}, cohort.u1)))
     return 0 in cohort.uploads
 
 
-@attack("u2 has {len(u2)} members")
-def u2_below_the_quorum(client: Side) -> bool:
-    cohort = brought_to("MaskedInputCollection", client, make_config(12, min_survivors=8, quorum=10))
+@attack("u2 has {len(u2)} members", at="MaskedInputCollection", min_survivors=8, quorum=10)
+def u2_below_the_quorum(cohort: Cohort) -> bool:
     cohort.mask(0, ALL - {5, 6, 7})
     return 0 in cohort.uploads
 
 
-@attack("u2 has {len(u2)} members", ANOTHER_CHECK)
-def u2_of_colluders_and_two_others(client: Side) -> bool:
+@attack("u2 has {len(u2)} members", ANOTHER_CHECK, at="MaskedInputCollection")
+def u2_of_colluders_and_two_others(cohort: Cohort) -> bool:
     """The threshold would be out of reach as well."""
-    cohort = brought_to("MaskedInputCollection", client)
     cohort.mask(0, {0, 1, 10, 11})
     return 0 in cohort.uploads
 
@@ -418,35 +406,31 @@ def u3_filled_up_with_people_outside_u2(client: Side) -> bool:
     return cohort.opens(present)  # 8 inputs, where the plan promises 10
 
 
-@attack("this participant's upload was left out of u3")
-def a_participant_helps_to_open_a_sum_without_its_own_input(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
+@attack("this participant's upload was left out of u3", at="ConsistencyCheck")
+def a_participant_helps_to_open_a_sum_without_its_own_input(cohort: Cohort) -> bool:
     return len(cohort.sign(0, (ALL, ALL - {0}))) == 64
 
 
-@attack("u2 is not the set this participant masked in")
-def u2_shrinks_afterwards(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
+@attack("u2 is not the set this participant masked in", at="ConsistencyCheck")
+def u2_shrinks_afterwards(cohort: Cohort) -> bool:
     fewer = ALL - {5, 6}
     return len(cohort.sign(0, (fewer, fewer))) == 64
 
 
-@attack("u3 has {len(u3)}")
-def u3_below_min_survivors(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client, make_config(12, min_survivors=10, quorum=10))
+@attack("u3 has {len(u3)}", at="ConsistencyCheck", min_survivors=10, quorum=10)
+def u3_below_min_survivors(cohort: Cohort) -> bool:
     few = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
     sign_and_unmask(cohort, few - COLLUDERS, (ALL, few))
     return cohort.opens(few)
 
 
-@attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
-def some_are_told_that_others_missed_u2(client: Side) -> bool:
+@attack("u2 is not the set this participant masked in", ANOTHER_CHECK, at="MaskedInputCollection")
+def some_are_told_that_others_missed_u2(cohort: Cohort) -> bool:
     """Two participants mask with nobody who stays, and later sign what all sign: the sum of those two would open.
 
     What they sign is what they masked in, whatever they are told later; see
     `test_what_is_signed_is_what_was_masked_in`.
     """
-    cohort = brought_to("MaskedInputCollection", client)
     victims, others, dropped = frozenset({0, 1}), frozenset({2, 3, 4, 5}), frozenset({6, 7, 8, 9})
     for one in victims:
         cohort.mask(one, victims | dropped | COLLUDERS)
@@ -473,27 +457,24 @@ def split_views() -> dict[int, Sets]:
 FEW = frozenset({6, 7, 8, 9}) | COLLUDERS  # 4 honest inputs, where the plan promises 6
 
 
-@attack("signatures over the survivors")
-def split_u3_with_too_few_signatures(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
+@attack("signatures over the survivors", at="ConsistencyCheck")
+def split_u3_with_too_few_signatures(cohort: Cohort) -> bool:
     for one, sets in split_views().items():
         signatures = {one: cohort.sign(one, sets)} | {other: cohort.forge(other, sets) for other in COLLUDERS}
         cohort.unmask(one, sets, signatures)
     return cohort.opens(FEW)
 
 
-@attack("the signers are not an ascending list of members of u3")
-def split_u3_with_one_signature_repeated(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
+@attack("the signers are not an ascending list of members of u3", at="ConsistencyCheck")
+def split_u3_with_one_signature_repeated(cohort: Cohort) -> bool:
     for one, sets in split_views().items():
         cohort.unmask(one, sets, [(one, cohort.sign(one, sets))] * 8)
     return cohort.opens(FEW)
 
 
-@attack("the signers are not an ascending list of members of u3")
-def signed_by_people_outside_u3(client: Side) -> bool:
+@attack("the signers are not an ascending list of members of u3", at="ConsistencyCheck")
+def signed_by_people_outside_u3(cohort: Cohort) -> bool:
     """Six in u3 sign; two more signatures come from participants that were called dropouts."""
-    cohort = brought_to("ConsistencyCheck", client)
     sets = ALL, ALL - {8, 9}
     statement = cohort.statement(sets)
     outside = {one: identities(12)[one].sign(statement) for one in (8, 9)}
@@ -502,9 +483,8 @@ def signed_by_people_outside_u3(client: Side) -> bool:
     return bool(cohort.shares)
 
 
-@attack("doesn't cover these sets")
-def split_u3_with_signatures_over_other_sets(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
+@attack("doesn't cover these sets", at="ConsistencyCheck")
+def split_u3_with_signatures_over_other_sets(cohort: Cohort) -> bool:
     views = split_views()
     signatures = {one: cohort.sign(one, sets) for one, sets in views.items()}
     signatures |= {one: cohort.forge(one, views[0]) for one in COLLUDERS}
@@ -526,10 +506,9 @@ def signatures_of_the_same_sets_in_an_earlier_attempt(client: Side) -> bool:
 # ---------------------------------------------------------------- asked again
 
 
-@attack("this phase is over for this participant")
-def asked_to_sign_many_survivor_sets(client: Side) -> bool:
+@attack("this phase is over for this participant", at="ConsistencyCheck")
+def asked_to_sign_many_survivor_sets(cohort: Cohort) -> bool:
     """The same phase is asked again and again: then every split view gets all signatures it needs."""
-    cohort = brought_to("ConsistencyCheck", client)
     checks, views = dict(cohort.phases), split_views()
     signed = {
         one: {signer: checks[signer].receive(cohort.survivor_sets(sets)) for signer in sets[1] & HONEST}
@@ -542,16 +521,14 @@ def asked_to_sign_many_survivor_sets(client: Side) -> bool:
     return cohort.opens(FEW)
 
 
-@attack("is not what this phase waits for", CRASHES)
-def a_message_of_another_phase(client: Side) -> bool:
+@attack("is not what this phase waits for", CRASHES, at="ConsistencyCheck")
+def a_message_of_another_phase(cohort: Cohort) -> bool:
     """Every pair of phase and message is in test_every_message.py."""
-    cohort = brought_to("ConsistencyCheck", client)
     return bool(cohort.phases[0].receive(cohort.keys()))
 
 
-@attack("a second, different unmasking request")
-def a_second_unmasking_request(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
+@attack("a second, different unmasking request", at="ConsistencyCheck")
+def a_second_unmasking_request(cohort: Cohort) -> bool:
     sets = ALL, ALL
     signatures = {one: cohort.sign(one, sets) for one in HONEST}
     cohort.unmask(0, sets, signatures)
@@ -559,10 +536,9 @@ def a_second_unmasking_request(client: Side) -> bool:
     return len(cohort.phases[0].receive(fewer).shares) == 12
 
 
-@attack("a second, different unmasking request")
-def a_second_unmasking_request_with_a_signer_that_has_no_digest(client: Side) -> bool:
+@attack("a second, different unmasking request", at="ConsistencyCheck")
+def a_second_unmasking_request_with_a_signer_that_has_no_digest(cohort: Cohort) -> bool:
     """Positions that don't fit eight bytes: `request_digest` has no bytes for them and must not be asked."""
-    cohort = brought_to("ConsistencyCheck", client)
     signatures = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST}
     cohort.unmask(0, (ALL, ALL), signatures)
     return len(cohort.phases[0].receive(UnmaskingRequest(((-1, bytes(64)), (1 << 70, bytes(64))))).shares) == 12

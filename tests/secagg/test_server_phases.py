@@ -60,7 +60,7 @@ class Cheat:
 
     change: Callable[[Attempt, Any], Any]
     phase: str
-    check: str  # part of the source of the check, unique in secagg/server_phases.py and secagg/server_unmasking.py
+    check: str  # part of the source of the check, unique in the coordinator's modules
     naive: str
 
 
