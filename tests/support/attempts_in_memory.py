@@ -1,9 +1,9 @@
 """Whole attempts in memory, for tests.
 
-Participants and coordinator are the real phases of `secagg`. `Attempt` is an honest coordinator on a bad network;
-`Cohort` is one cohort in the hands of a coordinator that says what it likes to whom it likes. Both write down
-everything an adversary sees, and `Cohort.open_sum` is a second, slow implementation of the unmasking that tries what
-can be opened with it. All randomness is keyed: the same test sees the same bytes.
+Participants and coordinator are the real phases of `secagg`. `Attempt` is `secagg.in_memory` with an honest coordinator
+on a bad network; `Cohort` is one cohort of a coordinator that can send anything to any participant. Both record what an
+adversary sees, and `Cohort.open_sum` is a second, slow implementation of the unmasking that tries what it opens. All
+randomness is keyed: a test sees the same bytes in every run.
 """
 
 from __future__ import annotations
@@ -175,10 +175,10 @@ def twin(value: Any) -> Any:
 
 @dataclass
 class Cohort:
-    """One cohort of an attempt in the hands of the coordinator, with all that was ever revealed in it.
+    """One cohort of an attempt of a dishonest coordinator, with everything that was revealed in it.
 
-    `phases` is shared by all cohorts of an attempt: an honest participant is in one phase at a time, whatever it is
-    told. Colluders run the same code, but everything they hold is the adversary's.
+    `phases` is shared by all cohorts of an attempt: an honest participant is in one phase at a time, for any messages.
+    Colluders run the same code, but the adversary knows everything they hold.
     """
 
     config: RoundConfig
@@ -213,7 +213,7 @@ class Cohort:
             self.phases[one], self.sealed[one] = self.phases[one].receive(message or self.keys())
 
     def dealt(self, dealer: int, receiver: int) -> DealtShare:
-        """What the dealer sealed for the receiver; rubbish if it never dealt in this cohort."""
+        """The dealer's sealed shares for the receiver; zeros if it never dealt in this cohort."""
         sealed = self.sealed.get(dealer)
         if sealed is None:
             return DealtShare(dealer, bytes(112), bytes(32), b"", bytes(32), bytes(64))
@@ -233,7 +233,7 @@ class Cohort:
         return NeighbourShares(tuple(self.dealt(dealer, receiver) for dealer in dealers), to_bitmap(u2, self.u1))
 
     def mask(self, receiver: int, u2: Iterable[int], message: NeighbourShares | None = None) -> MaskedInput:
-        """Tell one participant u2 and take its upload."""
+        """Send u2 to one participant; its upload."""
         u2 = frozenset(u2)
         phase = self.phases[receiver]
         masking = phase.receive(message or self.neighbour_shares(receiver, u2))
@@ -254,7 +254,7 @@ class Cohort:
         return survivor_statement(self.config, self.context, *sets)
 
     def forge(self, colluder: int, sets: Sets) -> bytes:
-        """A colluder signs whatever it is asked to."""
+        """A colluder signs any statement."""
         assert colluder in self.colluders
         return identities(len(self.config.roster))[colluder].sign(self.statement(sets))
 
@@ -265,7 +265,7 @@ class Cohort:
         self.note_reply(who, self.told_u2.get(who, sets[0]), reply)
 
     def evidence(self, who: int, sets: Sets, signers: set[int]) -> tuple[tuple[bytes, bytes], ...]:
-        """What neighbours that are no signers have signed of their uploads, as a request on the ring shows it."""
+        """Digests and signatures of the uploads of neighbours that are not signers, as in a request on the ring."""
         if self.graph.complete:
             return ()
         others = (one for one in self.graph.neighbours(who) if one in sets[1] and one not in signers)
@@ -291,7 +291,7 @@ class Cohort:
     # -------------------------------------------------------- what can be opened with it
 
     def secret(self, dealer: int, kind: int) -> NDArray[np.uint16] | None:
-        """A secret of the dealer from revealed shares and from those the colluders hold; None if it stays closed."""
+        """A secret of the dealer from revealed shares and from the colluders' shares; None if they are too few."""
         known = dict(self.shares.get((dealer, kind), {}))
         for colluder in self.colluders:
             pair = self.held.get(colluder, {}).get(dealer)

@@ -1,7 +1,7 @@
-"""Protocol code without one of its checks: what shows that an attack is stopped by that check and by nothing else.
+"""Protocol code without one of its checks, to show that an attack is stopped by that check alone.
 
-The module's source is read, the one ``if`` statement that refuses is taken out, and the rest is run as a module of
-its own; the real module stays as it is.
+The source of a module is read, the one ``if`` statement that refuses is removed, and the rest is run as another module.
+The real module is unchanged.
 """
 
 from __future__ import annotations
