@@ -230,7 +230,7 @@ class StudyMetrics:
         self._budgets = dict(zip(READERS, (plan.budget_coordinator, plan.budget_released), strict=True))
         for reader, budget in self._budgets.items():
             self._budget.labels(reader).set(budget)
-        self._spend(*study.epsilons())
+        self._spend(*study.charges.epsilons())
         last = journal.last_round()
         if last is not None:
             self.view.round = last[0].round

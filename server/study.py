@@ -15,7 +15,6 @@ import structlog
 
 from learning.datasets import Dataset
 from learning.task import Task
-from mechanisms.accounting import Account
 from mechanisms.statement import LOTTERY
 from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.context import RoundConfig
@@ -29,7 +28,7 @@ from server.attempt.outgoing import Outgoing
 from server.attempt.returns import Returns
 from server.attempt.steps import most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
-from server.charges import charge_of, count_row
+from server.charges import Charges
 from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,
@@ -59,7 +58,6 @@ from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument, round_parameters
 from wire.transport import LARGEST_FRAME
 
@@ -104,13 +102,12 @@ class Study:
             transcripts: where finished rounds are put on record; None keeps no transcripts.
             cohorts_are_public: transcripts are or were published, so that a lottery hides nobody's participation.
         """
-        self._transcripts, self._cohorts_are_public = transcripts, cohorts_are_public
-        self._between_attempts = between_attempts
+        self._transcripts, self._between_attempts = transcripts, between_attempts
         self._configuration, self._document = configuration, document
         self._task, self._journal, self._on_event = task, journal, on_event
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
-        self._account = Account(self._plan)
+        self.charges = Charges(document, cohorts_are_public=cohorts_are_public)
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
@@ -281,8 +278,7 @@ class Study:
         await self._journal.open_study(self._document.study, self._study_bytes)
         membership = self._membership
         membership.use(membership.signed, await self._journal.use_roster(membership.roster))
-        for row in self._journal.charges():
-            count_row(self._account, row, self._journal.ledger_path)
+        self.charges.restore(self._journal.charges(), self._journal.ledger_path)
         for round_, attempt in await self._journal.close_open_attempts():
             log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
         self._exclusions.restore()
@@ -315,7 +311,7 @@ class Study:
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
-            coordinator, released = self.epsilons()
+            coordinator, released = self.charges.epsilons()
             self._emit(
                 StudyFinished(
                     reason=outcome,
@@ -337,7 +333,7 @@ class Study:
         while self._completed_rounds < self._plan.rounds:
             round_ = self._completed_rounds + 1
             if not await self._one_round(round_):
-                return BUDGET_REACHED if self._account.would_exceed() else ABORTED
+                return BUDGET_REACHED if self.charges.exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:
                 await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
@@ -345,7 +341,7 @@ class Study:
     async def _one_round(self, round_: int) -> bool:
         first = self._journal.last_attempt(round_) + 1
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
-            if self._account.would_exceed():
+            if self.charges.exhausted:
                 return False
             self.farewell.rounds_were_left = True
             if self._between_attempts is not None:
@@ -486,8 +482,9 @@ class Study:
         await self._journal.freeze_survivors(round_, attempt, u2, u3, masked_sum)
 
     async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
-        row = await self._journal.charge(await self._compute(self._entry, round_, attempt, unmasking.u3), request)
-        await self._compute(self._account.charge, charge_of(row.entry))
+        charged = [self._membership.number(who) for who in unmasking.u3]
+        row = await self._journal.charge(await self._compute(self.charges.entry, round_, attempt, charged), request)
+        await self._compute(self.charges.count, row)
         if self._transcripts is not None:
             await self._compute(
                 self._transcripts.note,
@@ -498,7 +495,7 @@ class Study:
                 dict(enumerate(self._membership.numbers)),
                 self._membership.exclusions(),
             )
-        coordinator, released = await self._compute(self.epsilons)
+        coordinator, released = await self._compute(self.charges.epsilons)
         self._emit(
             SurvivorsFrozen(
                 round=round_,
@@ -521,7 +518,7 @@ class Study:
         wrapped = learned.decoded.wrapping.share if self._plan.padded_dim >= FEWEST_VALUES else None
         if wrapped is not None and wrapped > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
-        coordinator, released = self.epsilons()
+        coordinator, released = self.charges.epsilons()
         event = replace(
             round_completed(self._plan, attempt, completed, learned, self._membership),
             seconds=round(time.monotonic() - began, 3),
@@ -577,26 +574,6 @@ class Study:
         )
         outgoing = Outgoing(self.sessions, set(cohort), self._compute)
         await outgoing.broadcast(cohort, end)
-
-    def _entry(self, round_: int, attempt: int, survivors: frozenset[int]) -> LedgerEntry:
-        """What the ledger will say of an attempt."""
-        return make_entry(
-            self._plan,
-            study=self._document.study,
-            study_sha256=self._study_sha256,
-            round=round_,
-            attempt=attempt,
-            participants=sorted(map(self._membership.number, survivors)),
-        )
-
-    def epsilons(self) -> tuple[float, float]:
-        """epsilon_coordinator and epsilon_released, spent so far.
-
-        Readers of published transcripts know the cohorts: then sampling hides them from no reader.
-        """
-        coordinator = self._account.epsilon_coordinator()
-        released = coordinator if self._cohorts_are_public else self._account.epsilon_released()
-        return coordinator, released
 
     def _emit_numbered(self, event: Event) -> None:
         """What an attempt tells, which knows participants by their position in its roster."""

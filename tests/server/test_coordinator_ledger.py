@@ -75,7 +75,7 @@ def restore(folder: Path, state: Path) -> Any:
 
     async def scenario() -> tuple[Any, int]:
         async with coordinator(folder, state) as where:
-            return where.study._account, where.journal.ledger.head.rows
+            return where.study.charges.account, where.journal.ledger.head.rows
 
     return asyncio.run(scenario())
 

@@ -211,8 +211,8 @@ def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Pa
         tables = {"coordinator": {"publish_transcripts": True}} if public else {}
         async with coordinator(study, tmp_path / "state.sqlite", **tables) as where:
             charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
-            where.study._account = Account(sampled, charges)
-            return where.study.epsilons()
+            where.study.charges.account = Account(sampled, charges)
+            return where.study.charges.epsilons()
 
     epsilon_coordinator, epsilon_released = asyncio.run(figures())
     assert (epsilon_released < epsilon_coordinator) is not public
