@@ -93,7 +93,8 @@ class CohortWait:
         """
         deadline = time.monotonic() + self.connect_s
         if self.membership.missing():
-            return self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
+            self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
+            return None
         config, quorum = await self.configure(round_, attempt), self.plan.quorum
         # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
         # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
@@ -119,7 +120,8 @@ class CohortWait:
             else:
                 quorum_since = None
             if now >= deadline:
-                return self._too_few(round_, attempt, len(ready), quorum)
+                self._too_few(round_, attempt, len(ready), quorum)
+                return None
             # Whoever was accepted meanwhile may be the one who is missing; a drawn cohort stays that of its round.
             if len(ready) < quorum and self.plan.sampling != LOTTERY and await self.use_offered():
                 config = await self.configure(round_, attempt)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import structlog
@@ -21,20 +21,16 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from learning.data_names import OWN
-from learning.datasets import DatasetError
 from learning.make_task import make_task
-from learning.options import OptionError
 from learning.own_data import load_test
-from learning.own_task import TaskUnavailable
-from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.health_file import EVERY_S, show_life
-from runtime.key_files import KeyFileError, read_key_file
+from runtime.key_files import read_key_file
 from runtime.processes import run_event_loop
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
-from secagg.roster import InvalidRoster, Roster
+from secagg.roster import Roster
 from server import process_limits, service
 from server.enrolment import Enrolment, make_server
 from server.events import Event
@@ -44,7 +40,7 @@ from server.open_calls import OpenCalls
 from server.peer_certificate import CertificateHolders
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
-from server.study_file import ConfigurationError, CoordinatorTable, StudyConfiguration
+from server.study_file import CoordinatorTable, StudyConfiguration
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
 from wire.study import StudyDocument, check_roster_fits, read_draws
@@ -64,17 +60,11 @@ _IN_USE = (
     "change coordinator.{key}"
 )
 
-# Documented with the others in runtime/failure.py, which the shells can't import.
-OK, BAD_INPUT, INFEASIBLE, NETWORK, FAILED, BUDGET, INTERRUPTED = 0, 2, 3, 4, 5, 40, 130
-EXIT_CODES = {ROUNDS_DONE: OK, BUDGET_REACHED: BUDGET, ABORTED: FAILED}
-
-
-class StartError(Failure):
-    """The coordinator can't start; one sentence that names what to change, and the exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(ExitCode(exit_code), message)
-        self.exit_code = exit_code
+_EXIT_CODES: Final = {
+    ROUNDS_DONE: ExitCode.OK,
+    BUDGET_REACHED: ExitCode.BUDGET,
+    ABORTED: ExitCode.STUDY,
+}
 
 
 def serve(
@@ -90,7 +80,8 @@ def serve(
         0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
 
     Raises:
-        StartError: the study can't start, or can't be written down any more; says what to change.
+        Failure: the study can't start, or its journal takes no more writes; says what to change. An
+            `InfeasiblePlan` or `InvalidRoster` of the cores as they raise it.
     """
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
@@ -120,47 +111,39 @@ def open_study(
     """Read and check everything a study needs before its port is opened; the callables are for `Study`.
 
     Raises:
-        StartError: a file, an option or the plan can't be used.
+        Failure, OSError, InfeasiblePlan, InvalidRoster: a file, an option or the plan can't be used.
     """
-    coordinator = configuration.coordinator
-    try:
-        files = RosterFile.of(configuration)
-        found = files.read()
-        roster = found.roster
-        task = make_task(configuration.study.task, dict(configuration.task))
-        plan = configuration.plan(len(roster))
-        check_roster_fits(plan, roster)
-        draws = read_draws(roster, found.lottery_file, plan)
-        check_hosts(roster, plan.colluders, coordinator.one_machine)
-        document = StudyDocument(
-            study=configuration.study.name,
-            task=task.name,
-            task_options=dict(configuration.task),
-            plan=plan,
-            own_data=configuration.data.dataset == OWN,
-        )
-        test_data = load_test(configuration.data.dataset, configuration.data.test)
-        transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
-        journal = Journal(coordinator.state)
-        study = Study(
-            configuration,
-            document,
-            SignedRoster(roster, found.roster_file, draws),
-            task,
-            test_data,
-            journal,
-            on_event,
-            between_attempts,
-            files,
-            transcripts=transcripts,
-            cohorts_are_public=public,
-        )
-    except InfeasiblePlan as error:
-        raise StartError(str(error), INFEASIBLE) from error
-    except (ConfigurationError, InvalidRoster, OptionError, DatasetError, TaskUnavailable, StorageError) as error:
-        raise StartError(str(error), BAD_INPUT) from error
-    except OSError as error:
-        raise StartError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
+    files = RosterFile.of(configuration)
+    found = files.read()
+    roster = found.roster
+    task = make_task(configuration.study.task, dict(configuration.task))
+    plan = configuration.plan(len(roster))
+    check_roster_fits(plan, roster)
+    draws = read_draws(roster, found.lottery_file, plan)
+    check_hosts(roster, plan.colluders, configuration.coordinator.one_machine)
+    document = StudyDocument(
+        study=configuration.study.name,
+        task=task.name,
+        task_options=dict(configuration.task),
+        plan=plan,
+        own_data=configuration.data.dataset == OWN,
+    )
+    test_data = load_test(configuration.data.dataset, configuration.data.test)
+    transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
+    journal = Journal(configuration.coordinator.state)
+    study = Study(
+        configuration,
+        document,
+        SignedRoster(roster, found.roster_file, draws),
+        task,
+        test_data,
+        journal,
+        on_event,
+        between_attempts,
+        files,
+        transcripts=transcripts,
+        cohorts_are_public=public,
+    )
     return study, journal
 
 
@@ -168,15 +151,15 @@ def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
     """Participants of one process fall together, so A must cover the largest host.
 
     Raises:
-        StartError: it doesn't, and the study doesn't say that all parts are on one machine anyway.
+        Failure: it doesn't, and the study doesn't say that all parts are on one machine anyway.
     """
     largest = roster.largest_host()
     if colluders < largest and not one_machine:
-        raise StartError(
+        raise Failure(
+            ExitCode.INFEASIBLE,
             f"the plan assumes {colluders} colluding participants, but one host runs {largest}: raise "
             f"privacy.adversarial to {largest / len(roster):.3g} or more, spread the participants over more hosts, "
             "or set coordinator.one_machine = true for a trial on one machine",
-            INFEASIBLE,
         )
 
 
@@ -218,7 +201,7 @@ async def _serve_with(
     try:
         log.info("listening for metrics and health", address=await http.open())
     except OSError as error:
-        raise StartError(_IN_USE.format(address=wanted, key="http_listen"), NETWORK) from error
+        raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
     try:
         return await _serve_study(configuration, study, journal, http)
     finally:
@@ -226,10 +209,7 @@ async def _serve_with(
 
 
 async def _serve_study(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
-    try:
-        await study.restore()
-    except (ValueError, StorageError, OSError) as error:
-        raise StartError(str(error), BAD_INPUT) from error
+    await study.restore()
     if http is not None:
         http.restored(study, journal)
     enrols = bool(configuration.coordinator.enrolment_listen)
@@ -249,19 +229,19 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     if http is not None:
         http.serving(enrolment)
 
-    run = asyncio.create_task(study.run(address, "" if http is None else http.address))
+    run: asyncio.Task[Any] = asyncio.create_task(study.run(address, "" if http is None else http.address))
     loop = asyncio.get_running_loop()
-    stopped: list[int] = []
+    stopped: list[ExitCode] = []
 
-    def stop(code: int) -> None:
+    def stop(code: ExitCode) -> None:
         if stopped:
             os._exit(code)  # asked twice: everything that must last is on disk already
         stopped.append(code)
         log.warning("stopping: this attempt is closed and the journal kept; once more leaves at once")
         run.cancel()
 
-    loop.add_signal_handler(signal.SIGTERM, stop, OK)
-    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
+    loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)
+    loop.add_signal_handler(signal.SIGINT, stop, ExitCode.INTERRUPTED)
     try:
         outcome = await run
         if not stopped:
@@ -270,15 +250,14 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
                 await run
         # Whoever still writes when the connection closes loses what it hasn't read, and with it that this is the end.
         await asyncio.sleep(LINGER_S)
-        return EXIT_CODES.get(outcome.reason, FAILED)
+        return _EXIT_CODES.get(outcome.reason, ExitCode.STUDY)
     except asyncio.CancelledError:
         log.info("stopped on request; the journal and the last model are kept")
-        return stopped[0] if stopped else INTERRUPTED
+        return stopped[0] if stopped else ExitCode.INTERRUPTED
     except (StorageError, OSError) as error:
         # What was written stays; an attempt that was under way is closed as aborted at the next start.
-        raise StartError(
-            f"the study stopped: {error}. Make room there or make it writable, then start again", FAILED
-        ) from error
+        reason = f"the study stopped: {error}. Make room there or make it writable, then start again"
+        raise Failure(ExitCode.STUDY, reason) from error
     finally:
         if http is not None:
             http.stopping()
@@ -312,11 +291,8 @@ async def _open_enrolment(
     table = configuration.coordinator
     if not table.enrolment_listen:
         return None, None
-    try:
-        assert study.roster_files is not None  # noqa: S101  # of open_study
-        enrolment = Enrolment(configuration, study, study.roster_files)
-    except (ConfigurationError, StorageError) as error:
-        raise StartError(str(error), BAD_INPUT) from error
+    assert study.roster_files is not None  # noqa: S101  # of open_study
+    enrolment = Enrolment(configuration, study, study.roster_files)
     server = make_server(enrolment, connections)
     credentials = server_credentials(table, with_client=False)
     address = await _listen(server, table.enrolment_listen, credentials, "enrolment_listen")
@@ -330,10 +306,9 @@ def _check_certificate(certificate: Path, key: Path) -> None:
         # The password is empty rather than asked for on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError) as error:
-        raise StartError(
+        raise InputFailure(
             f"{certificate} and {key} are not a certificate and its unencrypted private key in PEM: "
-            "correct coordinator.tls_certificate and coordinator.tls_key",
-            BAD_INPUT,
+            "correct coordinator.tls_certificate and coordinator.tls_key"
         ) from error
 
 
@@ -344,24 +319,18 @@ def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = Tru
         with_client: demand a certificate of ``client_ca``.
 
     Raises:
-        StartError: a file can't be used.
+        InputFailure, OSError: a file can't be used.
     """
-    try:
-        key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
-        ca = coordinator.client_ca.read_bytes()
-    except KeyFileError as error:
-        raise StartError(str(error), BAD_INPUT) from error
-    except OSError as error:
-        raise StartError(f"{error.filename}: {error.strerror}", BAD_INPUT) from error
+    key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
+    ca = coordinator.client_ca.read_bytes()
     _check_certificate(coordinator.tls_certificate, coordinator.tls_key)
     if not with_client:
         return grpc.ssl_server_credentials([(key, certificate)])
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=ca.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        raise StartError(
-            f"{coordinator.client_ca} holds no certificate in PEM: correct coordinator.client_ca", BAD_INPUT
-        ) from error
+        reason = f"{coordinator.client_ca} holds no certificate in PEM: correct coordinator.client_ca"
+        raise InputFailure(reason) from error
     return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
 
 
@@ -373,6 +342,6 @@ async def _listen(
         port = server.add_secure_port(address, credentials)
         await server.start()
     except RuntimeError as error:
-        raise StartError(_IN_USE.format(address=address, key=key), NETWORK) from error
+        raise NetworkFailure(_IN_USE.format(address=address, key=key)) from error
     host = split_address(address)[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

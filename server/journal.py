@@ -109,15 +109,15 @@ class Journal:
         """Bind both files to a study on first use; open the ledger.
 
         Raises:
-            ValueError: the file belongs to a study with another name or document.
+            StorageError: the file belongs to a study with another name or document.
             wire.records.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
         """
         rows = self._store.read("SELECT name, document FROM study")
         if rows:
             if rows[0][0] != name:
-                raise ValueError(f"{self.path} belongs to the study {rows[0][0]!r}: name one in another folder")
+                raise StorageError(f"{self.path} belongs to the study {rows[0][0]!r}: name one in another folder")
             if rows[0][1] != document:
-                raise ValueError(
+                raise StorageError(
                     f"{self.path} was begun with another plan or task: restore study.toml, or name a state file in "
                     "another folder"
                 )
@@ -136,16 +136,16 @@ class Journal:
             Identity -> number, of everybody who was ever on a roster of this study.
 
         Raises:
-            ValueError: a later version was in use before, or this one with other content.
+            StorageError: a later version was in use before, or this one with other content.
         """
         seen = self._store.read("SELECT version, sha256 FROM rosters ORDER BY version DESC LIMIT 1")
         if seen and roster.version < seen[0][0]:
-            raise ValueError(
+            raise StorageError(
                 f"the roster is version {roster.version}, but version {seen[0][0]} was in use before: restore that "
                 "one, or let the authority sign a new one"
             )
         if seen and roster.version == seen[0][0] and bytes(seen[0][1]) != roster.digest():
-            raise ValueError(
+            raise StorageError(
                 f"another version {roster.version} of the roster was in use before: there may be only one; restore it, "
                 "or let the authority sign a new version"
             )
@@ -177,7 +177,7 @@ class Journal:
         await self._store.write(
             (
                 "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?",
-                (json.dumps(sorted(u2)), json.dumps(sorted(u3)), memoryview(masked_sum), round_, attempt),
+                (json.dumps(sorted(u2)), json.dumps(sorted(u3)), masked_sum.data, round_, attempt),
             )
         )
 
@@ -257,7 +257,7 @@ class Journal:
         """The last completed round, and the name of its checkpoint; None before the first.
 
         Raises:
-            ValueError: the record of the round is damaged.
+            StorageError: the record of the round is damaged.
         """
         rows = self._store.read("SELECT checkpoint, figures FROM rounds ORDER BY round DESC LIMIT 1")
         if not rows:
@@ -266,7 +266,7 @@ class Journal:
         at = float(events[0][0]) if events else 0.0
         completed = from_json({**json.loads(rows[0][1]), "kind": RoundCompleted.kind, "at": at})
         if not isinstance(completed, RoundCompleted):
-            raise ValueError(f"{self.path}: the record of the last round is damaged")
+            raise StorageError(f"{self.path}: the record of the last round is damaged")
         return completed, str(rows[0][0])
 
     def last_attempt(self, round_: int) -> int:

@@ -50,7 +50,7 @@ READERS: Final = ("coordinator", "released")
 class Reading:
     """What is read on the event loop when metrics are asked for, so that rendering them needs no loop."""
 
-    participants: Mapping[str, int] = field(default_factory=dict)
+    participants: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)  # of `_COUNTERS`, `_STAGE` and `_GAUGES`
     state: str = ""
 
@@ -86,7 +86,7 @@ class StudyMetrics:
     """
 
     def __init__(self, configuration: StudyConfiguration) -> None:
-        prometheus_client.disable_created_metrics()  # a second series for each counter, of no use here
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, of no use here
         self.view = StudyView(history=False)
         # Two, since a counter that is 0 until the journal is read would look as if it had counted everything anew.
         self._always, self._of_study = CollectorRegistry(), CollectorRegistry()

@@ -25,6 +25,7 @@ from secagg.errors import (
 )
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.peer_certificate import check_certificate
+from server.process_limits import RefusedCalls
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -60,6 +61,7 @@ class Study(Protocol):
     """What the service needs of the study behind it."""
 
     sessions: Sessions
+    refused_calls: RefusedCalls
 
     def welcome(self, session: Session) -> pb.Welcome: ...
 
@@ -119,6 +121,7 @@ async def _refuse(
 ) -> NoReturn:
     study.refused_calls.note()
     await context.abort(code, reason)
+    raise AssertionError("abort raises")
 
 
 async def _session(

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import structlog
 
@@ -17,6 +17,7 @@ from learning.datasets import Dataset
 from learning.task import Task
 from mechanisms.statement import LOTTERY
 from mechanisms.wrap_monitor import FEWEST_VALUES
+from runtime.failure import InputFailure
 from secagg.context import RoundConfig
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.parallel import Parallel
@@ -62,6 +63,8 @@ from wire.study import StudyDocument, round_parameters
 from wire.transport import LARGEST_FRAME
 
 log = structlog.get_logger()
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
@@ -272,7 +275,7 @@ class Study:
         """Continue where the journal ends: the charges stay, the last model is loaded.
 
         Raises:
-            ValueError: the state file belongs to another study, or its checkpoint is gone or damaged.
+            InputFailure, OSError: the state file belongs to another study, or its checkpoint is gone or damaged.
             wire.records.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
         await self._journal.open_study(self._document.study, self._study_bytes)
@@ -286,7 +289,10 @@ class Study:
         if last is not None:
             self._last, checkpoint = last
             self._completed_rounds = self._last.round
-            self._model.restore(checkpoint, self._last.next_clips)
+            try:
+                self._model.restore(checkpoint, self._last.next_clips)
+            except ValueError as error:
+                raise InputFailure(str(error)) from error
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
@@ -562,7 +568,7 @@ class Study:
         assert config.invited  # noqa: S101  # found here, in the worker
         return config
 
-    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def _compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Off the loop, in the same thread as the protocol."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 

@@ -59,7 +59,7 @@ class TrainedModel:
         # Little-endian words of secagg.masking.word_dtype, as the core makes them. A sum without its noise is told to
         # nobody, not even as a digest, by which it could be guessed.
         bare = self._plan.mechanism == GAUSSIAN
-        sum_sha256 = None if bare else hashlib.sha256(completed.total).digest()
+        sum_sha256 = None if bare else hashlib.sha256(completed.total.data).digest()
         # The operating system's randomness is drawn on only where the coordinator adds the noise.
         encoder = Encoder(self._plan, completed.cohort_context, self.clips)
         decoded = encoder.decode(completed.total, len(completed.u3), os.urandom)

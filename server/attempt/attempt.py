@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -44,6 +44,8 @@ from wire.codec import MalformedMessage
 
 PROGRESS_INTERVAL_S = 0.5
 
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 Emit = Callable[[Event], None]
 Proof = tuple[frozenset[bytes], bytes]  # whom a survivor proof is for, by identity, and that message
 
@@ -562,7 +564,7 @@ class Attempt:
 
     # ------------------------------------------------------------ helpers
 
-    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def _compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Arithmetic off the loop; one worker, so the core is only ever touched by one thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 

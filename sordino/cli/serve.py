@@ -35,6 +35,7 @@ EPILOG = "Example: [bold]sordino serve my-study[/bold]\n\n" + listing(
     ExitCode.NETWORK,
     ExitCode.STUDY,
     ExitCode.BUDGET,
+    ExitCode.LEDGER,
     ExitCode.INTERRUPTED,
 )
 

@@ -121,14 +121,6 @@ def test_exit_codes_are_stable() -> None:
     assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 40, 41, 42, 43, 70, 130]
 
 
-def test_exit_codes_of_the_shells_are_ours() -> None:
-    import server.coordinator as shell
-
-    ours = {ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.BUDGET}
-    theirs = {shell.OK, shell.BAD_INPUT, shell.INFEASIBLE, shell.NETWORK, shell.FAILED, shell.BUDGET}
-    assert theirs == {int(code) for code in ours}
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

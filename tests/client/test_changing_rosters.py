@@ -306,7 +306,7 @@ def test_a_cohort_of_the_coordinators_choice(
 
 
 def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_path: Path) -> None:
-    from server.coordinator import StartError
+    from secagg.roster import InvalidRoster
 
     kept = (drawn_folder / "lottery.json").read_bytes()
     document = json.loads(kept)
@@ -325,7 +325,7 @@ def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_pat
             (drawn_folder / "lottery.json").unlink(missing_ok=True)
             if content is not None:
                 (drawn_folder / "lottery.json").write_bytes(content)
-            with pytest.raises(StartError, match=told):
+            with pytest.raises(InvalidRoster, match=told):
                 asyncio.run(scenario())
     finally:
         (drawn_folder / "lottery.json").write_bytes(kept)

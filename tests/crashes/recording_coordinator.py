@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import server.coordinator
+from runtime.failure import Failure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent
 from server.events import Event, to_json
@@ -55,9 +56,9 @@ def main(arguments: list[str]) -> int:
     server.coordinator.Study = RecordedStudy  # type: ignore[misc]
     try:
         return server.coordinator.serve(load(Path(folder)), on_event=event)
-    except server.coordinator.StartError as error:
+    except Failure as error:
         print(f"coordinator: {error}", file=sys.stderr)
-        return error.exit_code
+        return int(error.code)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import pytest
 
 import server.study_file
 from authority.new_study import make_local_study, new_study
-from server.coordinator import StartError, open_study
+from runtime.failure import Failure
+from server.coordinator import open_study
 
 Run = Callable[..., tuple[int, str, str]]
 FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
@@ -71,7 +72,7 @@ def test_serve_reads_a_file_without_a_clip(tmp_path: Path) -> None:
     study.close()
     journal.close()
     file.write_text(re.sub(r"^clip = .*\n", "clip = 1.0\n", written, flags=re.MULTILINE))
-    with pytest.raises(StartError, match=r"bounds each contribution to norm 1\.41421 by itself, and a clip of 1 would"):
+    with pytest.raises(Failure, match=r"bounds each contribution to norm 1\.41421 by itself, and a clip of 1 would"):
         open_study(server.study_file.load(tmp_path / "study"))
 
 
@@ -83,5 +84,5 @@ def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
     make_local_study(tmp_path / "study", options)
     file = tmp_path / "study" / "study.toml"
     file.write_text(file.read_text().replace("rounds = 10 ", "rounds = 11 "))
-    with pytest.raises(StartError, match="11 rounds of 100 queries need 1100 public examples; the coordinator has 10"):
+    with pytest.raises(Failure, match="11 rounds of 100 queries need 1100 public examples; the coordinator has 10"):
         open_study(server.study_file.load(tmp_path / "study"))

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 import server.journal
 from mechanisms.accounting import Account, RoundCharge
 from runtime.durable import StorageError
+from runtime.failure import Failure
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
-from server.coordinator import StartError
 from server.events import Event, RoundCompleted
 from server.journal import Journal, check_ledger
 from server.study import BUDGET_REACHED
@@ -30,6 +30,7 @@ from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,
     About,
+    ChangedLedger,
     Head,
     Ledger,
     LedgerError,
@@ -322,10 +323,10 @@ def test_a_ledger_that_does_not_fit_its_journal(
 ) -> None:
     damage(state)
     before = everything(state.parent)
-    with pytest.raises(StartError) as error:
+    with pytest.raises(Failure) as error:
         restore(study_folder, state)
     assert DAMAGES[damage] in str(error.value)
-    assert error.value.exit_code == 2
+    assert error.value.code == (41 if isinstance(error.value, ChangedLedger) else 2)
     assert everything(state.parent) == before
 
 
@@ -359,7 +360,7 @@ def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_
     read_ledger(ledger_of(state))  # alone it is in order
     with pytest.raises(LedgerError, match="row 2 is missing"):
         check_ledger(state)
-    with pytest.raises(StartError, match="row 2 is missing"):
+    with pytest.raises(Failure, match="row 2 is missing"):
         restore(study_folder, state)
 
 
@@ -382,7 +383,7 @@ def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
 def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None:
     async def scenario() -> None:
         async with coordinator(study_folder, state):
-            with pytest.raises(StartError, match=r"state\.sqlite is in use by another process"):
+            with pytest.raises(Failure, match=r"state\.sqlite is in use by another process"):
                 async with coordinator(study_folder, state):
                     pass
             with pytest.raises(LedgerError, match="is in use by another process"):
@@ -404,7 +405,7 @@ def test_other_participants_under_the_same_positions(study_folder: Path, state: 
     newcomer = RosterEntry(Ed25519PrivateKey.generate().public_key().public_bytes_raw(), roster.entries[0].host)
     entries = tuple(sorted([newcomer, *roster.entries[1:]], key=lambda entry: entry.identity))
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, entries), key))
-    with pytest.raises(ValueError, match="another version 2 of the roster was in use before"):
+    with pytest.raises(StorageError, match="another version 2 of the roster was in use before"):
         restore(folder, state)
     numbers = members_of(state)
     assert numbers == {entry.identity: position for position, entry in enumerate(roster.entries)}
@@ -412,7 +413,7 @@ def test_other_participants_under_the_same_positions(study_folder: Path, state: 
     restore(folder, state)
     assert members_of(state) == numbers | {newcomer.identity: len(roster)}
     (folder / "roster.json").write_bytes(sign_roster(roster, key))
-    with pytest.raises(ValueError, match="the roster is version 1, but version 3 was in use before"):
+    with pytest.raises(StorageError, match="the roster is version 1, but version 3 was in use before"):
         restore(folder, state)
 
 

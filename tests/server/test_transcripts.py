@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
+from runtime.failure import Failure
 from runtime.key_files import write_key_file
-from server.coordinator import StartError, open_study
+from server.coordinator import open_study
 from server.study import ROUNDS_DONE
 from server.study_file import ConfigurationError, load
 from server.transcripts import (
@@ -304,9 +305,9 @@ def test_a_study_in_which_nobody_signs_has_none(tmp_path: Path) -> None:
     text = file.read_text()
     assert "publish_transcripts = false" in text
     file.write_text(text.replace("publish_transcripts = false", "publish_transcripts = true"))
-    with pytest.raises(StartError, match="nothing is signed: set publish_transcripts = false") as refused:
+    with pytest.raises(Failure, match="nothing is signed: set publish_transcripts = false") as refused:
         open_study(load(folder))
-    assert refused.value.exit_code == 2
+    assert refused.value.code == 2
     assert not (folder / "coordinator" / "state.sqlite").exists()
 
 
@@ -333,10 +334,10 @@ def test_a_card_or_key_that_doesnt_fit_is_told_before_anything_runs(
 ) -> None:
     shutil.copytree(study, tmp_path / "study")
     damage(tmp_path / "study" / "coordinator")
-    with pytest.raises(StartError) as refused:
+    with pytest.raises(Failure) as refused:
         open_study(load(tmp_path / "study"))
     assert said in str(refused.value)
-    assert refused.value.exit_code == 2
+    assert refused.value.code == 2
     assert not (tmp_path / "study" / "coordinator" / "state.sqlite").exists()
 
 
