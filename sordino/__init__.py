@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from learning.task import ModelTask as ModelTask
     from learning.task import Task as Task
     from learning.tasks.torch_task import TorchTask as TorchTask
+    from mechanisms.baselines.registry import MECHANISMS as MECHANISMS
     from mechanisms.encoder import Encoder as Encoder
     from mechanisms.plan import InfeasiblePlan as InfeasiblePlan
     from mechanisms.plan import Plan as Plan
-    from mechanisms.registry import MECHANISMS as MECHANISMS
     from runtime.failure import ExitCode as ExitCode
     from runtime.settings_file import ConfigurationError as ConfigurationError
     from server.study_file import StudyConfiguration as StudyConfiguration
@@ -61,7 +61,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "learning.tasks.torch_task": ("TorchTask",),
             "mechanisms.encoder": ("Encoder",),
             "mechanisms.plan": ("InfeasiblePlan", "Plan"),
-            "mechanisms.registry": ("MECHANISMS",),
+            "mechanisms.baselines.registry": ("MECHANISMS",),
             "runtime.failure": ("ExitCode",),
             "runtime.settings_file": ("ConfigurationError",),
             "server.study_file": ("StudyConfiguration",),

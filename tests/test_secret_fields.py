@@ -60,7 +60,7 @@ SHOWN: dict[str, str] = {
     "sordino.lab.simulation.settings.SimulatedPrivacy.clip_update": SETTING,
     "sordino.planning.options.PlannedPrivacy.clip_update": SETTING,
     "mechanisms.clip_rule.ClipRule.update": SETTING,
-    "mechanisms.binomial_plan.BinomialPlan.trials_per_share": SETTING,
+    "mechanisms.baselines.binomial_plan.BinomialPlan.trials_per_share": SETTING,
     "mechanisms.calibration.Calibration.noise": "the variance that the plan states",
     "sordino.reporting.report.Extras.without_noise": "accuracies of the demo's second training, over public data",
     "sordino.lab.bench.paths.Path.key": "the JSON name of a figure",

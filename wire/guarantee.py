@@ -50,7 +50,7 @@ def trust_of(mechanism: str, adversary: str) -> Trust:
     if mechanism in DESCRIPTIONS:
         alone = DESCRIPTIONS[mechanism].trusts
     else:  # mechanisms that can only be planned take longer to import
-        from mechanisms.registry import MECHANISMS
+        from mechanisms.baselines.registry import MECHANISMS
 
         alone = MECHANISMS[mechanism].description.trusts
     trusted = _COORDINATORS.get(adversary)

@@ -27,7 +27,7 @@ RING: Final = "ring"
 _ELSEWHERE: Final = {
     ("mechanism", "binomial"): "is planned only (sordino plan), neither served nor simulated. Use ddgauss or skellam.",
     ("mechanism", "randomised-response"): "sends no vectors, so there is no such plan. In Python it is "
-    'mechanisms.registry.MECHANISMS["randomised-response"].',
+    'sordino.MECHANISMS["randomised-response"].',
     ("adversary", "semi-malicious"): "is for comparison only (sordino plan, graph, bench): a study is served under "
     "malicious or curious.",
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from runtime.failure import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from mechanisms.binomial_plan import BinomialPlan
+    from mechanisms.baselines.binomial_plan import BinomialPlan
 
 _ONLY: Final = (
     ("sampling", "none", "--sampling"),
@@ -27,7 +27,7 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
         Failure: an option that binomial noise has no theorem for.
         mechanisms.refusals.InfeasiblePlan: no such plan holds.
     """
-    from mechanisms.binomial_plan import plan_binomial
+    from mechanisms.baselines.binomial_plan import plan_binomial
     from mechanisms.refusals import InfeasiblePlan
     from secagg.errors import InvalidParameters
     from secagg.parameters import RoundParameters, assumed_colluders, default_min_survivors
@@ -75,7 +75,7 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
 def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's numbers under their stable JSON names, as `sordino.planning.text.figures_of` gives them."""
-    from mechanisms.binomial import NAME, THEOREM
+    from mechanisms.baselines.binomial import NAME, THEOREM
     from mechanisms.rotation import rotation_layout
     from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
     from secagg.sharing import MALICIOUS

@@ -451,7 +451,7 @@ def test_the_least_gaussian_noise() -> None:
     ("arguments", "code", "told"),
     [
         (("--rotation", "dct"), 2, "--rotation dct is unknown"),
-        (("--mechanism", "randomised-response"), 2, 'mechanisms.registry.MECHANISMS["randomised-response"]'),
+        (("--mechanism", "randomised-response"), 2, 'sordino.MECHANISMS["randomised-response"]'),
         (("--clip-scaling", "even"), 2, "--clip-scaling even is unknown"),
         (("--clip-update", "quadratic"), 2, "--clip-update quadratic is unknown"),
         (("--layers", "100,x"), 2, "--layers takes whole numbers"),

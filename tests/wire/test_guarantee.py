@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mechanisms.baselines.registry import MECHANISMS
 from mechanisms.mechanism import DESCRIPTIONS
-from mechanisms.registry import MECHANISMS
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire.guarantee import trust_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from mechanisms import binomial, randomised_response
+from mechanisms.baselines import binomial, randomised_response
 from mechanisms.encoder import Encoder
 from mechanisms.mechanism import DESCRIPTIONS, Description, Mechanism
 from mechanisms.plan import Plan, make_plan

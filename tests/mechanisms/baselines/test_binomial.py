@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.binomial import (
+from mechanisms.baselines.binomial import (
     ADJACENCY,
     BinomialEncoder,
     BinomialPlan,
@@ -28,7 +28,7 @@ from mechanisms.binomial import (
     plan_binomial,
     renyi_curve,
 )
-from mechanisms.binomial_noise import (
+from mechanisms.baselines.binomial_noise import (
     EXACT_TRIALS,
     LARGEST_TRIALS,
     _theorem,
@@ -467,7 +467,7 @@ def test_the_norm_bounds_are_checked_exactly(
 ) -> None:
     """Naive version: an encoder that trusts its clipping. With clipping broken nothing is sent."""
     encoder = BinomialEncoder(plan, bytes(32))
-    monkeypatch.setattr("mechanisms.binomial.clip_l2", lambda vector, clip: vector)
+    monkeypatch.setattr("mechanisms.baselines.binomial.clip_l2", lambda vector, clip: vector)
     with pytest.raises(RoundingFailed):
         encoder.encode(np.full(500, 1.0), keyed("broken"))
     encoder._largest = 3

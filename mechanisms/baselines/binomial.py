@@ -3,8 +3,9 @@
 Client: clip, rotate, scale, round conditionally, add Bin(m, 1/2) - m / 2 to each coordinate, wrap; coordinator:
 centre, scale back, rotate back, divide. With h honest shares the sum's noise is binomial again, of N = h m trials.
 
-Theorem: [ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round (`mechanisms.binomial_noise` says why). No Renyi
-curve is known for it, so rounds compose by `mechanisms.composition`, each charged at h_min, fixed in advance.
+Theorem: [ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round (`mechanisms.baselines.binomial_noise` gives the
+reason). No Renyi curve is known for it, so rounds compose by `mechanisms.baselines.composition`, each charged at h_min,
+fixed in advance.
 
 Adjacency: zero-out, one participant's update against zero, her noise share present. Trusts: the secure sum, and
 that at least h_min = min_survivors - A honest participants added their shares; not the coordinator, who sees the
@@ -20,8 +21,8 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.binomial_noise import binomial, binomial_epsilon
-from mechanisms.binomial_plan import ADJACENCY, BinomialPlan, plan_binomial
+from mechanisms.baselines.binomial_noise import binomial, binomial_epsilon
+from mechanisms.baselines.binomial_plan import ADJACENCY, BinomialPlan, plan_binomial
 from mechanisms.clipping import clip_l2
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import Rotation

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms.binomial import NotRenyi
+from mechanisms.baselines.binomial import NotRenyi
+from mechanisms.baselines.registry import MECHANISMS
 from mechanisms.randomness import RandomBytes
-from mechanisms.registry import MECHANISMS
 
 SEED = bytes(range(32))
 COUNTS = {"clients": 30, "colluders": 2, "min_survivors": 20}

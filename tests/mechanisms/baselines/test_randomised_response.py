@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.randomised_response import (
+from mechanisms.baselines.randomised_response import (
     ADJACENCY,
     TRUSTS,
     InvalidCategory,
@@ -27,7 +27,7 @@ from mechanisms.randomised_response import (
 )
 from mechanisms.randomness import RandomBytes, RandomnessFailed
 from mechanisms.refusals import InfeasiblePlan
-from tests.mechanisms.test_shuffle import binary_histograms, exact_epsilon
+from tests.mechanisms.baselines.test_shuffle import binary_histograms, exact_epsilon
 
 LARGEST_Z = 4.9
 
@@ -75,7 +75,7 @@ def test_the_law_is_exactly_the_stated_fractions(categories: int, monkeypatch: p
                 assert bound == total
                 return draw
 
-            monkeypatch.setattr("mechanisms.randomised_response.uniform_below", uniform)
+            monkeypatch.setattr("mechanisms.baselines.randomised_response.uniform_below", uniform)
             law[encoder.respond(category, bytes)] += Fraction(1, total)
         expected = {c: Fraction(true if c == category else other, total) for c in range(categories)}
         assert law == expected

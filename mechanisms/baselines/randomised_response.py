@@ -3,7 +3,7 @@
 She reports her category with probability e^eps0 / (e^eps0 + k - 1), else one of the others, all alike
 ([War65] for k = 2; [KBR16] for k categories). Any report is at most e^eps0 times likelier from one category
 than from another, so nobody has to be trusted for eps0. The report is a one-hot vector modulo 2^B: the
-secure sum of one-hot vectors *is* the shuffled histogram, and `mechanisms.shuffle` bounds what that gains.
+secure sum of one-hot vectors *is* the shuffled histogram, and `mechanisms.baselines.shuffle` bounds what that gains.
 
 The probabilities are ratios of integers, A : D : ... : D with A / D just below e^eps0, drawn by an exactly
 uniform integer: no floating point enters them, and the realised epsilon, ln(A / D), never exceeds eps0.
@@ -25,10 +25,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.composition import COMPOSITIONS, Composition, composed_epsilon, round_delta, round_epsilon
+from mechanisms.baselines.composition import COMPOSITIONS, Composition, composed_epsilon, round_delta, round_epsilon
+from mechanisms.baselines.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 from mechanisms.randomness import RandomBytes, fresh_keystream, uniform_below
 from mechanisms.refusals import InfeasiblePlan
-from mechanisms.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 
 NAME: Final = "randomised-response"
 THEOREM: Final = "[KBR16] k-ary randomised response (eps0 of one report); [FMT21] Theorem 3.1 (their secure sum)"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.shuffle import ADJACENCY, TRUSTS, largest_local_epsilon, local_epsilon_for, shuffle_bound
+from mechanisms.baselines.shuffle import ADJACENCY, TRUSTS, largest_local_epsilon, local_epsilon_for, shuffle_bound
 
 
 def closed_form(local_epsilon: float, reports: int, delta: float) -> float:

@@ -1,6 +1,6 @@
 """The plan of a study under binomial noise: what is stated, what has to hold, and the least noise that keeps it.
 
-Theorem and trust are those of `mechanisms.binomial`, whose plan this is; delta is split over the rounds as
+Theorem and trust are those of `mechanisms.baselines.binomial`, whose plan this is; delta is split over the rounds as
 `composition.round_delta` says, and every round is charged at h_min, because both composition theorems want the
 rounds' epsilons fixed in advance.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Final
 
-from mechanisms.binomial_noise import LARGEST_ROUND_EPSILON, LARGEST_TRIALS, binomial_epsilon, sensitivities
-from mechanisms.composition import (
+from mechanisms.baselines.binomial_noise import LARGEST_ROUND_EPSILON, LARGEST_TRIALS, binomial_epsilon, sensitivities
+from mechanisms.baselines.composition import (
     COMPOSITIONS,
     MOST_ADVANCED_ROUNDS,
     Composition,

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 
-from mechanisms.composition import (
+from mechanisms.baselines.composition import (
     MOST_ADVANCED_ROUNDS,
     composed_delta,
     composed_epsilon,
