@@ -66,9 +66,26 @@ DESCRIPTIONS: Final = {
             "nobody: each report is private by itself, whatever happens to it",
             "renyi",
         ),
+        Description(
+            "binomial",
+            "distributed binomial (cpSGD)",
+            "[ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round",
+            "zero-out: one participant's update against zero, its noise share present",
+            "the secure sum, and that at most A of the survivors' noise shares are known or missing",
+            "epsilon-delta",
+        ),
+        Description(
+            "randomised-response",
+            "k-ary randomised response, shuffled",
+            "[KBR16] k-ary randomised response (eps0 of one report); [FMT21] Theorem 3.1 (their secure sum)",
+            "replace-one: one participant's category replaced by another, everybody reports in both cases",
+            "local epsilon: nobody but the participant's own machine; central epsilon: the secure sum, and that at "
+            "most A colluders' reports are known",
+            "epsilon-delta",
+        ),
     )
 }
-"""Of the mechanisms that send vectors; binomial noise and randomised response describe themselves."""
+"""The last two are not served: `mechanisms.baselines`."""
 
 
 def adjacency_of(mechanism: str) -> str:

@@ -47,12 +47,7 @@ def trust_of(mechanism: str, adversary: str) -> Trust:
     Raises:
         KeyError: this version doesn't know the mechanism.
     """
-    if mechanism in DESCRIPTIONS:
-        alone = DESCRIPTIONS[mechanism].trusts
-    else:  # mechanisms that can only be planned take longer to import
-        from mechanisms.baselines.registry import MECHANISMS
-
-        alone = MECHANISMS[mechanism].description.trusts
+    alone = DESCRIPTIONS[mechanism].trusts
     trusted = _COORDINATORS.get(adversary)
     if trusted is None:
         return Trust(alone, "")

@@ -16,23 +16,20 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.baselines.binomial_noise import binomial, binomial_epsilon
-from mechanisms.baselines.binomial_plan import ADJACENCY, BinomialPlan, plan_binomial
+from mechanisms.baselines.binomial_plan import NAME, BinomialPlan, plan_binomial
 from mechanisms.clipping import clip_l2
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round
 
 __all__ = [
-    "ADJACENCY",
     "NAME",
-    "THEOREM",
-    "TRUSTS",
     "BinomialEncoder",
     "BinomialPlan",
     "NotRenyi",
@@ -42,10 +39,6 @@ __all__ = [
     "renyi_curve",
 ]
 
-NAME: Final = "binomial"
-THEOREM: Final = "[ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round"
-TRUSTS: Final = "the secure sum, and that at most A of the survivors' noise shares are known or missing"
-
 Words = NDArray[np.unsignedinteger[Any]]
 
 
@@ -53,7 +46,7 @@ class NotRenyi(ValueError):
     """A Renyi curve was asked of a mechanism that has none."""
 
 
-def renyi_curve(plan: BinomialPlan) -> NoReturn:
+def renyi_curve(plan: BinomialPlan, honest: int) -> NoReturn:
     """There is none.
 
     Raises:

@@ -22,11 +22,12 @@ from mechanisms.baselines.composition import (
     round_epsilon,
 )
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
+from mechanisms.mechanism import adjacency_of
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
-ADJACENCY: Final = "zero-out: one participant's update against zero, her noise share present"
+NAME: Final = "binomial"
 
 LARGEST_EPSILON: Final = 100.0
 LARGEST_BITS: Final = 62
@@ -156,7 +157,7 @@ class BinomialPlan(BinomialStatement):
     @property
     def adjacency(self) -> str:
         """What two neighbouring inputs are."""
-        return ADJACENCY
+        return adjacency_of(NAME)
 
     @property
     def clip_grid(self) -> float:

@@ -27,16 +27,11 @@ from numpy.typing import NDArray
 
 from mechanisms.baselines.composition import COMPOSITIONS, Composition, composed_epsilon, round_delta, round_epsilon
 from mechanisms.baselines.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
+from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.randomness import RandomBytes, fresh_keystream, uniform_below
 from mechanisms.refusals import InfeasiblePlan
 
 NAME: Final = "randomised-response"
-THEOREM: Final = "[KBR16] k-ary randomised response (eps0 of one report); [FMT21] Theorem 3.1 (their secure sum)"
-ADJACENCY: Final = "replace-one: one participant's category replaced by another, everybody reports in both cases"
-TRUSTS: Final = (
-    "local epsilon: nobody but her own machine; central epsilon: the secure sum, and that at most A colluders' "
-    "reports are known"
-)
 
 LARGEST_LOCAL_EPSILON: Final = 60.0
 LARGEST_CATEGORIES: Final = 1 << 20
@@ -72,8 +67,8 @@ def response_weights(local_epsilon: float) -> tuple[int, int]:
 class ResponsePlan:
     """Everything public about a study that asks for one category a round.
 
-    Adjacency and trust: `ADJACENCY`, `TRUSTS`. The central figure counts `h_min` reports, the fewest honest ones
-    in a sum that is opened, whatever the number of participants.
+    Adjacency and trust: `mechanisms.mechanism.DESCRIPTIONS`. The central figure counts `h_min` reports, the fewest
+    honest ones in a sum that is opened, whatever the number of participants.
 
     Raises:
         InfeasiblePlan: the numbers contradict each other, a count may wrap, or the central epsilon of all rounds
@@ -141,12 +136,12 @@ class ResponsePlan:
     @property
     def adjacency(self) -> str:
         """What two neighbouring inputs are."""
-        return ADJACENCY
+        return DESCRIPTIONS[NAME].adjacency
 
     @property
     def trusts(self) -> str:
         """Whom each epsilon trusts."""
-        return TRUSTS
+        return DESCRIPTIONS[NAME].trusts
 
     @property
     def h_min(self) -> int:
@@ -210,7 +205,7 @@ class FrequencyEstimate:
 class ResponseEncoder:
     """Randomise categories and decode histograms of one study. Both sides build it from the same plan.
 
-    Theorem, adjacency, trust: `THEOREM`, `ADJACENCY`, `TRUSTS`.
+    Theorem, adjacency, trust: `mechanisms.mechanism.DESCRIPTIONS`.
     """
 
     def __init__(self, plan: ResponsePlan) -> None:

@@ -3,8 +3,9 @@
 A secure sum of one-hot reports is their histogram, and a histogram is what a shuffler would show: the order
 is gone. [FMT21] bounds the gain for *any* local randomiser.
 
-Whom it trusts: for the amplified figure the secure sum (the coordinator sees nothing but the total) and the
-honest participants, who did randomise their reports; for the local figure nobody.
+Adjacency: replace-one, everybody reports in both cases. Trusts: for the amplified figure the secure sum (the
+coordinator sees only the total) and the honest participants, which did randomise their reports (colluders' reports
+hide nobody); for the local figure nobody.
 """
 
 from __future__ import annotations
@@ -12,22 +13,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Final, Literal
-
-__all__ = [
-    "ADJACENCY",
-    "NAME",
-    "THEOREM",
-    "TRUSTS",
-    "ShuffleBound",
-    "largest_local_epsilon",
-    "local_epsilon_for",
-    "shuffle_bound",
-]
-
-NAME: Final = "shuffle"
-THEOREM: Final = "[FMT21] Theorem 3.1, closed form"
-ADJACENCY: Final = "replace-one: one participant's value replaced by another, everybody reports in both cases"
-TRUSTS: Final = "the secure sum and the honest participants' own randomisers; colluders' reports hide nobody"
 
 _HAIR: Final = 1e-12
 _BISECTIONS: Final = 200
@@ -106,7 +91,7 @@ def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBou
         local_epsilon=local_epsilon,
         honest=honest,
         bound="amplified",
-        reason=f"{THEOREM}, {honest} honest reports",
+        reason=f"[FMT21] Theorem 3.1, closed form, {honest} honest reports",
     )
 
 

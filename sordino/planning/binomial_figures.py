@@ -75,7 +75,8 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
 def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's numbers under their stable JSON names, as `sordino.planning.text.figures_of` gives them."""
-    from mechanisms.baselines.binomial import NAME, THEOREM
+    from mechanisms.baselines.binomial_plan import NAME
+    from mechanisms.mechanism import DESCRIPTIONS
     from mechanisms.rotation import rotation_layout
     from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
     from secagg.sharing import MALICIOUS
@@ -87,7 +88,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
     inflated = plan.sensitivities[1] * plan.granularity
     achieved = plan.planned_epsilon
     return {
-        "mechanism": "binomial",
+        "mechanism": NAME,
         "clients": plan.clients,
         "population": plan.clients,
         "sampling": "none",
@@ -132,7 +133,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
         "layer_noise_stddev": [plan.central_stddev],
         "quantile_stderr": None,
         "trusts": trust_of(NAME, adversary).words,
-        "theorem": THEOREM,
+        "theorem": DESCRIPTIONS[NAME].theorem,
         "warnings": [],
         "accountant": plan.composition,
         "epsilon_exact": None,

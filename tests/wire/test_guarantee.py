@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mechanisms.baselines.registry import MECHANISMS
 from mechanisms.mechanism import DESCRIPTIONS
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire.guarantee import trust_of
@@ -25,7 +24,7 @@ def test_nobody_alone_is_trusted_only_where_the_coordinator_may_lie(mechanism: s
     trust = trust_of(mechanism, adversary)
     assert trust.words.partition(":")[0].startswith(SHORT[adversary])
     assert "nobody alone" not in trust.words
-    assert MECHANISMS[mechanism].description.trusts.rpartition(": ")[2] in trust.words
+    assert DESCRIPTIONS[mechanism].trusts.rpartition(": ")[2] in trust.words
     assert trust.proviso.startswith(" and the coordinator doesn't lie")
     assert trust.proviso.endswith("exchanged") == (adversary == SEMI_MALICIOUS)
 
@@ -40,7 +39,7 @@ def test_what_the_mechanism_trusts_stands_first_where_lies_do_not_touch_epsilon(
 
 
 def test_every_mechanism_has_words_for_every_coordinator() -> None:
-    for mechanism in MECHANISMS:
+    for mechanism in DESCRIPTIONS:
         assert len({trust_of(mechanism, adversary).words for adversary in ADVERSARIES}) == len(ADVERSARIES)
     with pytest.raises(KeyError):
         trust_of("of a newer version", CURIOUS)

@@ -17,8 +17,6 @@ import pytest
 from scipy import stats
 
 from mechanisms.baselines.randomised_response import (
-    ADJACENCY,
-    TRUSTS,
     InvalidCategory,
     ResponseEncoder,
     ResponsePlan,
@@ -151,9 +149,8 @@ def test_the_plan_meets_its_target(plan: ResponsePlan) -> None:
     assert plan.round_bound.bound == "amplified"
     assert plan.local_epsilon == pytest.approx(3.1272, abs=1e-4)
     assert plan.bits == 14
-    assert plan.adjacency == ADJACENCY
     assert plan.adjacency.startswith("replace-one: ")
-    assert plan.trusts == TRUSTS
+    assert "the secure sum" in plan.trusts
     assert plan.total_local_epsilon >= plan.local_epsilon
 
 

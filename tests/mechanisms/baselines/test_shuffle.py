@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.baselines.shuffle import ADJACENCY, TRUSTS, largest_local_epsilon, local_epsilon_for, shuffle_bound
+from mechanisms.baselines.shuffle import largest_local_epsilon, local_epsilon_for, shuffle_bound
 
 
 def closed_form(local_epsilon: float, reports: int, delta: float) -> float:
@@ -151,8 +151,6 @@ def test_the_result_says_which_bound_holds() -> None:
     smaller = shuffle_bound(0.01, reports, 1e-9)
     assert (smaller.bound, smaller.epsilon) == ("local", 0.01)
     assert "no better" in smaller.reason
-    assert ADJACENCY.startswith("replace-one")
-    assert "secure sum" in TRUSTS
 
 
 def test_the_condition_is_that_of_the_theorem() -> None:
