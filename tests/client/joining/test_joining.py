@@ -21,7 +21,8 @@ import client.joining.joining
 from client.credentials import load_certificate, load_identity
 from client.enrolment import EnrolmentUnavailable, Look
 from client.host_file import load
-from client.joining.checks import JoinOptions, check_accepts
+from client.joining.checks import JoinOptions, accepted_plan, check_accepts
+from client.joining.description import describe_study
 from client.joining.folder import DataChoice
 from client.joining.joining import join_by_code
 from client.journal import ClientJournal
@@ -32,7 +33,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
-from wire.authority_statements import write_package
+from wire.authority_statements import verify_card, write_package
 from wire.enrolment import read_request
 from wire.join_code import JoinCode
 from wire.records.ledger import head_file
@@ -447,25 +448,19 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
 # ---------------------------------------------------------------- what she is told
 
 
-def test_what_a_lottery_means_for_her(authority: Authority) -> None:
-    from client.joining.description import describe_study
-    from wire.authority_statements import verify_card
+def described(authority: Authority, study: StudyDocument, width: int) -> tuple[Look, list[str]]:
+    """A study as it is seen, and the lines that are shown of it."""
+    card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
+    seen = Look(card, study, bytes(32), None)
+    data = DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3)
+    shown = {"fingerprint": "", "home": Path("home"), "host": "laptop", "host_chosen": True}
+    return seen, describe_study(seen, data=data, part_chosen=True, ledger=None, width=width, **shown)
 
+
+def test_what_a_lottery_means_for_her(authority: Authority) -> None:
     drawn = document(sampling="lottery", population=9, largest_roster=9)
     for study, expected in ((drawn, True), (document(), False)):
-        card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
-        lines = describe_study(
-            Look(card, study, bytes(32), None),
-            fingerprint="",
-            home=Path("home"),
-            host="laptop",
-            host_chosen=True,
-            data=DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3),
-            part_chosen=True,
-            ledger=None,
-            width=80,
-        )
-        text = " ".join(" ".join(lines).split())
+        text = " ".join(" ".join(described(authority, study, 80)[1]).split())
         assert ("in each round for which you are drawn (the coordinator knows in advance" in text) == expected
         assert ("7 of 9 or more, drawn by the authority's lottery" in text) == expected
         assert "drawn at random" not in text
@@ -474,24 +469,8 @@ def test_what_a_lottery_means_for_her(authority: Authority) -> None:
 @pytest.mark.parametrize("adversary", ["malicious", "curious"])
 def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authority, adversary: str) -> None:
     """And what she agrees to is her policy: the naive one would refuse what she was just shown."""
-    from client.joining.checks import accepted_plan
-    from client.joining.description import describe_study
-    from wire.authority_statements import verify_card
-
     study = document(clients=70, min_survivors=66, adversarial=0.03, max_dropout=0.01, adversary=adversary)
-    card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
-    seen = Look(card, study, bytes(32), None)
-    lines = describe_study(
-        seen,
-        fingerprint="",
-        home=Path("home"),
-        host="laptop",
-        host_chosen=True,
-        data=DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3),
-        part_chosen=True,
-        ledger=None,
-        width=78,
-    )
+    seen, lines = described(authority, study, 78)
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     degree, threshold = {"malicious": (12, 8), "curious": (8, 3)}[adversary]

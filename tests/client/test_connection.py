@@ -1,4 +1,4 @@
-"""An upload whose chunks can't be made ends in that error, not as if the client had been told to stop."""
+"""Calls of a session: an upload whose chunks fail ends in that error, and two tasks may send at the same time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from client.connection import SERVICE, Session, UploadRejected
+from wire import coordinator_pb2 as pb
 
 
 class NoChunk(Exception):
@@ -107,3 +108,40 @@ def test_a_task_that_is_told_to_end_while_its_chunks_fail_ends() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(play())
+
+
+async def _count(requests: AsyncIterator[pb.ParticipantMessage], _: Any) -> AsyncIterator[pb.CoordinatorMessage]:
+    async for _message in requests:
+        yield pb.CoordinatorMessage(heartbeat=pb.Heartbeat())
+
+
+def test_a_heartbeat_in_the_middle_of_a_message_ends_nothing() -> None:
+    """gRPC gives up a call that is written to twice at once, and the session with it."""
+
+    async def check() -> None:
+        server = grpc.aio.server()
+        handler = grpc.stream_stream_rpc_method_handler(
+            _count, pb.ParticipantMessage.FromString, pb.CoordinatorMessage.SerializeToString
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", {"Session": handler}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        dealing = pb.SealedShares(leaves=[bytes(32)] * 4000)
+        large = pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, share_keys=dealing))
+        beat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for _ in range(10):
+                call = channel.stream_stream(
+                    "/test/Session", pb.ParticipantMessage.SerializeToString, pb.CoordinatorMessage.FromString
+                )()
+                session = Session(call, channel, pb.Welcome())
+                await session.send(beat)
+                heard = session.messages()
+                await anext(heard)
+                await asyncio.gather(session.send(large), session.send(beat), session.send(large))
+                for _ in range(3):
+                    await asyncio.wait_for(anext(heard), 10)
+                session.close()
+        await server.stop(None)
+
+    asyncio.run(check())
