@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from runtime.address import split_address as split_address
@@ -77,21 +78,7 @@ def read_settings(
     Raises:
         ConfigurationError: the file can't be read, isn't TOML, or holds a value that the model refuses.
     """
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: there is no such file. {hint}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: not a UTF-8 text file (byte {error.start}). {hint}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: can't be read: {error.strerror or error}.") from None
-    try:
-        content = tomllib.loads(text)
-    except ValueError as error:  # beside the errors of tomllib, what int() says of a number of 5000 digits
-        quotes = " (text needs quotes)" if str(error).startswith("Invalid value") else ""
-        raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
-    except RecursionError:
-        raise ConfigurationError(f"{path}: not valid TOML: lists or tables are nested too deeply.") from None
+    content = read_toml(path, hint=hint)
     for key in content:
         if key.startswith("_"):  # pydantic-settings would read it as one of its own options, such as _env_file
             raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
@@ -108,6 +95,32 @@ def read_settings(
         raise ConfigurationError(
             f"environment: {error}. Set single keys, such as {ENVIRONMENT_PREFIX}PRIVACY__EPSILON=8."
         ) from None
+
+
+def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
+    """Parse ``path``.
+
+    Args:
+        hint: a sentence that says how such a file is made; ends the message when there is no file.
+
+    Raises:
+        ConfigurationError: the file can't be read, or isn't TOML.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: there is no such file. {hint}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not a UTF-8 text file (byte {error.start}). {hint}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror or error}.") from None
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # beside the errors of tomllib, what int() says of a number of 5000 digits
+        quotes = " (text needs quotes)" if str(error).startswith("Invalid value") else ""
+        raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: not valid TOML: lists or tables are nested too deeply.") from None
 
 
 def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
@@ -144,14 +157,22 @@ def number_if_it_is_one(value: Any) -> Any:
 
 def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
     """One line for one refused key."""
+    return f"{_origin(path, detail['loc'])}: {explain(model, detail)}"
+
+
+def explain(model: type[BaseModel], detail: Any) -> str:
+    """One sentence for one refused key of a model, with its name in the file.
+
+    Args:
+        detail: of `pydantic.ValidationError.errors`.
+    """
     location: Sequence[str | int] = detail["loc"]
     key = _dotted(location)
-    where, key = _origin(path, location, key)
     if detail["type"] == "missing":
-        return f"{where}: {key} is missing. Add it."
+        return f"{key} is missing. Add it."
     if detail["type"] == "extra_forbidden":
-        return f"{where}: {key} is not a known key.{_suggestion(model, location)}"
-    return f"{where}: {refusal(key, detail)}"
+        return f"{key} is not a known key.{_suggestion(model, location)}"
+    return refusal(key, detail)
 
 
 def refusal(key: str, detail: Any) -> str:
@@ -167,11 +188,12 @@ def refusal(key: str, detail: Any) -> str:
     message = message[:1].lower() + message[1:]
     if kind in ("bool_parsing", "bool_type"):
         message = "should be true or false"
+    end = "" if message.endswith("?") else "."
     if isinstance(value, Mapping | BaseModel) or value is None:
-        return f"{key + ': ' if key else ''}{message}."
+        return f"{key + ': ' if key else ''}{message}{end}"
     shown = repr(value) if len(repr(value)) <= _LIMIT else repr(value)[:_LIMIT] + "..."
     separator = "" if message.startswith(("should", "must", "is ")) else ":"
-    return f"{key} = {shown}{separator} {message}."
+    return f"{key} = {shown}{separator} {message}{end}"
 
 
 def _dotted(location: Sequence[str | int]) -> str:
@@ -181,13 +203,13 @@ def _dotted(location: Sequence[str | int]) -> str:
     return text
 
 
-def _origin(path: Path, location: Sequence[str | int], key: str) -> tuple[str, str]:
-    """The file, or the environment variable that has set the key, and the key."""
+def _origin(path: Path, location: Sequence[str | int]) -> str:
+    """The file, or the environment variable that has set the key."""
     wanted = ENVIRONMENT_PREFIX + "__".join(str(part) for part in location).upper()
     for name in os.environ:
         if name.upper() == wanted:
-            return f"environment variable {name}", key
-    return str(path), key
+            return f"environment variable {name}"
+    return str(path)
 
 
 def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
@@ -196,10 +218,16 @@ def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
     for part in location[:-1]:
         if isinstance(part, int):
             continue
-        field = getattr(table, "model_fields", {}).get(part)
+        field = _fields(table).get(str(part))
         table = _model_within(field.annotation) if field is not None else None
-    known = list(getattr(table, "model_fields", {}))
+    known = list(_fields(table))
     return did_you_mean(location[-1], known) or (f" Known here: {', '.join(known)}." if known else " Remove it.")
+
+
+def _fields(table: Any) -> dict[str, FieldInfo]:
+    """A model's fields by their names in a file."""
+    fields: dict[str, FieldInfo] = getattr(table, "model_fields", {})
+    return {field.alias or name: field for name, field in fields.items()}
 
 
 def _model_within(annotation: Any) -> Any:

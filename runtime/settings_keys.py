@@ -85,14 +85,19 @@ class SettingsKey:
     field: FieldInfo
 
     @property
+    def written(self) -> str:
+        """Its name in the file."""
+        return self.field.alias or self.name
+
+    @property
     def dotted(self) -> str:
         """``privacy.epsilon``."""
-        return f"{self.table}.{self.name}" if self.table else self.name
+        return f"{self.table}.{self.written}" if self.table else self.written
 
     @property
     def flat(self) -> str:
         """Its name among all keys of the model, and that of its option in Python."""
-        return self.about.option or self.name
+        return self.about.option or self.written
 
     @property
     def option(self) -> str:

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runtime.failure import ExitCode, Failure
-from runtime.settings_file import refusal
+from runtime.settings_file import explain, refusal
 from runtime.settings_keys import SettingsKey, settings_keys
 from runtime.text import did_you_mean
 
@@ -81,7 +81,7 @@ def _sentence(one: SettingsKey) -> str:
     about = one.about
     first = about.help.split()[0].rstrip(":;,")
     start = about.help if first in one.choices else about.help[:1].upper() + about.help[1:]
-    return start + (f", {_UNITS[about.unit]}" if about.unit else "") + "."
+    return start + (f", {_UNITS.get(about.unit, about.unit)}" if about.unit else "") + "."
 
 
 def _shown(value: Any) -> str | bool:
@@ -162,10 +162,10 @@ def in_options(error: ValidationError, model: type[BaseModel]) -> Failure:
     detail = error.errors(include_url=False)[0]
     where = [part for part in detail["loc"] if isinstance(part, str)]
     for one in settings_keys(model).values():
-        if where in ([one.table, one.name], [one.name]):
+        if where in ([one.table, one.written], [one.written]):
             return refused(one, detail)
     whole = len(where) < 2 and detail["type"] == "value_error"  # keys that contradict each other: it names them
-    return Failure(ExitCode.INPUT, refusal("" if whole else ".".join(where), detail))
+    return Failure(ExitCode.INPUT, refusal("", detail) if whole else explain(model, detail))
 
 
 def refused(one: SettingsKey, detail: Any) -> Failure:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.parameters import Parameters, flatten, shapes_of, unflatten
+from learning.parameters import Parameters, flatten
 from learning.server_optimizers import ServerOptimizer
 from learning.task import Task, update_rng
 from mechanisms.clipping import clip_l2
@@ -81,20 +81,18 @@ def train_without_noise(
         if not cohort or cohort[0] < 0 or cohort[-1] >= len(parts):
             raise ValueError(f"round {number}: its cohort must name some of the {len(parts)} participants")
     data = [train.take(part) for part in parts]
-    parameters = task.initial_parameters()
-    shapes, vector = shapes_of(parameters), flatten(parameters)
+    learner = task.learner(optimizer, test)
     for number, cohort in enumerate(chosen, start=1):
-        total = np.zeros(task.dim, dtype=np.float64)
+        parameters, total = learner.broadcast(), np.zeros(task.dim, dtype=np.float64)
         for participant in cohort:
             rng = update_rng(seed, number, participant)
             update = flatten(task.local_update(parameters, data[participant], rng, l2_clip)).astype(np.float64)
             if not np.isfinite(update).all():
                 raise ValueError(f"round {number}: the update of participant {participant} is not finite")
             total += clip_l2(update, l2_clip)
-        vector = optimizer.apply(vector, total / len(cohort))
-        parameters = unflatten(vector, shapes)
-        figures = task.evaluate(parameters, test)
-        yield BaselineRound(number, len(cohort), figures["accuracy"], figures["loss"], parameters)
+        learner.learn(total / len(cohort), len(cohort))
+        figures = learner.evaluate()
+        yield BaselineRound(number, len(cohort), figures["accuracy"], figures["loss"], learner.broadcast())
 
 
 def run(directory: Path, parts: int, cohorts: Sequence[Sequence[int]] | None) -> Iterator[BaselineRound]:

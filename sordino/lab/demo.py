@@ -465,6 +465,7 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
     parts: dict[int, int] = {}
     for home in study.hosts:
         for entry in load(home).participants:
+            assert entry.part is not None, "each participant of the demo has a part"  # noqa: S101  # it wrote the file
             parts[position[load_identity(entry.key).public.hex()]] = entry.part
     return parts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -17,6 +16,7 @@ import pytest
 
 from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
+from runtime.settings_keys import settings_keys
 from secagg.messages import PHASES
 from server.events import (
     AttemptAborted,
@@ -34,8 +34,8 @@ from sordino.lab.loadtest.display import final_lines
 from sordino.lab.loadtest.disturbances import Recovery, due
 from sordino.lab.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers
 from sordino.lab.loadtest.noise import noise_in
-from sordino.lab.loadtest.options import LoadOptions
-from sordino.lab.loadtest.scenario import NAMES, fields_of, read_scenario
+from sordino.lab.loadtest.options import LoadOptions, read_scenario
+from sordino.lab.loadtest.study import check_can_end, load_study
 from sordino.lab.loadtest.summary import Outcomes
 from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events, dropped, result_of, without
 from wire import coordinator_pb2 as pb
@@ -52,10 +52,10 @@ def test_links_and_cheats_stay_with_participants_and_shares_are_kept_to() -> Non
     options = LoadOptions(clients=100, links=(bad, good), cheats=Cheats(share=0.24))
     linked, cheaters = options.linked(), options.cheaters()
     assert sorted([list(linked.values()).count(bad), list(linked.values()).count(good)]) == [20, 50]
-    assert linked == LoadOptions.from_behaviour(options.behaviour()).linked()
+    assert linked == LoadOptions.model_validate_json(options.model_dump_json()).linked()
     assert len(cheaters) == 24
     assert {way: list(cheaters.values()).count(way) for way in WAYS} == dict.fromkeys(WAYS, 2)
-    assert cheaters != replace(options, seed=2).cheaters()
+    assert cheaters != options.changed(seed=2).cheaters()
 
 
 def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None:
@@ -71,7 +71,7 @@ def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None
         phases |= {one.phase for one in delays.values()}
     assert len(set(seen)) == 20
     assert phases == set(PHASES)
-    there = LoadOptions.from_behaviour(options.behaviour())
+    there = LoadOptions.model_validate_json(options.model_dump_json())
     assert there.delays(3, 2) == options.delays(3, 2)
 
 
@@ -120,7 +120,7 @@ def test_the_model_has_the_means_that_were_asked_for() -> None:
 )
 def test_a_trace_is_kept_to(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace").write_text(text)
-    availability = Availability.read({"trace": str(tmp_path / "trace")})
+    availability = Availability.model_validate({"trace": str(tmp_path / "trace")})
     presence = Presence(availability, seed=1)
     assert [presence.online(0, at) for at in (0, 9, 10, 19, 20, 30)] == [True, True, False, False, True, False]
     assert [presence.online(2, at) for at in (0, 5, 60)] == [False, True, False]
@@ -134,8 +134,8 @@ def test_a_trace_is_kept_to(tmp_path: Path, text: str) -> None:
     [
         ("participant,from_s,to_s\n0,0,10\nx,0,1\n", "line 3"),
         ("participant,from_s,to_s\n0,10,10\n", "from_s below to_s"),
-        ("participant,from_s,to_s\n0,0,10\n0,5,15\n", "participant 0 there twice"),
-        ("participant,from_s,to_s\n", "names nobody"),
+        ("participant,from_s,to_s\n0,0,10\n0,5,15\n", "two stays of participant 0 overlap"),
+        ("participant,from_s,to_s\n", "names no participant"),
         ('{"participant": 0}\n', "line 1"),
     ],
 )
@@ -174,9 +174,9 @@ def test_every_way_to_cheat_changes_something_and_only_its_own() -> None:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_the_scenarios_of_the_project_can_be_run(path: Path) -> None:
-    options = LoadOptions(**read_scenario(path))
+    options = LoadOptions.model_validate(read_scenario(path))
     options.check()
-    options.check_can_end()
+    check_can_end(options)
 
 
 def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
         '[availability]\ntrace = "trace.csv"\n[cheats]\nshare = 0.1\nways = "silence+inconsistent-shares"\n'
         "[[link]]\nshare = 0.5\nloss = 0.01\n[[link]]\nshare = 0.1\nmbit_s = 2\n[[storm]]\nround = 2\n"
     )
-    options = LoadOptions(**read_scenario(tmp_path / "s.toml"))
+    options = LoadOptions.model_validate(read_scenario(tmp_path / "s.toml"))
     options.check()
     assert (options.clients, options.seconds, options.kept_s, options.paused_s) == (30, 7.0, 3.0, 1.0)
     assert options.crashes == (2, 4)
@@ -197,42 +197,35 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
     assert options.availability.trace == str(tmp_path / "trace.csv")
     assert options.cheats is not None
     assert options.cheats.chosen_ways == ("silence", "inconsistent-shares")
-    study = options.study(8443)
-    assert (study.resume_s, study.pause_s) == (3.0, 1.0)
-    assert study.max_dropout == options.missing > 0.1
+    study = load_study(options, 8443).study
+    assert (study.deadlines.resume_s, study.study.pause_s) == (3.0, 1.0)
+    assert study.privacy.max_dropout == options.missing > 0.1
 
 
 def test_every_option_of_the_command_has_a_name_in_a_scenario(run: Run) -> None:
     _, told, _ = run("loadtest", "--help")
-    beside = {"scenario", "out", "json", "help"}
-    options = {name.replace("-", "_") for name in re.findall(r"--([a-z0-9-]+)", told)}
-    assert set(NAMES) - {"description"} <= options
-    assert options - beside <= set(NAMES)
-    fields = {field.name for field in dataclasses.fields(LoadOptions)} - {"out", "began_at"}
-    values: dict[str, Any] = {"crash": [1], "link": ["share=0.1"], "storm": ["round=1"], "cheats": "share=0.1"}
-    values |= {"stragglers": "share=0.1", "availability": "online_s=1,offline_s=1"}
-    values |= {"noise": True, "verify_once": True, "at": "any", "drop_style": "silent"}
-    assert set(fields_of({name: values.get(name, 1) for name in NAMES}, "here")) == fields
+    options = {name.replace("-", "_") for name in re.findall(r"^│ --([a-z0-9-]+)", told, flags=re.MULTILINE)}
+    assert options - {"scenario", "out", "json", "help"} == settings_keys(LoadOptions).keys() - {"description"}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("cliens = 3", "cliens is not known. Did you mean clients?"),
-        ("[stragglers]\nshar = 0.1", "stragglers: shar is not known. Did you mean share?"),
-        ("[stragglers]\nfrom_s = 1", "stragglers needs share"),
-        ("clients = 2.5", "clients = 2.5 is not a whole number"),
+        ("cliens = 3", "cliens is not a known key. Did you mean clients?"),
+        ("[stragglers]\nshar = 0.1", "stragglers.shar is not a known key. Did you mean share?"),
+        ("[stragglers]\nfrom_s = 1", "stragglers.share is missing"),
+        ("clients = 2.5", "clients = 2.5 should be a valid integer"),
         ("[link]\nshare = 1", r"write \[\[link\]\]"),
-        ('[[storm]]\nround = 1\nat = "lunch"', "choose one of advertise-keys"),
+        ('[[storm]]\nround = 1\nat = "lunch"', "should be 'between', 'advertise-keys'"),
         ('[cheats]\nshare = 0.1\nways = "silense"', "Did you mean silence?"),
-        ("[[link]]\nshare = 0.1\nloss = 1.0", "loss of a link is a share"),
+        ("[[link]]\nshare = 0.1\nloss = 1.0", r"link\[0\].loss = 1.0 should be less than 1"),
         ("[availability]\nonline_s = 5", "offline_s"),
-        ("[[storm]]\nround = 1\nfor_s = inf", "storm: for_s is a finite number, not inf"),
-        ("[[storm]]\nround = 1.5", "storm: round is a whole number, not 1.5"),
-        ("deadline = nan", "deadline = nan is not a finite number"),
-        ("resume = inf", "resume = inf is not a finite number"),
-        ("crash = 3", r"such as \[2, 4\]"),
-        ("clients =", "is no TOML"),
+        ("[[storm]]\nround = 1\nfor_s = inf", r"storm\[0\].for_s = inf should be a finite number"),
+        ("[[storm]]\nround = 1.5", r"storm\[0\].round = 1.5 should be a valid integer"),
+        ("deadline = nan", "deadline = nan should be a finite number"),
+        ("resume = inf", "resume = inf should be a finite number"),
+        ("crash = 3", r"write \[2, 4\]"),
+        ("clients =", "not valid TOML"),
     ],
 )
 def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
@@ -246,22 +239,21 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--stragglers", "0.1"), "write name=value"),
-        (("--storm", "share=0.5"), "storm needs round"),
+        (("--stragglers", "0.1"), "must be written name=value"),
+        (("--storm", "share=0.5"), "storm[0].round is missing"),
         (("--crash", "5", "--rounds", "5"), "after the last round"),
         (("--storm", "round=9"), "there is no round 9"),
         (("--storm", "round=2", "--storm", "round=2,share=0.5"), "two come at the same moment, round=2,at=between"),
-        (("--link", "share=0.1,latency_ms=nan"), "link: latency_ms is a finite number, not 'nan'"),
-        (("--link", "share=0.1,latency_ms=inf"), "link: latency_ms is a finite number, not 'inf'"),
-        (("--storm", "round=2,for_s=inf"), "storm: for_s is a finite number, not 'inf'"),
-        (("--stragglers", "share=0.1,to_s=inf"), "stragglers: to_s is a finite number, not 'inf'"),
-        (("--availability", "online_s=nan,offline_s=1"), "availability: online_s is a finite number, not 'nan'"),
-        (("--max-p95", "inf"), "max_p95 = inf is not a finite number"),
+        (("--link", "share=0.1,latency_ms=nan"), "link[0].latency_ms = 'nan' should be a finite number"),
+        (("--link", "share=0.1,latency_ms=inf"), "link[0].latency_ms = 'inf' should be a finite number"),
+        (("--storm", "round=2,for_s=inf"), "storm[0].for_s = 'inf' should be a finite number"),
+        (("--stragglers", "share=0.1,to_s=inf"), "stragglers.to_s = 'inf' should be a finite number"),
+        (("--availability", "online_s=nan,offline_s=1"), "availability.online_s = 'nan' should be a finite number"),
+        (("--max-p95", "inf"), "--max-p95 inf is out of range"),
         (("--noise-within", "0.1"), "add --noise"),
-        (("--drop-style", "both"), "choose disconnect or silent"),
         (("--cheats", "share=0.45", "--drop", "0.3"), "Lower --drop or another share"),
         (("--link", "share=0.6", "--link", "share=0.6"), "more than 1 together"),
-        (("--scenario", "nowhere.toml"), "nowhere.toml can't be read"),
+        (("--scenario", "nowhere.toml"), "nowhere.toml: there is no such file"),
     ],
 )
 def test_faults_that_cannot_be_are_one_sentence(run: Run, arguments: tuple[str, ...], words: str) -> None:
@@ -283,9 +275,7 @@ def test_a_broken_connection_keeps_its_place_only_where_connections_break_by_the
 
 
 def test_every_dropout_has_one_cause() -> None:
-    options = replace(
-        OPTIONS,
-        drop=0.0,
+    options = OPTIONS.changed(drop=0.0,
         seed=2,
         cheats=Cheats(share=0.05),
         links=(Link(share=0.1, resets_per_min=1),),
@@ -350,7 +340,7 @@ def test_an_honest_participant_that_is_excluded_breaks_a_bound() -> None:
 
 
 def test_rounds_are_counted_over_a_crash() -> None:
-    outcomes = Outcomes(replace(OPTIONS, crashes=(1,)), all_right)
+    outcomes = Outcomes(OPTIONS.changed(crashes=(1,)), all_right)
     for who in range(20):
         outcomes.apply(ParticipantConnected(participant=who, at=1.0))
     for event in attempt_events(1):
@@ -394,8 +384,8 @@ def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
 
 
 def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
-    options = replace(OPTIONS, dim=4096, noise=True)
-    plan = options.study(8443).study.plan()
+    options = OPTIONS.changed(dim=4096, noise=True)
+    plan = load_study(options, 8443).study.plan()
     counter = itertools.count()
 
     def source(size: int) -> bytes:
@@ -430,12 +420,12 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
 def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, Any], words: str) -> None:
     result = result_of(attempt_events(1)) | figures
     result["drops"] = result["drops"] | {"unplanned": 1}
-    [sentence] = broken_bounds(result, replace(OPTIONS, **bound))
+    [sentence] = broken_bounds(result, OPTIONS.changed(**bound))
     assert words in sentence
     kept = {"rounds_completed": 3, "noise": {"ratio": 1.001, "ratio_stderr": 0.001}, "ledger_error": ""}
     right = result | {"server_peak_rss_mb": 90.0} | kept
     right["drops"] = result["drops"] | {"unplanned": 0}
-    assert broken_bounds(right, replace(OPTIONS, **bound)) == []
+    assert broken_bounds(right, OPTIONS.changed(**bound)) == []
 
 
 def test_the_last_lines_tell_of_every_fault() -> None:

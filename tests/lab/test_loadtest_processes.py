@@ -19,9 +19,9 @@ import server.journal
 from runtime.failure import ExitCode
 from server.events import Event, RoundCompleted
 from sordino.lab.loadtest.display import LoadDisplay
+from sordino.lab.loadtest.faults import drops_of
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test
-from sordino.lab.loadtest.schedule import drops_of
 
 pytestmark = pytest.mark.slow
 
@@ -276,7 +276,7 @@ def test_a_coordinator_that_dies_is_reported(tmp_path: Path) -> None:
 def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) -> None:
     study = tmp_path / "study"
     assert run("init", str(study), "--participants", "8", "--hosts", "2", "--rounds", "2")[0] == 0
-    behaviour = LoadOptions(clients=8, processes=2).behaviour()
+    behaviour = LoadOptions(clients=8, processes=2).model_dump_json()
     home = str(study / "hosts" / "host-01")
     ended = subprocess.run(
         [sys.executable, "-m", "sordino.lab.loadtest.client_process", home, behaviour, "--end-with", str(os.getpid())],

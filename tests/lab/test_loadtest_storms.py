@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,16 +30,16 @@ THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.
 def test_two_storms_at_the_same_moment_are_refused(at: str) -> None:
     twice = (Storm(round=2, at=at), Storm(round=1, at=at), Storm(round=2, at=at, share=0.5))
     with pytest.raises(Failure, match=f"two come at the same moment, round=2,at={at}") as failure:
-        replace(OPTIONS, storms=twice).check()
+        OPTIONS.changed(storms=twice).check()
     assert failure.value.code is ExitCode.INPUT
-    replace(OPTIONS, storms=THREE).check()
+    OPTIONS.changed(storms=THREE).check()
 
 
 def test_storms_that_fall_due_together_come_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A round may begin and end between two looks at the journal; the coordinator isn't killed before all have come."""
-    options = replace(OPTIONS, rounds=2, storms=(Storm(round=1, at="unmasking"), Storm(round=1)), crashes=(1,))
+    options = OPTIONS.changed(rounds=2, storms=(Storm(round=1, at="unmasking"), Storm(round=1)), crashes=(1,))
     batches: list[list[Event]] = [attempt_events(1), [], [], attempt_events(2)]
     came: list[str] = []
 
@@ -53,7 +52,7 @@ def test_storms_that_fall_due_together_come_one_after_the_other(
     monkeypatch.setattr(run.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
     study: Any = SimpleNamespace(directory=tmp_path)
     coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, peak_mb=0.0)
-    test = run.LoadTest(options, LoadDisplay(quiet=True), study, coordinator)
+    test = run.LoadTest(options, LoadDisplay(quiet=True), study, coordinator=coordinator)
     test._storms, test._crashes = list(options.storms), list(options.crashes)
     test._follow(Outcomes(options, all_right))
     assert came == ["look", "storm", "look", "storm", "crash 1", "look", "look"]
@@ -92,7 +91,7 @@ def group(study: Path, load: LoadOptions) -> tuple[ParticipantGroup, Noted]:
 
 def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None:
     async def check() -> None:
-        here, proxy = group(tmp_path, LoadOptions(clients=1, storms=THREE))
+        here, proxy = group(tmp_path, LoadOptions(clients=3, storms=THREE))
         here._strike()  # of nobody's making
         assert proxy.done == []
         strike(tmp_path, [])
@@ -117,7 +116,7 @@ def test_a_storm_before_anybody_is_there_is_over_when_they_come(
         pass
 
     async def check() -> None:
-        here, proxy = group(tmp_path, LoadOptions(clients=1, storms=THREE))
+        here, proxy = group(tmp_path, LoadOptions(clients=3, storms=THREE))
         monkeypatch.setattr(proxy, "close", close, raising=False)
         strike(tmp_path, [])  # its signal was let go
         await here.stay()

@@ -1,6 +1,5 @@
-"""Load test: a real coordinator process and many real participants, with dropouts that are planned and sums that are
-checked.
+"""Load test: a real coordinator process and many real participants, planned dropouts, checked sums.
 
-``options`` says what is asked for, ``schedule`` who leaves when and what everybody sends, ``client_process`` hosts
-participants, ``run`` starts it all and follows, ``summary`` makes figures of what happened.
+``options`` is the model of a load test, ``faults`` its faults and whom they hit, ``study`` makes the study,
+``client_process`` hosts participants, ``run`` starts everything and follows it, ``summary`` computes the figures.
 """

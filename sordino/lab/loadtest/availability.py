@@ -1,11 +1,11 @@
-"""Who is there at all: participants that come and go by a model or by a trace, in seconds since the test began.
+"""When participants are online: by a model or by a trace, in seconds since the load test began.
 
-The model: each one is online and offline in turn, for times with a Weibull law, which fits measured sessions of
-computers that people share better than an exponential one (a shape below 1: many short stays, a few long ones). The
-first state is drawn with the share of time that it takes in the long run.
+In the model each participant is online and offline in turn, for times with a Weibull distribution, which fits measured
+sessions of volunteer computers better than an exponential one (a shape below 1: many short stays, a few long ones). The
+first state is drawn with its share of the time in the long run.
 
-A trace is a CSV file with the columns participant, from_s, to_s, or JSON lines with these names: from when to when a
-participant (0 for the first on the roster) is online. Whoever isn't named is always there.
+A trace is a CSV file with the columns participant, from_s, to_s, or JSON lines with these names: the periods in which a
+participant (0 for the first on the roster) is online. A participant that isn't named is always online.
 """
 
 from __future__ import annotations
@@ -16,47 +16,41 @@ import json
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, Final, Self, TypeAlias
 
-from runtime.failure import ExitCode, Failure
+from pydantic import model_validator
+
+from runtime.failure import InputFailure
+from runtime.settings_keys import key
 from sordino.lab.loadtest.faults import Fault
 
-_LEAST_S: Final = 0.5  # of a stay or an absence: a shorter one is over before the handshake is
-_LONG: Final = math.inf
+_LEAST_S: Final = 0.5  # of a stay or an absence: a shorter one ends before the handshake does
+Stay: TypeAlias = tuple[float, float]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Availability(Fault):
-    """When participants are there.
+    """Participants that go online and offline, in real time."""
 
-    Attributes:
-        online_s, offline_s: means of the Weibull law.
-        shape: of it, for both; 1 is exponential.
-        trace: a file in the place of the model.
-    """
+    online_s: float = key(0.0, help="mean time online", unit="s", ge=0)
+    offline_s: float = key(0.0, help="mean time offline", unit="s", ge=0)
+    shape: float = key(0.7, help="of the Weibull distribution of both; 1 is exponential", ge=0.1, le=20)
+    trace: str = key("", help="a file in place of the model; in a scenario its path is relative to the scenario")
 
-    option: ClassVar[str] = "availability"
-    online_s: float = 0.0
-    offline_s: float = 0.0
-    shape: float = 0.7
-    trace: str = ""
-
-    def check(self) -> None:
-        super().check()
-        if self.trace:
-            if self.online_s or self.offline_s:
-                raise Failure(ExitCode.INPUT, "availability: a trace or a model (online_s, offline_s), not both.")
-            read_trace(Path(self.trace))
-        elif not (self.online_s > 0 and self.offline_s > 0 and 0.1 <= self.shape <= 20):
-            raise Failure(
-                ExitCode.INPUT,
-                "availability: give online_s and offline_s above 0 (and shape from 0.1 to 20), or a trace.",
-            )
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.trace and (self.online_s or self.offline_s):
+            raise ValueError("takes a trace or a model (online_s, offline_s), not both")
+        if not self.trace and not (self.online_s and self.offline_s):
+            raise ValueError("needs online_s and offline_s above 0, or a trace")
+        return self
 
     def away_share(self, clients: int) -> float:
-        """Share of participants that are away on average, in [0, 1]; of a trace at its worst moment."""
+        """Share of participants that are offline on average, in [0, 1]; with a trace the largest at any time.
+
+        Raises:
+            Failure: the trace can't be used.
+        """
         if not self.trace:
             return self.offline_s / (self.online_s + self.offline_s)
         trace = read_trace(Path(self.trace))
@@ -65,28 +59,29 @@ class Availability(Fault):
         return min(1.0, away / clients)
 
 
-Stay = tuple[float, float]
-
-
 class Presence:
     """When each participant is online; the same in every process."""
 
     def __init__(self, availability: Availability | None, seed: int) -> None:
+        """
+        Raises:
+            Failure: the trace can't be used.
+        """
         self._availability, self._seed = availability, seed
         self._trace = read_trace(Path(availability.trace)) if availability is not None and availability.trace else {}
         self._known: dict[int, tuple[list[Stay], Iterator[Stay]]] = {}
 
     def stays(self, who: int) -> Iterator[Stay]:
-        """(from, to) in seconds since the beginning, ascending; the last one may be without an end."""
+        """(from, to) in seconds since the beginning, ascending; the last one may have no end."""
         availability = self._availability
         if availability is None or (availability.trace and who not in self._trace):
-            return iter([(0.0, _LONG)])
+            return iter([(0.0, math.inf)])
         if availability.trace:
             return iter(self._trace[who])
         return self._drawn(availability, who)
 
     def online(self, who: int, at_s: float, before_s: float = 0.0) -> bool:
-        """Whether a participant is there at a moment, and was all the seconds before it that are asked about."""
+        """Whether a participant is online at a moment, and was for ``before_s`` before it."""
         known, more = self._known.setdefault(who, ([], self.stays(who)))
         while not known or known[-1][1] <= at_s:
             following = next(more, None)
@@ -115,16 +110,15 @@ def read_trace(path: Path) -> dict[int, list[Stay]]:
     """Participant -> its stays.
 
     Raises:
-        Failure: the file can't be read, or a line says nothing that can be used; names the line.
+        Failure: the file can't be read, or a line can't be used; names the line.
     """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(ExitCode.INPUT, f"availability: the trace {path} can't be read: {error}.") from None
+        raise InputFailure(f"availability: the trace {path} can't be read: {error}.") from None
     found: dict[int, list[Stay]] = {}
     is_json = text.lstrip().startswith("{")
-    rows = _json_lines(path, text) if is_json else enumerate(csv.DictReader(text.splitlines()), 2)
-    for number, row in rows:
+    for number, row in _json_lines(path, text) if is_json else enumerate(csv.DictReader(text.splitlines()), 2):
         try:
             who, stay = int(row["participant"]), (float(row["from_s"]), float(row["to_s"]))
         except (KeyError, TypeError, ValueError):
@@ -135,26 +129,26 @@ def read_trace(path: Path) -> dict[int, list[Stay]]:
     for who, stays in found.items():
         stays.sort()
         if any(later[0] < earlier[1] for earlier, later in itertools.pairwise(stays)):
-            raise Failure(ExitCode.INPUT, f"availability: the trace {path} has participant {who} there twice at once.")
+            raise InputFailure(f"availability: two stays of participant {who} overlap in the trace {path}.")
     if not found:
-        raise Failure(ExitCode.INPUT, f"availability: the trace {path} names nobody.")
+        raise InputFailure(f"availability: the trace {path} names no participant.")
     return found
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 row = json.loads(line)
             except ValueError:
-                raise _bad(path, number, "is no JSON") from None
+                row = None
             if not isinstance(row, dict):
-                raise _bad(path, number, "is no JSON object")
+                raise _bad(path, number, "is not a JSON object")
             yield number, row
 
 
-def _bad(path: Path, number: int, why: str) -> Failure:
-    return Failure(ExitCode.INPUT, f"availability: line {number} of the trace {path} {why}.")
+def _bad(path: Path, number: int, why: str) -> InputFailure:
+    return InputFailure(f"availability: line {number} of the trace {path} {why}.")
 
 
 def _within(stays: list[Stay], at_s: float) -> bool:

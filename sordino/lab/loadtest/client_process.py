@@ -2,7 +2,7 @@
 
     python -m sordino.lab.loadtest.client_process HOME BEHAVIOUR --end-with PID
 
-HOME is a host's folder, BEHAVIOUR the JSON of `LoadOptions.behaviour`. Each participant is a host of its own with one
+HOME is a host's folder, BEHAVIOUR the `LoadOptions` as JSON. Each participant is a host of its own with one
 identity, its own TLS channel and its own models; it fetches and verifies study document and roster by itself, and it
 verifies the others' signatures. With ``verify_once`` the roster is held once for all, with the signatures that were
 found valid, as for the participants of one `sordino join`. Journal and threads are always shared.
@@ -50,10 +50,10 @@ from secagg.masking import choose_keystream
 from secagg.roster import Roster
 from sordino.lab.loadtest.cheats import messages_of, upload_of
 from sordino.lab.loadtest.disturbances import storms_come
-from sordino.lab.loadtest.faults import Delay, Storm
+from sordino.lab.loadtest.faults import Delay, Drop, Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
-from sordino.lab.loadtest.schedule import Drop, vector
+from sordino.lab.loadtest.vectors import vector
 
 PHASE_OF: Final = {
     "advertise_keys": "AdvertiseKeys",
@@ -340,7 +340,7 @@ def main(arguments: list[str]) -> int:
     use_few_arenas()
     step_aside()  # on one machine with the coordinator, whose loop would else be measured waiting for a processor
     try:
-        return run(Path(home), LoadOptions.from_behaviour(behaviour))
+        return run(Path(home), LoadOptions.model_validate_json(behaviour))
     except Failure as error:
         print(f"client process: {error}", file=sys.stderr)
         return int(error.code)

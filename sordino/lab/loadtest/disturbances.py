@@ -12,8 +12,7 @@ from typing import Any, Final
 from runtime.child_process import Child
 from server.events import Event, PhaseStarted
 from server.study_view import StudyView
-from sordino.lab.loadtest.faults import BETWEEN_ROUNDS, Storm
-from sordino.lab.loadtest.schedule import PHASE_NAMES
+from sordino.lab.loadtest.faults import BETWEEN_ROUNDS, PHASE_NAMES, Storm
 
 _STORMS_FILE: Final = "storms"  # in the study's folder, a byte for each that has come
 

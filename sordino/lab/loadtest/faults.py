@@ -1,188 +1,57 @@
-"""What goes wrong in a load test on purpose, and for whom: descriptions, and pure functions of the seed.
+"""What goes wrong in a load test on purpose, and which participants it hits: tables, and pure functions of the seed.
 
-Each fault is written as a table of a scenario file, or as ``name=value,name=value`` on the command line. Who it hits
-follows from the seed, so client processes and their parent agree without talking to each other.
+A fault is written as a table of a scenario file, or as ``name=value,name=value`` on the command line. Client processes
+and their parent compute the same schedule from the seed, without communication.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
-from runtime.failure import ExitCode, Failure
+from pydantic import AfterValidator, model_validator
+
+from runtime.settings_file import Table
+from runtime.settings_keys import key
+from runtime.text import did_you_mean
 from secagg.messages import PHASES
-from sordino.lab.loadtest.proxy import LinkConditions
-from sordino.lab.loadtest.schedule import ANY, PHASE_NAMES, digest, dropped_count
 
+if TYPE_CHECKING:
+    from sordino.lab.loadtest.proxy import LinkConditions
+
+PhaseName: TypeAlias = Literal["advertise-keys", "share-keys", "masked-input", "consistency-check", "unmasking"]
+PHASE_NAMES: Final[Mapping[str, str]] = dict(zip(get_args(PhaseName), PHASES, strict=True))
+"""Name of a phase in options and scenarios -> its name in the protocol."""
+ANY: Final = "any"
 BETWEEN_ROUNDS: Final = "between"
 WAYS: Final[Mapping[str, str]] = {
     "unsigned-keys": "advertises keys that its identity hasn't signed",
     "wrong-lengths": "seals a share that is a byte short",
-    "unsigned-shares": "commits to shares without signing that",
-    "inconsistent-shares": "seals rubbish for all of its neighbours",
+    "unsigned-shares": "commits to shares without a signature",
+    "inconsistent-shares": "seals random bytes for all of its neighbours",
     "unsigned-offer": "offers a vector that its identity hasn't signed",
     "other-vector": "uploads another vector than the one it signed",
-    "long-upload": "uploads a byte more than a vector has",
-    "short-upload": "uploads a byte less than a vector has",
+    "long-upload": "uploads one byte more than a vector has",
+    "short-upload": "uploads one byte less than a vector has",
     "unsigned-sets": "sends zeros for its signature over the survivors",
-    "false-share": "reveals a share that isn't the one it was dealt",
-    "silence": "says nothing after its keys, and stays connected",
+    "false-share": "reveals another share than the one it received",
+    "silence": "sends nothing after its keys, and stays connected",
     "repetition": "sends every message twice",
 }
-"""How a participant can cheat -> what it does."""
-
-_Fault = TypeVar("_Fault", bound="Fault")
+"""A way to cheat -> what the participant does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """A table of a scenario file, an option of the command."""
+@dataclass(frozen=True)
+class Drop:
+    """How one participant leaves one attempt."""
 
-    option: ClassVar[str] = ""
-
-    @classmethod
-    def read(cls: type[_Fault], given: str | Mapping[str, Any]) -> _Fault:
-        """From a table, or from ``name=value,name=value``.
-
-        Raises:
-            Failure: a name that isn't known, with the nearest; a value that can't be used.
-        """
-        table = _from_text(cls.option, given) if isinstance(given, str) else given
-        if not isinstance(table, Mapping):
-            raise Failure(ExitCode.INPUT, f"{cls.option} is a table, not {given!r}.")
-        known = {one.name: str(one.type) for one in dataclasses.fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in table.items():
-            check_known(name, known, cls.option)
-            values[name] = _typed(f"{cls.option}: {name}", value, known[name])
-        try:
-            made = cls(**values)
-        except TypeError:
-            missing = [one.name for one in dataclasses.fields(cls) if one.default is dataclasses.MISSING]
-            raise Failure(ExitCode.INPUT, f"{cls.option} needs {' and '.join(missing)}.") from None
-        made.check()
-        return made
-
-    def check(self) -> None:
-        """Raises Failure: a value out of its range."""
-        if not 0 <= getattr(self, "share", 0.0) <= 1:
-            raise Failure(ExitCode.INPUT, f"{self.option}: share is from 0 to 1; for 10 % write 0.1.")
-        at = getattr(self, "at", ANY)
-        if at not in (ANY, *PHASE_NAMES) and not (isinstance(self, Storm) and at == BETWEEN_ROUNDS):
-            more = BETWEEN_ROUNDS if isinstance(self, Storm) else ANY
-            raise Failure(ExitCode.INPUT, f"{self.option}: at = {at}: choose one of {', '.join(PHASE_NAMES)}, {more}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stragglers(Fault):
-    """Who answers late, another draw in each round.
-
-    Attributes:
-        share: of the participants.
-        from_s, to_s: between which seconds each one's delay is drawn; beyond the deadline they are dropouts.
-        at: the phase whose answer is late, or ``any``.
-    """
-
-    option: ClassVar[str] = "stragglers"
-    share: float
-    from_s: float = 2.0
-    to_s: float = 10.0
-    at: str = ANY
-
-    def check(self) -> None:
-        super().check()
-        if not 0 <= self.from_s <= self.to_s:
-            raise Failure(ExitCode.INPUT, "stragglers: from_s is 0 or more, and to_s no less.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link(Fault):
-    """A link that is worse than this machine's own, for a share of the participants, through a proxy.
-
-    Attributes:
-        share: of the participants; the same ones in all rounds.
-        latency_ms, jitter_ms: one way.
-        mbit_s: in each direction, millions of bits a second; 0 has no limit.
-        loss: probability that a segment is lost.
-        resets_per_min: how often each connection is reset, on average.
-    """
-
-    option: ClassVar[str] = "link"
-    share: float
-    latency_ms: float = 0.0
-    jitter_ms: float = 0.0
-    mbit_s: float = 0.0
-    loss: float = 0.0
-    resets_per_min: float = 0.0
-
-    def check(self) -> None:
-        super().check()
-        try:
-            self.conditions  # noqa: B018  # it refuses values out of range
-        except ValueError as error:
-            raise Failure(ExitCode.INPUT, f"link: {error}.") from None
-
-    @property
-    def conditions(self) -> LinkConditions:
-        """What the proxy makes."""
-        return LinkConditions(
-            latency_s=self.latency_ms / 1000,
-            jitter_s=self.jitter_ms / 1000,
-            bytes_per_s=self.mbit_s * 1e6 / 8 if self.mbit_s else None,
-            loss=self.loss,
-            reset_per_s=self.resets_per_min / 60,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Storm(Fault):
-    """Many connections are gone at once, and all come back.
-
-    Attributes:
-        round: in which one, counting those that abort; with ``at = "between"`` once it has ended.
-        share: of the participants.
-        at: ``between``, or the phase at whose beginning it comes.
-        for_s: 0 resets the connections; else the network is a black hole for so many seconds.
-    """
-
-    option: ClassVar[str] = "storm"
-    round: int
-    share: float = 1.0
-    at: str = BETWEEN_ROUNDS
-    for_s: float = 0.0
-
-    def check(self) -> None:
-        super().check()
-        if self.round < 1 or self.for_s < 0 or self.at == ANY:
-            raise Failure(ExitCode.INPUT, "storm: round counts from 1, for_s is 0 or more, at is between or a phase.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cheats(Fault):
-    """Who cheats, the same ones in all rounds, each in a way of its own.
-
-    Attributes:
-        share: of the participants.
-        ways: names in ``WAYS`` with + between them, or ``any``; they take turns.
-    """
-
-    option: ClassVar[str] = "cheats"
-    share: float
-    ways: str = ANY
-
-    def check(self) -> None:
-        super().check()
-        for way in self.chosen_ways:
-            check_known(way, WAYS, "cheats: ways")
-
-    @property
-    def chosen_ways(self) -> tuple[str, ...]:
-        return tuple(WAYS) if self.ways == ANY else tuple(self.ways.split("+"))
+    phase: str
+    """One of `secagg.messages.PHASES`: the first in which it doesn't answer."""
+    within_upload: bool = False
+    """With `disconnect` in MaskedInputCollection: it offers the vector and cuts the connection during the upload."""
 
 
 @dataclass(frozen=True)
@@ -193,28 +62,110 @@ class Delay:
     seconds: float
 
 
-def check_known(name: str, known: Iterable[str], where: str) -> None:
-    """Raises Failure: a name that isn't known there, with the nearest that is."""
-    names = list(known)
-    if name in names:
-        return
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(names)}."
-    raise Failure(ExitCode.INPUT, f"{where}: {name} is not known. {hint}")
+def dropped_count(clients: int, share: float) -> int:
+    """round(share x clients), halves upwards."""
+    return math.floor(share * clients + 0.5)
 
 
-def cheats_of(cheats: Cheats | None, seed: int, clients: int) -> dict[int, str]:
-    """Participant -> the way in which it cheats."""
-    if cheats is None:
-        return {}
-    ways = cheats.chosen_ways
-    chosen = _ranked(b"cheat", seed, range(clients))[: dropped_count(clients, cheats.share)]
-    return {who: ways[place % len(ways)] for place, who in enumerate(chosen)}
+def drops_of(seed: int, round_: int, attempt: int, *, clients: int, share: float, at: str = ANY) -> dict[int, Drop]:
+    """Participants that leave an attempt, and how.
+
+    Args:
+        seed: of the load test.
+        clients: participants are numbered 0..clients-1, as in the roster.
+        share: of them that leave, in [0, 1].
+        at: a name in ``PHASE_NAMES``, or ``any``: a phase is drawn for each.
+
+    Returns:
+        Exactly ``dropped_count(clients, share)`` participants.
+    """
+    draws = {who: digest(b"drop", seed, round_, attempt, who) for who in range(clients)}
+    leaving = sorted(draws, key=lambda who: draws[who])[: dropped_count(clients, share)]
+    return {who: _drop(digest(b"phase", seed, round_, attempt, who), at) for who in sorted(leaving)}
+
+
+def _drop(draw: bytes, at: str) -> Drop:
+    phase = PHASES[int.from_bytes(draw[:8], "little") % len(PHASES)] if at == ANY else PHASE_NAMES[at]
+    return Drop(phase, phase == "MaskedInputCollection" and draw[8] < 128)
+
+
+class Fault(Table):
+    """A fault: its keys are the fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """``name=value,name=value`` as a table."""
+        if not isinstance(given, str):
+            return given
+        pairs = [part.partition("=") for part in map(str.strip, given.split(",")) if part]
+        for name, equals, _ in pairs:
+            if not equals:
+                raise ValueError(f"must be written name=value,name=value: {name!r} has no =")
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+class Stragglers(Fault):
+    """Participants that answer late, drawn anew in each round."""
+
+    share: float = key(help="share of the participants", ge=0, le=1)
+    from_s: float = key(2.0, help="shortest delay", unit="s", ge=0)
+    to_s: float = key(10.0, help="longest delay; beyond the deadline it is a dropout", unit="s", ge=0)
+    at: Literal["any", PhaseName] = key(ANY, help="the phase of the late answer")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.from_s > self.to_s:
+            raise ValueError("from_s must be at most to_s")
+        return self
+
+    def delays(
+        self, seed: int, round_: int, attempt: int, *, clients: int, others: Collection[int]
+    ) -> dict[int, Delay]:
+        """Participant -> its delay in an attempt.
+
+        Args:
+            others: participants that leave or cheat: they don't straggle.
+        """
+        free = [who for who in range(clients) if who not in others]
+        late = _ranked(b"straggler %d %d" % (round_, attempt), seed, free)[: dropped_count(clients, self.share)]
+        found = {}
+        for who in late:
+            draw = digest(b"delay", seed, round_, attempt, who)
+            part = int.from_bytes(draw[:8], "little") / 2**64
+            phase = PHASES[draw[8] % len(PHASES)] if self.at == ANY else PHASE_NAMES[self.at]
+            found[who] = Delay(phase, self.from_s + part * (self.to_s - self.from_s))
+        return found
+
+
+class Link(Fault):
+    """A bad link through a proxy, for the same participants in all rounds."""
+
+    share: float = key(help="share of the participants", ge=0, le=1)
+    latency_ms: float = key(0.0, help="latency in one direction", unit="ms", ge=0)
+    jitter_ms: float = key(0.0, help="most that is added to the latency", unit="ms", ge=0)
+    mbit_s: float = key(0.0, help="bandwidth in each direction; 0: no limit", unit="Mbit/s", ge=0)
+    loss: float = key(0.0, help="probability that a segment is lost", ge=0, lt=1)
+    resets_per_min: float = key(0.0, help="resets of each connection per minute, on average", ge=0)
+
+    @property
+    def conditions(self) -> LinkConditions:
+        """For the proxy."""
+        from sordino.lab.loadtest.proxy import LinkConditions
+
+        return LinkConditions(
+            latency_s=self.latency_ms / 1000,
+            jitter_s=self.jitter_ms / 1000,
+            bytes_per_s=self.mbit_s * 1e6 / 8 if self.mbit_s else None,
+            loss=self.loss,
+            reset_per_s=self.resets_per_min / 60,
+        )
 
 
 def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:
-    """Participant -> its link; whoever isn't named has none but this machine's."""
-    ranked, found, place = _ranked(b"link", seed, range(clients)), {}, 0
+    """Participant -> its link; a participant that isn't named has this machine's."""
+    ranked, place = _ranked(b"link", seed, range(clients)), 0
+    found: dict[int, Link] = {}
     for link in links:
         size = dropped_count(clients, link.share)
         found |= dict.fromkeys(ranked[place : place + size], link)
@@ -222,67 +173,57 @@ def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:
     return found
 
 
-def struck_by(storm: Storm, seed: int, clients: int) -> frozenset[int]:
-    """Whose connections a storm takes."""
-    if storm.share >= 1:
-        return frozenset(range(clients))
-    ranked = _ranked(b"storm %d" % storm.round, seed, range(clients))
-    return frozenset(ranked[: dropped_count(clients, storm.share)])
+class Storm(Fault):
+    """Connections that all break at once."""
+
+    round: int = key(help="the round in or after which it comes", ge=1)
+    share: float = key(1.0, help="share of the participants", ge=0, le=1)
+    at: Literal["between", PhaseName] = key(BETWEEN_ROUNDS, help="between rounds, or the phase at whose start it comes")
+    for_s: float = key(0.0, help="0: connections are reset; else the network drops everything for", unit="s", ge=0)
+
+    def struck(self, seed: int, clients: int) -> frozenset[int]:
+        """Participants whose connections break."""
+        if self.share >= 1:
+            return frozenset(range(clients))
+        ranked = _ranked(b"storm %d" % self.round, seed, range(clients))
+        return frozenset(ranked[: dropped_count(clients, self.share)])
 
 
-def stragglers_of(
-    stragglers: Stragglers | None, seed: int, round_: int, attempt: int, *, clients: int, others: Iterable[int]
-) -> dict[int, Delay]:
-    """Participant -> its delay in an attempt.
-
-    Args:
-        others: who doesn't straggle, since it leaves or cheats.
-    """
-    if stragglers is None:
-        return {}
-    skipped = frozenset(others)
-    free = [who for who in range(clients) if who not in skipped]
-    late = _ranked(b"straggler %d %d" % (round_, attempt), seed, free)[: dropped_count(clients, stragglers.share)]
-    found = {}
-    for who in late:
-        draw = digest(b"delay", seed, round_, attempt, who)
-        part = int.from_bytes(draw[:8], "little") / 2**64
-        phase = PHASES[draw[8] % len(PHASES)] if stragglers.at == ANY else PHASE_NAMES[stragglers.at]
-        found[who] = Delay(phase, stragglers.from_s + part * (stragglers.to_s - stragglers.from_s))
-    return found
+def _known_ways(ways: str) -> str:
+    for way in () if ways == ANY else ways.split("+"):
+        if way not in WAYS:
+            raise ValueError(f"{way} is not a way to cheat.{did_you_mean(way, WAYS)}")
+    return ways
 
 
-def _ranked(purpose: bytes, seed: int, whom: Iterable[int]) -> list[int]:
-    """In an order that follows from the seed."""
+class Cheats(Fault):
+    """Participants that cheat, the same in all rounds, each in one way."""
 
-    def key(who: int) -> bytes:
+    share: float = key(help="share of the participants", ge=0, le=1)
+    ways: Annotated[str, AfterValidator(_known_ways)] = key(ANY, help="ways joined with +, assigned in turn")
+
+    @property
+    def chosen_ways(self) -> tuple[str, ...]:
+        return tuple(WAYS) if self.ways == ANY else tuple(self.ways.split("+"))
+
+    def participants(self, seed: int, clients: int) -> dict[int, str]:
+        """Participant -> the way in which it cheats."""
+        ways = self.chosen_ways
+        chosen = _ranked(b"cheat", seed, range(clients))[: dropped_count(clients, self.share)]
+        return {who: ways[place % len(ways)] for place, who in enumerate(chosen)}
+
+
+def digest(purpose: bytes, seed: int, round_: int, attempt: int, who: int | bytes) -> bytes:
+    """32 bytes that are a function of all of these."""
+    name = who if isinstance(who, bytes) else who.to_bytes(8, "little")
+    numbers = b"".join(number.to_bytes(16, "little", signed=True) for number in (seed, round_, attempt))
+    return hashlib.sha256(b"sordino/v1/load test/" + purpose + b"\0" + numbers + name).digest()
+
+
+def _ranked(purpose: bytes, seed: int, whom: Collection[int]) -> list[int]:
+    """In an order that is a function of purpose and seed."""
+
+    def rank(who: int) -> bytes:
         return hashlib.sha256(b"sordino/v1/load test fault/%s\0%d %d" % (purpose, seed, who)).digest()
 
-    return sorted(whom, key=key)
-
-
-def _from_text(option: str, text: str) -> dict[str, Any]:
-    found = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise Failure(ExitCode.INPUT, f"--{option} {text}: write name=value,name=value; {part!r} has no =.")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _typed(where: str, value: Any, wanted: str) -> Any:
-    """A value as its field has it; text from the command line is read as a number where one belongs."""
-    try:
-        if wanted == "str":
-            if isinstance(value, str):
-                return value
-        elif not isinstance(value, bool) and isinstance(value, int | float | str):
-            if wanted == "float" and math.isfinite(float(value)):
-                return float(value)
-            if wanted == "int" and float(value) == int(value):
-                return int(value)
-    except (ValueError, OverflowError):
-        pass
-    kind = {"int": "a whole number", "float": "a finite number"}.get(wanted, "a text")
-    raise Failure(ExitCode.INPUT, f"{where} is {kind}, not {value!r}.")
+    return sorted(whom, key=rank)

@@ -1,150 +1,219 @@
-"""What is asked of a load test, and the study that is made for it."""
+"""The one model of a load test: options of ``sordino loadtest``, keys of scenario files and the table in the docs.
+
+A scenario file is TOML with the options' names, ``_`` in place of ``-``. An option that may be given more than once is
+a list there (``crash = [2, 4]``) or an array of tables (``[[link]]``); the other faults are tables (``[stragglers]``).
+``description`` states the scenario's purpose. docs/load_tests.md has an example.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
-from authority.new_study import NewStudy, new_study
-from runtime.failure import ExitCode, Failure
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+
+from runtime.failure import InputFailure
+from runtime.settings_file import ConfigurationError, Table, explain, read_toml
+from runtime.settings_keys import key
 from server.study_tables import DeadlineTable
 from sordino.lab.loadtest.availability import Availability, Presence
 from sordino.lab.loadtest.faults import (
+    ANY,
     BETWEEN_ROUNDS,
+    PHASE_NAMES,
     Cheats,
     Delay,
+    Drop,
+    Fault,
     Link,
+    PhaseName,
     Storm,
     Stragglers,
-    cheats_of,
+    dropped_count,
+    drops_of,
     links_of,
-    stragglers_of,
-    struck_by,
 )
-from sordino.lab.loadtest.schedule import ANY, PHASE_NAMES, STYLES, Drop, dropped_count, drops_of
 
 TASK: Final = "synthetic"
 CONNECTIONS_FILE: Final = "connections.json"
-"""In a host's folder: what its process was told when it couldn't connect."""
-DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}
-"""Of a phase, by drop style. Only silent participants are waited for; others end a phase by leaving."""
-PAUSE_S: Final = 1.0
-_EPSILON: Final = 20.0  # nothing is protected here: any budget under which the noise fits does
-_COLLUDING: Final = (0.05, 0.02, 0.01, 0.0)
-_ROOM: Final = (4.0, 1.0, 100.0)  # k_stddevs that are tried: few bits need a small one, many a large one
-_MOST_ATTEMPTS: Final = 100  # what study.toml takes
+"""In a host's folder: the troubles of its process with connections."""
+LOAD: Final = "Load"
+FAULTS: Final = "Faults"
+BOUNDS: Final = "Bounds (broken: exit code 1)"
+_DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}  # with `disconnect` phases end without waiting
+_PAUSE_S: Final = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+def _fault(default: Any, about: str, kind: type[Fault], **more: Any) -> Any:
+    """A key whose value is a table of a fault; its help names the fault's keys."""
+    names = ", ".join(kind.model_fields)
+    return key(default, help=f"{about}: {names}", panel=FAULTS, metavar="NAME=VALUE,...", **more)
+
+
+def _several(what: str) -> BeforeValidator:
+    """Name how a list is written in a scenario file, where it holds one value instead."""
+
+    def check(given: Any) -> Any:
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"must be a list: write {what}")
+        return given
+
+    return BeforeValidator(check)
+
+
+class LoadOptions(Table):
     """A load test.
 
     Attributes:
-        clients, processes: participants, spread evenly over the client processes.
-        dim: values of a vector before it is padded.
-        bits: B of one value on the wire.
-        rounds: rounds that are begun; one that aborts counts.
-        drop: share of the participants that leave in each round, in [0, 1).
-        at: the phase at which they leave, or ``any``.
-        drop_style: ``disconnect`` or ``silent``.
-        deadline_s: of each phase; None takes that of the style.
-        resume_s: how long a broken connection keeps its place in a round. None: not at all, unless connections break
-            here by themselves (links with resets, storms); then the study's default. Planned dropouts are real either
-            way: who leaves forgets the round.
-        pause_s: between rounds; None: a second where something is to happen between them, else none.
-        stragglers, links, storms, cheats, availability: see `sordino.lab.loadtest.faults` and `availability`.
-        crashes: after which rounds the coordinator is killed and started again, counting those that abort.
-        noise: participants send real noise, as of a study whose updates are zero. No sum is known beforehand then; each
-            is held against the deviation that it should have instead (`sordino.lab.loadtest.noise`).
-        verify_once: participants of one process verify each signature once, as those of one `sordino join` do, and not
-            as if each had a process of its own.
-        began_at: when the seconds of the availability begin, seconds since the epoch; set when processes are started.
-        out: folder for result, figures, study and logs; None keeps nothing.
-        max_p95_s, min_completed, min_share, max_rss_mb, max_unplanned, noise_within: bounds
-            (`sordino.lab.loadtest.bounds`); None has none.
+        began_at: start of the seconds of `availability`, seconds since the epoch; set when processes are started.
     """
 
-    clients: int = 50
-    processes: int = 4
-    dim: int = 10_000
-    bits: int = 20
-    rounds: int = 5
-    drop: float = 0.1
-    at: str = ANY
-    drop_style: str = "disconnect"
-    seed: int = 1
-    deadline_s: float | None = None
-    resume_s: float | None = None
-    pause_s: float | None = None
-    stragglers: Stragglers | None = None
-    links: tuple[Link, ...] = ()
-    storms: tuple[Storm, ...] = ()
-    crashes: tuple[int, ...] = ()
-    cheats: Cheats | None = None
-    availability: Availability | None = None
-    noise: bool = False
-    verify_once: bool = False
+    model_config = ConfigDict(populate_by_name=True)
+
+    description: str = key("", help="purpose of a scenario", option=None)
+    clients: int = key(50, help="participants in all", ge=3, le=65_519, panel=LOAD)
+    processes: int = key(4, help="client processes that share the participants evenly", ge=1, panel=LOAD)
+    dim: int = key(10_000, help="values of a vector, before padding", ge=1, le=1 << 28, panel=LOAD)
+    bits: int = key(20, help="bits of one value on the wire", ge=1, le=62, panel=LOAD)
+    rounds: int = key(5, help="rounds to begin, aborted ones included", ge=1, panel=LOAD)
+    seed: int = key(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1, panel=LOAD)
+    deadline_s: float | None = key(
+        None,
+        help="longest wait of each phase",
+        unit="s",
+        shown="60, or 10 if silent",
+        ge=0.1,
+        le=86_400,
+        alias="deadline",
+        panel=LOAD,
+    )
+    pause_s: float | None = key(
+        None,
+        help="pause between rounds",
+        unit="s",
+        shown="0, or 1 with crashes and storms between rounds",
+        ge=0,
+        le=604_800,
+        alias="pause",
+        panel=LOAD,
+    )
+    resume_s: float | None = key(
+        None,
+        help="how long a broken connection keeps its slot in a round",
+        unit="s",
+        shown="0, or 2 with resets and storms",
+        ge=0,
+        le=3600,
+        alias="resume",
+        panel=LOAD,
+    )
+    noise: bool = key(
+        False,
+        help="add real noise to updates of zero; each sum is compared with the planned deviation, not bit by bit",
+        panel=LOAD,
+    )
+    verify_once: bool = key(
+        False,
+        help="participants of one process verify each signature once, as in one sordino join",
+        panel=LOAD,
+    )
+    drop: float = key(
+        0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1", panel=FAULTS
+    )
+    at: Literal["any", PhaseName] = key(
+        ANY,
+        help=f"phase at which they leave: {', '.join(PHASE_NAMES)}, or any",
+        metavar="PHASE",
+        panel=FAULTS,
+    )
+    drop_style: Literal["disconnect", "silent"] = key(
+        "disconnect",
+        help="disconnect: they close the connection, and reconnect for the next round. silent: they stay connected "
+        "and send nothing, so the phase waits for its deadline",
+        panel=FAULTS,
+    )
+    stragglers: Stragglers | None = _fault(None, "participants that answer late in each round", Stragglers)
+    links: Annotated[tuple[Link, ...], _several("[[link]]")] = _fault(
+        (), "bad link for a share of the participants; can be repeated", Link, alias="link"
+    )
+    storms: Annotated[tuple[Storm, ...], _several("[[storm]]")] = _fault(
+        (), "connections that break at once; can be repeated", Storm, alias="storm"
+    )
+    crashes: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        _several("[2, 4]"),
+        AfterValidator(lambda rounds: tuple(sorted(rounds))),
+    ] = key(
+        (),
+        help="kill the coordinator at the end of this round and restart it; can be repeated",
+        metavar="ROUND",
+        alias="crash",
+        panel=FAULTS,
+    )
+    cheats: Cheats | None = _fault(None, "participants that cheat", Cheats)
+    availability: Availability | None = _fault(None, "participants that go online and offline", Availability)
+    max_p95_s: float | None = key(
+        None, help="largest 95th percentile of a round's time", unit="s", ge=0, alias="max_p95", panel=BOUNDS
+    )
+    min_completed: int | None = key(None, help="fewest rounds that end in a sum", ge=0, panel=BOUNDS)
+    min_share: float | None = key(None, help="smallest share of the rounds that end in a sum", ge=0, le=1, panel=BOUNDS)
+    max_rss_mb: float | None = key(
+        None, help="largest memory of the coordinator", unit="MB", ge=0, alias="max_rss", panel=BOUNDS
+    )
+    max_unplanned: int | None = key(None, help="most dropouts that no planned fault explains", ge=0, panel=BOUNDS)
+    noise_within: float | None = key(
+        None, help="largest relative deviation of the noise from the plan, such as 0.01", ge=0, panel=BOUNDS
+    )
     began_at: float = 0.0
-    out: Path | None = None
-    max_p95_s: float | None = None
-    min_completed: int | None = None
-    min_share: float | None = None
-    max_rss_mb: float | None = None
-    max_unplanned: int | None = None
-    noise_within: float | None = None
+
+    def changed(self, **values: Any) -> Self:
+        """With other values, checked; by field name.
+
+        Raises:
+            pydantic.ValidationError: a value is out of range.
+        """
+        return self.model_validate({name: getattr(self, name) for name in type(self).model_fields} | values)
 
     def check(self) -> None:
-        """Raises Failure: an option that can't be used, with one that can."""
+        """Check options against each other, and read the trace.
+
+        Raises:
+            Failure: two options contradict each other, or the trace can't be used.
+        """
+        for contradiction in self._contradictions():
+            raise InputFailure(contradiction)
+        self.presence()
+
+    def _contradictions(self) -> Iterator[str]:
         if self.processes > self.clients:
-            raise Failure(
-                ExitCode.INPUT,
+            yield (
                 f"--processes {self.processes} can't share --clients {self.clients}: each process needs at least one. "
-                f"Use --processes {self.clients} or fewer.",
+                f"Use --processes {self.clients} or fewer."
             )
-        if not 0 <= self.drop < 1:
-            raise Failure(ExitCode.INPUT, "--drop is a share from 0 to below 1; for 10 % write 0.1.")
-        if self.at != ANY and self.at not in PHASE_NAMES:
-            raise Failure(ExitCode.INPUT, f"--at {self.at}: choose one of {', '.join(PHASE_NAMES)}, or {ANY}.")
-        if self.drop_style not in STYLES:
-            raise Failure(ExitCode.INPUT, f"--drop-style {self.drop_style}: choose {' or '.join(STYLES)}.")
-        if self.min_completed is not None and self.min_completed > self.rounds:
-            raise Failure(
-                ExitCode.INPUT,
-                f"--min-completed {self.min_completed} can't be met by --rounds {self.rounds}. Lower the bound.",
-            )
+        if (self.min_completed or 0) > self.rounds:
+            yield f"--min-completed {self.min_completed} can't be met by --rounds {self.rounds}. Lower the bound."
         if self.noise_within is not None and not self.noise:
-            raise Failure(ExitCode.INPUT, "--noise-within is a bound on real noise: add --noise.")
+            yield "--noise-within is a bound on real noise: add --noise."
         if sum(link.share for link in self.links) > 1 + 1e-9:
-            raise Failure(ExitCode.INPUT, "the links' shares are more than 1 together. Lower one of them.")
-        named = [("--crash", one) for one in self.crashes] + [("--storm", one.round) for one in self.storms]
-        for name, round_ in named:
-            if not 1 <= round_ <= self.rounds:
-                raise Failure(
-                    ExitCode.INPUT,
-                    f"{name}: there is no round {round_}, only 1 to {self.rounds}. Use --rounds {round_} or more, or "
-                    "change it where it stands, on the command line or in the scenario's file.",
+            yield "the links' shares are more than 1 together. Lower one of them."
+        for name, round_ in [("crash", one) for one in self.crashes] + [("storm", one.round) for one in self.storms]:
+            if round_ > self.rounds:
+                yield (
+                    f"--{name}: there is no round {round_}, only 1 to {self.rounds}. Use --rounds {round_} or more, or "
+                    "an earlier round."
                 )
         moments = [(one.round, one.at) for one in self.storms]
         for round_, at in moments:
             if moments.count((round_, at)) > 1:
-                raise Failure(
-                    ExitCode.INPUT,
-                    f"--storm: two come at the same moment, round={round_},at={at}. Leave one out, or change its round "
-                    "or at.",
-                )
+                yield f"--storm: two come at the same moment, round={round_},at={at}. Change the round or at of one."
         if self.rounds in self.crashes:
-            raise Failure(
-                ExitCode.INPUT,
-                f"--crash {self.rounds} is after the last round. Raise --rounds, or name an earlier one.",
-            )
+            yield f"--crash {self.rounds} is after the last round. Raise --rounds, or use an earlier round."
 
     @property
     def seconds(self) -> float:
         """Longest wait of a phase."""
-        return DEADLINES_S[self.drop_style] if self.deadline_s is None else self.deadline_s
+        return _DEADLINES_S[self.drop_style] if self.deadline_s is None else self.deadline_s
 
     @property
     def dropped(self) -> int:
@@ -153,7 +222,7 @@ class LoadOptions:
 
     @property
     def kept_s(self) -> float:
-        """For which a broken connection keeps its place."""
+        """For which a broken connection keeps its slot; planned dropouts discard the round in any case."""
         if self.resume_s is not None:
             return self.resume_s
         breaks = bool(self.storms) or any(link.resets_per_min for link in self.links)
@@ -165,7 +234,7 @@ class LoadOptions:
         if self.pause_s is not None:
             return self.pause_s
         between = bool(self.crashes) or any(storm.at == BETWEEN_ROUNDS for storm in self.storms)
-        return PAUSE_S if between else 0.0
+        return _PAUSE_S if between else 0.0
 
     @property
     def missing(self) -> float:
@@ -178,193 +247,57 @@ class LoadOptions:
         return min(share, 0.99)
 
     def drops(self, round_: int, attempt: int) -> dict[int, Drop]:
-        """Who leaves an attempt, and how."""
+        """Participants that leave an attempt, and how."""
         return drops_of(self.seed, round_, attempt, clients=self.clients, share=self.drop, at=self.at)
 
     def delays(self, round_: int, attempt: int) -> dict[int, Delay]:
-        """Who answers late in an attempt."""
+        """Participants that answer late in an attempt."""
         if self.stragglers is None:
             return {}
         others = {*self.drops(round_, attempt), *self.cheaters()}
-        return stragglers_of(self.stragglers, self.seed, round_, attempt, clients=self.clients, others=others)
+        return self.stragglers.delays(self.seed, round_, attempt, clients=self.clients, others=others)
 
     def cheaters(self) -> dict[int, str]:
-        """Who cheats, and in which way."""
-        return cheats_of(self.cheats, self.seed, self.clients)
+        """Participants that cheat, and in which way."""
+        return {} if self.cheats is None else self.cheats.participants(self.seed, self.clients)
 
     def linked(self) -> dict[int, Link]:
-        """Whose link is worse than this machine's own."""
+        """Participants whose link differs from this machine's."""
         return links_of(self.links, self.seed, self.clients)
 
     def struck(self, storm: Storm) -> frozenset[int]:
-        """Whose connections a storm takes."""
-        return struck_by(storm, self.seed, self.clients)
+        """Participants whose connections a storm breaks."""
+        return storm.struck(self.seed, self.clients)
 
-    def in_order(self) -> LoadOptions:
+    def in_order(self) -> Self:
         """With the storms in the order in which they come: parent and client processes count them."""
         places = {name: place for place, name in enumerate(PHASE_NAMES)}
-        return dataclasses.replace(
-            self, storms=tuple(sorted(self.storms, key=lambda one: (one.round, places.get(one.at, len(places)))))
-        )
+        storms = sorted(self.storms, key=lambda one: (one.round, places.get(one.at, len(places))))
+        return self.model_copy(update={"storms": tuple(storms)})
 
     def presence(self) -> Presence:
-        """Who is there when."""
+        """When participants are online. Raises Failure: the trace can't be used."""
         return Presence(self.availability, self.seed)
 
     def to_json(self) -> dict[str, Any]:
         """For result.json: every option as it is used."""
-        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))  # lists for tuples
-        for name in ("out", "began_at"):
-            values.pop(name)
+        values = self.model_dump(mode="json", exclude={"description", "began_at"})
         return values | {"deadline_s": self.seconds, "resume_s": self.kept_s, "pause_s": self.paused_s}
 
-    def behaviour(self) -> str:
-        """What a client process must know, as JSON for its command line."""
-        wanted = ("clients", "drop", "at", "drop_style", "seed", "noise", "verify_once", "began_at")
-        values = {name: getattr(self, name) for name in wanted}
-        for name in ("stragglers", "cheats", "availability"):
-            values[name] = None if getattr(self, name) is None else dataclasses.asdict(getattr(self, name))
-        for name in ("links", "storms"):
-            values[name] = [dataclasses.asdict(one) for one in getattr(self, name)]
-        return json.dumps(values)
 
-    @classmethod
-    def from_behaviour(cls, text: str) -> LoadOptions:
-        """Inverse of `behaviour`; the other options are the defaults and mean nothing."""
-        values = json.loads(text)
-        for name, kind in (("stragglers", Stragglers), ("cheats", Cheats), ("availability", Availability)):
-            values[name] = None if values[name] is None else kind(**values[name])
-        values["links"] = tuple(Link(**one) for one in values["links"])
-        values["storms"] = tuple(Storm(**one) for one in values["storms"])
-        return cls(**values)
+def read_scenario(path: Path) -> dict[str, Any]:
+    """A file's values under their names there.
 
-    def study(self, port: int) -> NewStudy:
-        """A study in which the planned dropouts leave enough, where that is possible.
-
-        ``min_survivors`` and the quorum are the signatures that the whole roster needs, the least that the protocol
-        allows (more where that lets a large cohort share on a ring), and the share that is assumed to collude is the
-        largest tried that leaves room for the dropouts. Where even none does, rounds abort, as they should.
-
-        Raises:
-            Failure: no plan holds so many participants, values and bits; names the nearest that does.
-        """
-        reasons: list[str] = []
-        found = self._feasible(port, reasons)
-        if found is not None:
-            return found
-        raise Failure(ExitCode.INFEASIBLE, f"no plan holds this: {reasons[0]}", self._nearest())
-
-    def check_can_end(self) -> None:
-        """Raises Failure: so many leave each attempt that none can end in a sum; with the largest share that can."""
-        fewest, left = self._fewest, self._left
-        if left >= fewest:
-            return
-        if self.missing > self.drop:
-            raise Failure(
-                ExitCode.INPUT,
-                f"{self.clients - left} of {self.clients} leave, are late, cheat or are away, and {left} stay, fewer "
-                f"than min_survivors = {fewest}: no round can end in a sum. Lower --drop or another share.",
-            )
-        shares = (part / 100 for part in range(int(100 * self.drop), -1, -1))
-        lower = next(
-            one
-            for one in (dataclasses.replace(self, drop=share) for share in shares)
-            if one.clients - one.dropped >= one._fewest
-        )
-        raise Failure(
-            ExitCode.INPUT,
-            f"{self.dropped} of {self.clients} leave and {left} stay, fewer than min_survivors = {fewest}: no round "
-            f"can end in a sum. Use --drop {lower.drop:g} or less.",
-        )
-
-    @property
-    def _left(self) -> int:
-        return self.clients - dropped_count(self.clients, self.missing)
-
-    @property
-    def _colluding(self) -> tuple[float, ...]:
-        """Shares that are tried; more cheats than are assumed to collude could not all be told from honest ones."""
-        cheats = 0.0 if self.cheats is None else self.cheats.share
-        return tuple(dict.fromkeys(max(share, cheats) for share in _COLLUDING))
-
-    @property
-    def _fewest(self) -> int:
-        return self._study(1, _ROOM[0]).study.privacy.min_survivors or 0
-
-    def _feasible(self, port: int, reasons: list[str]) -> NewStudy | None:
-        """The first study that a plan holds for; why the others don't goes into ``reasons``."""
-        from mechanisms.plan import InfeasiblePlan
-
-        for room in _ROOM:
-            options = self._study(port, room)
-            try:
-                options.study.plan()
-            except InfeasiblePlan as error:
-                reasons.append(error.reason)
-                continue
-            return options
-        return None
-
-    def _study(self, port: int, room: float) -> NewStudy:
-        from secagg.errors import InvalidParameters
-        from secagg.parameters import assumed_colluders, complete_graph_threshold
-
-        def threshold(adversarial: float) -> int:
-            try:
-                colluders = assumed_colluders(self.clients, adversarial, self.missing)
-            except InvalidParameters:
-                return self.clients
-            return complete_graph_threshold(self.clients, colluders)
-
-        left = self._left
-        adversarial = next((share for share in self._colluding if threshold(share) <= left), self._colluding[-1])
-        survivors = self._survivors(adversarial, threshold(adversarial), left)
-        return new_study(
-            name="loadtest",
-            rounds=self.rounds,
-            participants=self.clients,
-            hosts=self.processes,
-            task=TASK,
-            task_options={"dim": self.dim},
-            dataset="fashion-mnist-subset",  # named, as it must be, and never looked at
-            partition="iid",
-            epsilon=_EPSILON,
-            bits=self.bits,
-            max_dropout=self.missing,
-            adversarial=adversarial,
-            min_survivors=survivors,
-            quorum=survivors,
-            k_stddevs=room,
-            listen=f"127.0.0.1:{port}",
-            deadline_s=self.seconds,
-            connect_s=max(60.0, 0.1 * self.clients),
-            max_attempts=min(_MOST_ATTEMPTS, self.rounds),
-            server_momentum=0.0,  # so that what a sum has changed in the model is the sum
-            pause_s=self.paused_s,
-            resume_s=self.kept_s,
-        )
-
-    def _survivors(self, adversarial: float, threshold: int, left: int) -> int:
-        """As few as can be; but if that lets participants share on a ring, as many as independent drops leave."""
-        from secagg.parameters import HARARY, assumed_colluders, choose_graph, default_min_survivors
-        from secagg.sharing import MALICIOUS
-
-        colluders = assumed_colluders(self.clients, adversarial, self.missing)
-        more = min(left, default_min_survivors(self.clients, colluders, self.missing))
-        sparse = more > threshold and choose_graph(self.clients, colluders, more, MALICIOUS) == HARARY
-        return more if sparse else threshold
-
-    def _nearest(self) -> str:
-        """The option that, changed by the least, makes a plan."""
-
-        def works(**changed: Any) -> bool:
-            return dataclasses.replace(self, **changed)._feasible(1, []) is not None
-
-        for distance in range(1, 62):
-            for bits in (self.bits - distance, self.bits + distance):
-                if 1 <= bits <= 62 and works(bits=bits):
-                    return f"--bits {bits} is the nearest that works"
-        for clients in range(self.clients + 1, self.clients + 9):
-            if works(clients=clients):
-                return f"--clients {clients} is the nearest that works"
-        return f"use fewer values than --dim {self.dim}, or fewer participants"
+    Raises:
+        Failure: the file can't be read, or a name or value can't be used.
+    """
+    values = read_toml(path, hint="docs/load_tests.md describes scenarios.")
+    table = values.get("availability")
+    if isinstance(table, dict) and table.get("trace"):
+        values["availability"] = table | {"trace": str(path.parent / str(table["trace"]))}
+    try:
+        LoadOptions.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{path}: {explain(LoadOptions, detail)}" for detail in error.errors(include_url=False)]
+        raise ConfigurationError("\n".join(lines)) from None
+    return values

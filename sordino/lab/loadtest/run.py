@@ -7,7 +7,6 @@ in sessions of their own, so Ctrl-C reaches the parent alone, which then stops t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import resource
 import shutil
@@ -34,8 +33,9 @@ from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.noise import NoiseSeen, decoded_sum, noise_in
 from sordino.lab.loadtest.noise import figures as noise_figures
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
-from sordino.lab.loadtest.schedule import plain_sum, sum_digest
+from sordino.lab.loadtest.study import load_study
 from sordino.lab.loadtest.summary import Outcomes
+from sordino.lab.loadtest.vectors import plain_sum, sum_digest
 
 RESULT_FILE: Final = "result.json"
 _OTHER_FILES: Final = 256  # of any process: its libraries, journal and log
@@ -44,12 +44,13 @@ _MEASURE_EVERY_S: Final = 0.5
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
 
 
-def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
+def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None = None) -> dict[str, Any]:
     """Run a load test.
 
     Args:
-        options: what is asked for.
+        options: of the load test.
         display: shows it; entered by the caller.
+        out: new or empty folder for result, figures, study and logs; None keeps nothing.
 
     Returns:
         Figures under their stable JSON names; ``broken`` lists the bounds that are broken. Where a process ended that
@@ -62,14 +63,13 @@ def run_load_test(options: LoadOptions, display: LoadDisplay) -> dict[str, Any]:
     """
     options.check()
     allow_open_files(options)
-    plan_options = options.study(free_port())
-    out = options.out
+    new_study = load_study(options, free_port())
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
     folder = out if out is not None else Path(tempfile.mkdtemp(prefix="sordino-loadtest-"))
     try:
-        study = make_local_study(folder / "study", plan_options)
-        result = LoadTest(options, display, study).run()
+        study = make_local_study(folder / "study", new_study)
+        result = LoadTest(options, display, study, out is not None).run()
         if out is not None:
             (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
             from sordino.lab.loadtest.figure import write_figures
@@ -132,6 +132,7 @@ class LoadTest:
     options: LoadOptions
     display: LoadDisplay
     study: LocalStudy
+    keeps_logs: bool = False
     coordinator: Child | None = None
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
@@ -152,7 +153,7 @@ class LoadTest:
         """Until the last round; every process that was started has ended when this returns or raises."""
         roster = json.loads((self.study.directory / "roster.json").read_text())
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
-        self.options = dataclasses.replace(self.options.in_order(), began_at=time.time())
+        self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
         outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
         began = time.monotonic()
@@ -181,7 +182,7 @@ class LoadTest:
         for home in self.study.hosts:
             child = Child(
                 home.name,
-                [str(home), self.options.behaviour()],
+                [str(home), self.options.model_dump_json()],
                 logs / f"{home.name}.log",
                 module="sordino.lab.loadtest.client_process",
             )
@@ -303,7 +304,7 @@ class LoadTest:
 
     def _said(self, child: Child) -> str:
         """What the log of a process that is gone says about it, and where the log is."""
-        where = f"its log is {child.log}" if self.options.out is not None else "--out DIR keeps its log"
+        where = f"its log is {child.log}" if self.keeps_logs else "--out DIR keeps its log"
         text = ""
         with contextlib.suppress(OSError):
             text = last_complaint(child.log.read_text(errors="replace"))

@@ -19,9 +19,8 @@ from server.events import (
     RoundCompleted,
 )
 from server.study_view import AttemptView, StudyView
-from sordino.lab.loadtest.faults import Delay
+from sordino.lab.loadtest.faults import Delay, Drop
 from sordino.lab.loadtest.options import LoadOptions
-from sordino.lab.loadtest.schedule import Drop
 
 UNSEEN: Final = {
     "signing": "at the consistency check, which goes on once enough have signed",

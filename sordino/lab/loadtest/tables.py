@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runtime.text import counted
-from sordino.lab.loadtest.schedule import PHASE_NAMES, STYLES
+from sordino.lab.loadtest.faults import PHASE_NAMES
 
+STYLES: Final = ("disconnect", "silent")
 SHARES: Final = (0.05, 0.1, 0.2, 0.3)
 _OK, _BOUND = 0, 1
 
