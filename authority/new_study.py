@@ -43,6 +43,11 @@ _HEADER: Final = (
     "A Sordino study. `sordino serve` reads this file; SORDINO_PRIVACY__EPSILON=4 and the like override single keys.",
     "What is marked (fixed) is part of what participants sign: to change it, make a new folder with `sordino init`.",
 )
+_HOST_HEADER: Final = (
+    "One client process of a Sordino study. `sordino join --home` reads this file. The folder is complete: copy it",
+    "whole to the machine that holds the data, and change [coordinator] address. A table [conditions] with",
+    "mains_power = true or idle = true says when this device takes part (docs/edge.md).",
+)
 
 
 class Sizes(Settings):
@@ -302,7 +307,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
-    from authority.study_files import host_toml
+    from client.host_file import host_toml
     from learning.option_help import OPTION_HELP
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
@@ -328,25 +333,33 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     except ValueError as error:
         raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
 
+    data: dict[str, Any] = {"dataset": dataset}
+    if dataset != OWN:
+        data = {**study.data.model_dump(exclude={"test"}), "parts": study.places}
     digits = max(3, len(str(making.participants)))
     hosts = _parts_of_hosts(making.participants, making.hosts)
     entries: list[RosterEntry] = []
     for host, parts in hosts.items():
-        participants: list[tuple[str, int | str]] = []
+        participants: list[dict[str, Any]] = []
         for part in parts:
             secret = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
             _write_secret(work / "hosts" / host / file, ed25519_pem(secret))
-            # Without a suffix: she puts a .csv or an .npz there.
-            participants.append((file, f"data/participant-{part + 1:0{digits}d}" if dataset == OWN else part))
+            # Without a suffix: a .csv or an .npz is put there.
+            held = {"data": f"data/participant-{part + 1:0{digits}d}"} if dataset == OWN else {"part": part}
+            participants.append({"key": file, **held})
             entries.append(RosterEntry(secret.public_key().public_bytes_raw(), host))
         text = host_toml(
-            study,
-            plan,
-            host=host,
+            _HOST_HEADER,
+            name=host,
+            study=name,
+            task=study.study.task,
+            task_options=study.task,
             authority_public_key=public,
             address=new.client_address,
             enrolment=new.client_enrolment,
+            policy=_policy(study, plan),
+            data=data,
             participants=participants,
         )
         _write_public(work / "hosts" / host / "host.toml", text.encode())
@@ -362,6 +375,21 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     (work / "coordinator").chmod(0o755)
     _write_public(work / "tls" / "ca.pem", files.tls_ca)
     return list(hosts)
+
+
+def _policy(study: StudyConfiguration, plan: Plan) -> dict[str, Any]:
+    """What the hosts made with a study accept: this study, and no other."""
+    privacy = study.privacy
+    curious = {"curious_coordinator": True} if privacy.adversary == "curious" else {}
+    return {
+        "max_epsilon": privacy.epsilon,
+        "max_delta": privacy.delta,
+        "mechanism": privacy.mechanism,
+        "min_honest_survivors": plan.h_min,
+        "min_colluders": plan.colluders,
+        "one_machine": study.coordinator.one_machine,
+        **curious,
+    }
 
 
 def _write_authority(

@@ -6,14 +6,16 @@ It can be copied to another machine; all paths are relative to the file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator, model_validator
 
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
 from learning.data_names import OWN, check_dataset_name, located
+from learning.option_help import OPTION_HELP
 from learning.task_names import trained_task
 from runtime.settings_file import (
     ConfigurationError,
@@ -24,6 +26,8 @@ from runtime.settings_file import (
     read_settings,
     split_address,
 )
+from runtime.settings_keys import key as declared
+from runtime.settings_keys import tables_toml
 
 __all__ = [
     "ConditionsTable",
@@ -35,6 +39,7 @@ __all__ = [
     "ParticipantTable",
     "PolicyTable",
     "StudyTable",
+    "host_toml",
     "load",
 ]
 
@@ -47,29 +52,34 @@ TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is
 class HostTable(Table):
     """[host]: this client process."""
 
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """The host's name in the roster."""
-    journal: Path = Path("journal.sqlite")
-    """What must survive a restart: attempts joined, sets signed. Never share it between processes."""
-    ledger: Path = Path("ledger.sqlite")
-    """What the participants have spent; the file ``ledger.sqlite.head`` beside it belongs to it.
-
-    Name the same ledger in the host.toml of every study over the same data, whoever coordinates it: then
-    `sordino budget show` tells what all of them cost together. One process at a time."""
+    name: str = declared(
+        help="the host's name in the roster",
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        option="host_name",
+    )
+    journal: Path = declared(
+        Path("journal.sqlite"), help="attempts joined and sets signed; keep it, never share it between processes"
+    )
+    ledger: Path = declared(
+        Path("ledger.sqlite"),
+        help="what was spent; keep it with ledger.sqlite.head, and name it in all studies over this data",
+    )
 
 
 class StudyTable(Table):
     """[study]: the one study that this host takes part in."""
 
-    name: str = Field(min_length=1, max_length=64)
-    authority_public_key: str = Field(pattern=r"^[0-9a-fA-F]{64}$")
-    """The Ed25519 key that signs rosters, 64 hexadecimal digits.
-
-    It comes from the authority, never from the coordinator."""
-    task: TaskName
-    sha256: Sha256 | None = None
-    """SHA-256 of the study document that was agreed to: plan, budget and task. Another one is refused, whatever the
-    policy allows. `sordino join --code` writes that of the study it showed."""
+    name: str = declared(help="of the study", min_length=1, max_length=64, option="study_name")
+    task: TaskName = declared(help="what is computed", option="task_name")
+    authority_public_key: str = declared(
+        help="Ed25519, signs rosters; it must come from the authority, not from the coordinator",
+        pattern=r"^[0-9a-fA-F]{64}$",
+    )
+    sha256: Sha256 | None = declared(
+        None, help="of the study document that was agreed to: plan, budget and task; another one is refused"
+    )
 
     @property
     def authority_public_key_bytes(self) -> bytes:
@@ -79,17 +89,20 @@ class StudyTable(Table):
 class CoordinatorTable(Table):
     """[coordinator]: whom to connect to."""
 
-    address: str = "localhost:8443"
-    ca: Path = Path("ca.pem")
-    """Certificate that the coordinator's TLS certificate must chain to."""
-    certificate: Path = Path("tls/client.pem")
-    """TLS client certificate; a renewed one is written beside it, as ``renewed.pem``."""
-    key: Path = Path("tls/client.key")
-    """Its private key, PEM, readable by its owner alone."""
-    enrolment: str = ""
-    """HOST:PORT of the coordinator's port for enrolment, where the certificate is renewed; empty: it is not."""
-    give_up_s: float = Field(default=60.0, ge=0, le=31_536_000)
-    """How long to keep trying while the coordinator can't be reached, in seconds; 0 tries for ever."""
+    address: str = declared("localhost:8443", help="HOST:PORT of the coordinator")
+    ca: Path = declared(Path("ca.pem"), help="the coordinator's TLS certificate must chain to it")
+    certificate: Path = declared(
+        Path("tls/client.pem"), help="certificate of this process; a renewed one is written beside it, as renewed.pem"
+    )
+    key: Path = declared(Path("tls/client.key"), help="its private key; secret", option="tls_key")
+    enrolment: str = declared("", help="HOST:PORT where the certificate is renewed; empty: it isn't")
+    give_up_s: float = declared(
+        60.0,
+        help="how long to keep trying while the coordinator can't be reached; 0: for ever",
+        unit="s",
+        ge=0,
+        le=31_536_000,
+    )
 
     @field_validator("address", "enrolment")
     @classmethod
@@ -106,13 +119,17 @@ class DataTable(Table):
 
     With ``dataset = "own"`` nothing is cut: each participant names a file, and the other keys say nothing."""
 
-    dataset: Annotated[str, AfterValidator(check_dataset_name)] = "fashion-mnist-subset"
-    """A name that `sordino data list` shows, FORMAT:PATH, or ``own``."""
-    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
-    alpha: float = Field(default=1.0, gt=0, le=1e6)
-    shards: int = Field(default=2, ge=1, le=1_000_000)
-    seed: int = Field(default=1, ge=0, lt=2**63)
-    parts: int = Field(default=0, ge=0, le=65_519)
+    dataset: Annotated[str, AfterValidator(check_dataset_name)] = declared(
+        "fashion-mnist-subset",
+        help="a name of `sordino data list`, FORMAT:PATH, or own: each participant has a file (docs/data.md)",
+    )
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = declared(
+        "dirichlet", help="how the examples are divided, as in the study's file"
+    )
+    alpha: float = declared(1.0, help="concentration of the Dirichlet mixture", gt=0, le=1e6)
+    shards: int = declared(2, help="shards: runs of one class for each participant", ge=1, le=1_000_000)
+    seed: int = declared(1, help="seed of the partition; public", ge=0, lt=2**63)
+    parts: int = declared(0, help="parts that the data set is cut into; each participant holds one", ge=0, le=65_519)
 
 
 class ConditionsTable(Table):
@@ -121,14 +138,12 @@ class ConditionsTable(Table):
     While one doesn't hold the process isn't connected, which the coordinator sees. Hours, and rounds a day, are in
     [policy]."""
 
-    mains_power: bool = False
-    """Only while it doesn't run on its battery."""
-    idle: bool = False
-    """Only while other programs use at most ``max_load`` of the processors."""
-    max_load: float = Field(default=0.25, gt=0, le=1)
-    """Share of all processors, over the last minute."""
-    min_free_memory_mb: int = Field(default=0, ge=0, le=1_000_000)
-    """Only while so much memory is free, in megabytes (10^6 bytes); 0 asks for nothing."""
+    mains_power: bool = declared(False, help="only while it doesn't run on its battery")
+    idle: bool = declared(False, help="only while other programs use at most max_load of the processors")
+    max_load: float = declared(0.25, help="share of all processors, over the last minute", gt=0, le=1)
+    min_free_memory_mb: int = declared(
+        0, help="only while this much memory is free, 10^6 bytes; 0: no condition", ge=0, le=1_000_000
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -147,27 +162,26 @@ class ConditionsTable(Table):
 class ParticipantTable(Table):
     """[[participants]]: one identity and its data: a part of the set, or a file."""
 
-    key: Path
-    """Ed25519 private key, PKCS8 PEM, readable by its owner alone."""
-    part: int | None = Field(default=None, ge=0)
-    """Which part of the data set this participant holds, from 0."""
-    data: Path | None = None
-    """With ``dataset = "own"``: her file, .npz or .csv; see docs/data.md."""
+    key: Path = declared(help="Ed25519 private key, PKCS8 PEM; secret")
+    part: int | None = declared(None, help="part of the data set that this participant holds, from 0", ge=0)
+    data: Path | None = declared(
+        None, help="this participant's file: .csv or .npz; a name without a suffix stands for either"
+    )
 
 
 class HostConfiguration(Settings):
     """One client process as its owner configured it; frozen, validated once."""
 
-    host: HostTable
-    study: StudyTable
-    coordinator: CoordinatorTable = CoordinatorTable()
-    task: dict[str, TaskOption] = Field(default_factory=dict)
-    """Options of the task; the task itself checks them."""
-    data: DataTable
-    policy: PolicyTable
-    """Limits here, or ``file = "policy.toml"`` with the table in a file of its own."""
-    participants: tuple[ParticipantTable, ...] = Field(min_length=1)
-    conditions: ConditionsTable = ConditionsTable()
+    host: HostTable = declared(help="", option=None)
+    study: StudyTable = declared(help="", option=None)
+    coordinator: CoordinatorTable = declared(CoordinatorTable(), help="", option=None)
+    policy: PolicyTable = declared(help="a round that breaks it is refused; never sent", option=None)
+    task: dict[str, TaskOption] = declared(
+        default_factory=dict, help="options of the task, as in the study's file", option="task_options"
+    )
+    data: DataTable = declared(help="", option=None)
+    participants: tuple[ParticipantTable, ...] = declared(help="", min_length=1, option=None)
+    conditions: ConditionsTable = declared(ConditionsTable(), help="when this device takes part", option=None)
 
     def settings(self) -> HostSettings:
         """The same values without pydantic, for the process that runs."""
@@ -221,6 +235,48 @@ class HostConfiguration(Settings):
                     f"participants[{index}].part = {entry.part} is outside the {self.data.parts} parts of "
                     f"the data: use 0 to {self.data.parts - 1}"
                 )
+
+
+def host_toml(
+    header: Sequence[str],
+    *,
+    name: str,
+    study: str,
+    task: str,
+    task_options: Mapping[str, Any],
+    authority_public_key: str,
+    sha256: str | None = None,
+    address: str,
+    enrolment: str,
+    policy: Mapping[str, Any],
+    data: Mapping[str, Any],
+    participants: Sequence[Mapping[str, Any]],
+    ledger: str = "ledger.sqlite",
+) -> str:
+    """The commented file of a host whose folder is complete, read back by `load`.
+
+    Args:
+        header: lines of the comment above all tables.
+        name: of the host.
+        policy, data, participants: tables, as TOML holds them; a policy may also name its file.
+    """
+    tables = {
+        "host": {"name": name, "journal": "journal.sqlite", "ledger": ledger},
+        "study": {"name": study, "task": task, "authority_public_key": authority_public_key, "sha256": sha256},
+        "coordinator": {
+            "address": address,
+            "ca": "ca.pem",
+            "certificate": "tls/client.pem",
+            "key": "tls/client.key",
+            "enrolment": enrolment,
+            "give_up_s": 60,
+        },
+        "policy": policy,
+        "task": task_options,
+        "data": data,
+        "participants": participants,
+    }
+    return tables_toml(HostConfiguration, tables, header, OPTION_HELP)
 
 
 def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:

@@ -1,4 +1,4 @@
-"""The participant's policy as its owner writes it: the table ``[policy]`` of host.toml, or of another file.
+"""The participant's policy as its owner writes it: the table ``[policy]`` of host.toml, or of a file of its own.
 
 All limits are checked against each other when they are read: a policy that contradicts itself joins nothing.
 docs/policy.md lists the keys and what is refused by each.
@@ -10,11 +10,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, StringConstraints, field_validator, model_validator
 
 from client.settings import Policy, parse_window
 from learning.task_names import check_task_name
 from runtime.settings_file import ConfigurationError, Settings, Table, read_settings
+from runtime.settings_keys import key
 
 POLICY_FILE = "policy.toml"
 _HINT = "A policy file holds one table, [policy]; docs/policy.md shows one."
@@ -38,54 +39,65 @@ class PolicyTable(Table):
     What is left out isn't limited, unless a default is stated.
     """
 
-    max_epsilon: float = Field(gt=0)
-    """Most epsilon_coordinator that one participant may spend in one study."""
-    max_delta: float = Field(default=1e-5, gt=0, lt=1)
-    """Largest delta at which a study may state it."""
-    max_epsilon_round: float | None = Field(default=None, gt=0)
-    """Most that one round may cost: unamplified, with the fewest honest participants, at ``max_delta``."""
-    max_epsilon_total: float | None = Field(default=None, gt=0)
-    """Most over all studies of this ledger, of all coordinators; studies with one kind of guarantee only."""
-    max_delta_total: float | None = Field(default=None, gt=0, lt=1)
-    """At which the total is stated; ``max_delta`` where it is left out."""
-    mechanism: MechanismName | None = None
-    """The only one that is accepted: short for ``mechanisms`` with one name."""
-    mechanisms: tuple[MechanismName, ...] | None = None
-    """Those that are accepted. Left out: any but ``gaussian``, whose coordinator sees the sum without noise."""
-    min_cohort: int | None = Field(default=None, ge=1)
-    """Fewest participants that a round begins with (the plan's quorum)."""
-    min_survivors: int | None = Field(default=None, ge=1)
-    """Fewest participants in a sum (the plan's min_survivors)."""
-    min_honest_survivors: int = Field(ge=1)
-    """Fewest honest participants in a sum (h_min); the others hide this one's update."""
-    min_colluders: int = Field(default=2, ge=0)
-    """Participants that the study must at least assume to collude with the coordinator (A)."""
-    min_adversarial: float | None = Field(default=None, ge=0, lt=1)
-    """Share of adversarial participants that the study must at least assume."""
-    min_dropout: float | None = Field(default=None, ge=0, lt=1)
-    """Share of participants leaving a round that the study must at least reckon with."""
-    max_clip: float | None = Field(default=None, gt=0)
-    """Largest L2 norm that an update is clipped to; where clips adapt, in every round."""
-    min_bits: int | None = Field(default=None, ge=1, le=62)
-    max_bits: int | None = Field(default=None, ge=1, le=62)
-    """Bits of one value on the wire."""
-    max_dimension: int | None = Field(default=None, ge=1)
-    """Most values in an update."""
-    tasks: tuple[TaskName, ...] | None = None
-    task_digests: tuple[Sha256, ...] | None = None
-    """SHA-256 of a task's name and options, as `join` shows it."""
-    study_digests: tuple[Sha256, ...] | None = None
-    """SHA-256 of a study document, as `join` shows it."""
-    model_digests: tuple[Sha256, ...] | None = None
-    """SHA-256 of the models that a round may begin from, for a study whose model is public and stays the same."""
-    max_rounds_per_day: int | None = Field(default=None, ge=1)
-    """Most attempts within 24 hours that are charged to this ledger, over all its studies."""
-    hours: tuple[Hours, ...] | None = None
-    """Local times of day at which rounds are taken part in, such as ``["22:00-06:00"]``."""
-    curious_coordinator: bool = False
-    """Accept a study in which no participant signs whose updates are in a sum."""
-    one_machine: bool = False
-    """Accept that one host runs more participants than are assumed to collude: a trial on one machine."""
+    max_epsilon: float = key(help="most epsilon_coordinator that one participant may spend in one study", gt=0)
+    max_delta: float = key(1e-5, help="largest delta at which a study may state it", gt=0, lt=1)
+    max_epsilon_round: float | None = key(
+        None,
+        help="most that one round may cost: unamplified, with the fewest honest participants, at max_delta",
+        gt=0,
+    )
+    max_epsilon_total: float | None = key(
+        None,
+        help="most over all studies of this ledger, of any coordinator; studies with one kind of guarantee only",
+        gt=0,
+    )
+    max_delta_total: float | None = key(
+        None, help="delta at which the total is stated", shown="max_delta", gt=0, lt=1
+    )
+    mechanism: MechanismName | None = key(
+        None, help="the only mechanism accepted; with gaussian the coordinator sees sums without noise"
+    )
+    mechanisms: tuple[MechanismName, ...] | None = key(
+        None, help="mechanisms accepted", shown="any but gaussian, whose coordinator sees the sum without noise"
+    )
+    min_cohort: int | None = key(None, help="fewest participants that a round begins with (the plan's quorum)", ge=1)
+    min_survivors: int | None = key(None, help="fewest participants in a sum (the plan's min_survivors)", ge=1)
+    min_honest_survivors: int = key(
+        help="fewest honest participants in a sum (h_min); the others hide this one's update", ge=1
+    )
+    min_colluders: int = key(2, help="participants that the study must at least assume to collude (A)", ge=0)
+    min_adversarial: float | None = key(
+        None, help="share of adversarial participants that the study must at least assume", ge=0, lt=1
+    )
+    min_dropout: float | None = key(
+        None, help="share of participants leaving a round that the study must at least assume", ge=0, lt=1
+    )
+    max_clip: float | None = key(
+        None, help="largest L2 norm that an update is clipped to; where clips adapt, in every round", gt=0
+    )
+    min_bits: int | None = key(None, help="fewest bits of one value on the wire", ge=1, le=62)
+    max_bits: int | None = key(None, help="most bits of one value on the wire", ge=1, le=62)
+    max_dimension: int | None = key(None, help="most values in an update", ge=1)
+    tasks: tuple[TaskName, ...] | None = key(None, help="tasks accepted")
+    task_digests: tuple[Sha256, ...] | None = key(
+        None, help="SHA-256 of a task's name and options, as `join` shows it"
+    )
+    study_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a study document, as `join` shows it")
+    model_digests: tuple[Sha256, ...] | None = key(
+        None, help="SHA-256 of the models that a round may begin from, where the model is public and stays the same"
+    )
+    max_rounds_per_day: int | None = key(
+        None, help="most attempts within 24 hours that are charged to this ledger, over all its studies", ge=1
+    )
+    hours: tuple[Hours, ...] | None = key(
+        None, help='local times of day at which this host takes part in rounds, such as ["22:00-06:00"]'
+    )
+    curious_coordinator: bool = key(
+        False, help="accept a coordinator that is trusted to follow the protocol: nobody signs who is in a sum"
+    )
+    one_machine: bool = key(
+        False, help="accept more participants on one host than are assumed to collude: a trial on one machine"
+    )
 
     def to_policy(self) -> Policy:
         """The same values without pydantic, for the process that runs."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
+import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -222,26 +224,46 @@ def settings_toml(
 
     Args:
         header: comment lines above it.
-        comments: of keys in tables of free form, such as the options of a task.
+        comments: of keys, in the place of those that are declared; for options of a task the only ones.
         leave_out: flat names.
     """
-    blocks = ["\n".join(f"# {line}".rstrip() for line in header)] if header else []
-    tables: dict[str, list[tuple[str, str]]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for flat, one in settings_keys(type(settings)).items():
         value = getattr(getattr(settings, one.table) if one.table else settings, one.name)
-        if value is None or flat in leave_out:
-            continue
         if isinstance(value, Mapping):
-            rows = [(f"{name} = {_toml(held)}", (comments or {}).get(name, "")) for name, held in value.items()]
-            tables.setdefault(one.name, []).extend(rows)
-        else:
-            mark = "(fixed) " if one.about.fixed else ""
-            tables.setdefault(one.table, []).append((f"{one.name} = {_toml(value)}", mark + one.about.help))
-    for name, rows in tables.items():
-        said = type(settings).model_fields[name].description if name else ""
-        width = max((len(line) for line, comment in rows if comment), default=0)
-        lines = [line for row in rows for line in _commented(*row, width)]
-        blocks.append("\n".join([f"[{name}]" + (f"  # {said}" if said else ""), *lines] if name else lines))
+            tables[one.name] = dict(value)
+        elif flat not in leave_out:
+            tables.setdefault(one.table, {})[one.name] = value
+    return tables_toml(type(settings), {name: table for name, table in tables.items() if table}, header, comments)
+
+
+def tables_toml(
+    model: type[BaseModel],
+    tables: Mapping[str, Any],
+    header: Sequence[str] = (),
+    comments: Mapping[str, str] | None = None,
+) -> str:
+    """A commented file of some tables, or of lists of tables; keys that are None are left out.
+
+    Args:
+        model: declares the keys and their comments.
+        tables: by name, in the order of the file.
+        header, comments: as of `settings_toml`.
+    """
+    blocks = ["\n".join(f"# {line}".rstrip() for line in header)] if header else []
+    for name, held in tables.items():
+        field = model.model_fields[name]
+        several = isinstance(held, list | tuple)
+        for table in held if several else [held]:
+            rows = [
+                (f"{one} = {_toml(value)}", (comments or {}).get(one) or _comment(field, one))
+                for one, value in table.items()
+                if value is not None
+            ]
+            width = max((len(line) for line, comment in rows if comment and len(line) < _WIDTH // 2), default=0)
+            said = f"  # {field.description}" if field.description else ""
+            title = f"[[{name}]]" if several else f"[{name}]{said}"
+            blocks.append("\n".join([title, *(line for row in rows for line in _commented(*row, width))]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -249,9 +271,37 @@ def _commented(line: str, comment: str, width: int) -> list[str]:
     """The line with its comment behind it, or above it where both are too long for one line."""
     if not comment:
         return [line]
-    if width + 4 + len(comment) <= _WIDTH:
+    if max(width, len(line)) + 4 + len(comment) <= _WIDTH:
         return [f"{line:<{width}}  # {comment}"]
     return [*textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# "), line]
+
+
+def _comment(field: FieldInfo, name: str) -> str:
+    """That of a key in a table, or in a list of tables."""
+    for part in (field.annotation, *get_args(field.annotation)):
+        known = part.model_fields.get(name) if is_table(part) else None
+        for about in () if known is None else known.metadata:
+            if isinstance(about, Key):
+                return ("(fixed) " if about.fixed else "") + about.help
+    return ""
+
+
+def with_table(
+    model: type[BaseModel], text: str, name: str, table: Any, comments: Mapping[str, str] | None = None
+) -> str:
+    """A file with another table, or list of tables, of that name; all else stays as it was, comments included.
+
+    Raises:
+        ValueError: the file isn't TOML, or its layout hides where the table begins and ends.
+    """
+    title = rf"\[\[?{re.escape(name)}\]\]?"
+    until = rf"(?=(?:^(?:#[^\n]*)?\n)*^\[(?!\[?{re.escape(name)}\])|\Z)"
+    written = tables_toml(model, {name: table}, comments=comments) + "\n"
+    changed = re.sub(rf"^{title}[^\n]*\n.*?{until}", lambda _: written, text, count=1, flags=re.M | re.S)
+    changed = changed.rstrip("\n") + "\n"
+    if tomllib.loads(changed) != tomllib.loads(text) | {name: table}:
+        raise ValueError(f"the table [{name}] can't be replaced")
+    return changed
 
 
 def _toml(value: object) -> str:
@@ -263,7 +313,8 @@ def _toml(value: object) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(str(value))  # for the strings used here a JSON string is a TOML basic string
+    # A JSON string is a TOML basic string, but for one character.
+    return json.dumps(str(value)).replace("\x7f", "\\u007f")
 
 
 def settings_markdown(model: type[BaseModel]) -> str:

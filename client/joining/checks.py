@@ -296,6 +296,8 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
         InputFailure: a value in host.toml is invalid, or the policy refuses the study.
     """
     content = tomllib.loads(text)
+    for entry in content["participants"]:  # a place that isn't known yet can't stand in the way: each one has its part
+        entry |= {"part": 0} if entry.get("part") == BY_PLACE else {}
     if policy is not None and file is not None:
         check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING, totals=totals)
         content["policy"] = policy.model_dump(exclude_none=True)

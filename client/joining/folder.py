@@ -110,51 +110,29 @@ def host_text(
         policy: keys of the table [policy]; None where the file policy.toml beside it holds them.
         ledger: where it isn't in the folder; absolute.
     """
-    tables: dict[str, Mapping[str, Any]] = {
-        "host": {"name": host, "journal": "journal.sqlite", "ledger": str(ledger or "ledger.sqlite")},
-        "study": {
-            "name": study,
-            "task": task,
-            "authority_public_key": authority_public.hex(),
-            "sha256": study_sha256.hex(),
-        },
-        "coordinator": {
-            "address": address,
-            "ca": "ca.pem",
-            "certificate": str(CERTIFICATE_FILE),
-            "key": str(TLS_KEY_FILE),
-            "enrolment": enrolment,
-        },
-        "policy": {"file": POLICY_FILE} if policy is None else policy,
-        "task": task_options,
-        "data": {"dataset": data.dataset}
-        if data.file is not None
-        else {
-            "dataset": data.dataset,
-            "partition": data.partition,
-            "alpha": data.alpha,
-            "shards": data.shards,
-            "seed": data.seed,
-            "parts": data.parts,
-        },
-    }
-    comments = {
-        "host": "  # ledger: what was spent; one for all studies over the same data, and to be kept",
-        "study": "  # the key is the one that the join code named; sha256: of the plan and task as shown",
-        "coordinator": "  # certificate and key are renewed over the port for enrolment",
-        "policy": "  # a round that breaks it is refused; never sent",
-    }
-    lines = [
-        "# One participant of a Sordino study, enrolled by code. `sordino join --home` reads this file.",
-        "# The folder is complete and holds the only copy of her identity: keep it.",
-    ]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]{comments.get(name, '')}"]
-        lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
-    part = _toml(BY_PLACE) if data.part is None else data.part
-    held = f"part = {part}" if data.file is None else f"data = {_toml(str(data.file))}"
-    lines += ["", "[[participants]]", f"key = {_toml(str(IDENTITY_FILE))}", held, ""]
-    return "\n".join(lines)
+    from client.host_file import host_toml
+
+    cut = {"partition": data.partition, "alpha": data.alpha, "shards": data.shards, "seed": data.seed}
+    part: dict[str, Any] = {"part": BY_PLACE if data.part is None else data.part}
+    held = part if data.file is None else {"data": str(data.file)}
+    return host_toml(
+        (
+            "One participant of a Sordino study, enrolled by code. `sordino join --home` reads this file.",
+            "The folder is complete and holds the only copy of the participant's identity: keep it.",
+        ),
+        name=host,
+        study=study,
+        task=task,
+        task_options=task_options,
+        authority_public_key=authority_public.hex(),
+        sha256=study_sha256.hex(),
+        address=address,
+        enrolment=enrolment,
+        policy={"file": POLICY_FILE} if policy is None else policy,
+        data={"dataset": data.dataset, **({} if data.file is not None else cut | {"parts": data.parts})},
+        participants=[{"key": str(IDENTITY_FILE), **held}],
+        ledger=str(ledger or "ledger.sqlite"),
+    )
 
 
 def make_home(
@@ -278,7 +256,7 @@ class JoinedHome:
         try:
             if named and (self.path / POLICY_FILE).read_bytes() == policy:
                 return False
-            text = None if named else _with_policy(file, file.read_text(encoding="utf-8"), wanted)
+            text = None if named else self._with_tables({"policy": wanted}, {})
             replace_durably(self.path / POLICY_FILE, policy)
             if text is not None:
                 replace_durably(file, text.encode())
@@ -287,6 +265,28 @@ class JoinedHome:
                 f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
             ) from error
         return True
+
+    def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+        """host.toml with other tables, and all else as it was.
+
+        Raises:
+            InputFailure: its layout doesn't allow it.
+            OSError: it can't be read.
+        """
+        from client.host_file import HostConfiguration
+        from runtime.settings_keys import with_table
+
+        file = self.path / HOST_FILE
+        text = file.read_text(encoding="utf-8")
+        for name, table in tables.items():
+            try:
+                text = with_table(HostConfiguration, text, name, table, comments)
+            except ValueError:
+                raise InputFailure(
+                    f"{file}: its table [{name}] can't be replaced. Write {json.dumps(table)} into it as TOML, and run "
+                    "the same command again."
+                ) from None
+        return text
 
     def keep_refusal(self, reason: str) -> None:
         """Note that the authority has signed a refusal: the folder is of no further use."""
@@ -314,17 +314,16 @@ class JoinedHome:
         try:
             if by_place:
                 replace_durably(self.path / PLACE_FILE, f"{place}\n".encode())
-            file = self.path / HOST_FILE
-            text = changed = file.read_text(encoding="utf-8")
+            content = self.settings()
+            tables: dict[str, Any] = {}
             if by_place:
-                part = (place - 1) % self.settings()["data"]["parts"]
-                changed = changed.replace(
-                    f"\npart = {_toml(BY_PLACE)}\n", f"\npart = {part}  # the place on the roster is {place}\n", 1
-                )
+                part = (place - 1) % content["data"]["parts"]
+                tables["participants"] = [{**content["participants"][0], "part": part}]
             if host != wished:
-                changed = changed.replace(f"name = {_toml(wished)}\n", f"name = {_toml(host)}\n", 1)
-            if changed != text:
-                replace_durably(file, changed.encode())
+                tables["host"] = {**content["host"], "name": host}
+            if tables:
+                text = self._with_tables(tables, {"part": f"the place on the roster is {place}"})
+                replace_durably(self.path / HOST_FILE, text.encode())
             replace_durably(self.path / CERTIFICATE_FILE, certificate)
         except OSError as error:
             raise InputFailure(
@@ -407,32 +406,6 @@ def only_process(home: JoinedHome) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _with_policy(file: Path, text: str, policy: Mapping[str, str]) -> str:
-    """host.toml with another table [policy], and all else as it was."""
-    lines = [f"{key} = {_toml(value)}\n" for key, value in policy.items()]
-    changed = re.sub(
-        r"^(\[policy\][^\n]*\n).*?(?=^\[|\Z)", lambda found: "".join([found[1], *lines, "\n"]), text, flags=re.M | re.S
-    )
-    with contextlib.suppress(ValueError):
-        if tomllib.loads(changed) == tomllib.loads(text) | {"policy": dict(policy)}:
-            return changed
-    raise InputFailure(
-        f"{file}: its table [policy] can't be replaced. Write file = \"{POLICY_FILE}\" into it, and your policy into "
-        "that file.",
-    )
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    # A JSON string is a TOML basic string, but for one character.
-    return json.dumps(str(value), ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
 def take_home(

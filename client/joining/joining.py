@@ -50,7 +50,6 @@ from client.joining.checks import (
 )
 from client.joining.description import describe_study
 from client.joining.folder import (
-    BY_PLACE,
     JoinedHome,
     default_home,
     find_home,
@@ -224,9 +223,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         policy=None if policy_file is not None else accepted_plan(seen),
         ledger=None if options.ledger is None else options.ledger.absolute(),
     )
-    # A place that isn't known yet can't be wrong: each place has a part.
-    checked = text.replace(f"\npart = \"{BY_PLACE}\"\n", "\npart = 0\n")
-    check_host(checked, options.policy_file, policy, seen, spent_in(options.ledger))
+    check_host(text, options.policy_file, policy, seen, spent_in(options.ledger))
     lines = describe_study(
         seen,
         fingerprint=show_fingerprint(code.fingerprint),

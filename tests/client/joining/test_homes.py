@@ -258,7 +258,7 @@ def test_her_part_goes_by_her_place(joining: Joining, monkeypatch: pytest.Monkey
     joining.join(part=BY_PLACE)
     assert "by your place on the roster" in " ".join(" ".join(joining.said).split())
     assert load(joining.home).participants[0].part == 1
-    assert "part = 1  # the place on the roster is 9\n" in (joining.home / "host.toml").read_text()
+    assert "part = 1                      # the place on the roster is 9\n" in (joining.home / "host.toml").read_text()
     assert joining.join(part=BY_PLACE) == joining.join(part=2) == joining.home
     with pytest.raises(Failure, match="with --part 2, not --part 3"):
         joining.join(part=3)
