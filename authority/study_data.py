@@ -71,9 +71,9 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
         learning.datasets.DatasetError: there is no such set here.
     """
     from learning.blocks import DatasetError
-    from learning.cut_data import cut_dataset
     from learning.datasets import load_partition
     from learning.own_data import load_test
+    from learning.partitions import cut_dataset
 
     data, name, options = study.data, study.study.task, study.task
     judges = name not in BOUNDED

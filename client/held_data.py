@@ -12,10 +12,10 @@ import structlog
 from client.credentials import load_identity
 from client.settings import Data, HostSettings
 from learning.blocks import DatasetError
-from learning.cut_data import cut_dataset
 from learning.data_names import BUILT_IN, OWN
 from learning.datasets import Dataset, dataset_identity, load_partition, load_users, resolve_dataset
 from learning.own_data import check_form, content_sha256, read_held, says_nothing, unread_told
+from learning.partitions import cut_dataset
 from learning.task import Task
 from learning.task_names import STATISTICS
 

@@ -111,6 +111,41 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint {path} is damaged or not a checkpoint") from error
 
 
+@dataclass(frozen=True)
+class SavedModel:
+    """What a study has learned, for use elsewhere: names, arrays, and where they come from.
+
+    Attributes:
+        parameters: float32 arrays by their names, in the order of the task's ``initial_parameters``; of a statistic the
+            mean contribution.
+        study: its name.
+        task: as ``--task`` names it.
+        round: after whose sum it was written, from 1.
+    """
+
+    parameters: Parameters
+    study: str
+    task: str
+    round: int
+
+
+def load_model(path: str | os.PathLike[str]) -> SavedModel:
+    """Read the model that ``sordino serve`` or ``sordino simulate --output`` has written; the file is never unpickled.
+
+    Args:
+        path: such as ``my-study/coordinator/checkpoints/round-000040.npz``, or ``run.jsonl.npz``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: its digest shows that it is damaged, or it is no model of a study.
+    """
+    found = load_checkpoint(Path(path))
+    about = found.metadata
+    return SavedModel(
+        found.parameters, str(about.get("study", "")), str(about.get("task", "")), int(about.get("round", 0))
+    )
+
+
 def _digest(header: bytes, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     digest = hashlib.sha256(f"sordino checkpoint {FORMAT} {len(header)} ".encode())
     digest.update(header)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.data_names import PARTITIONS
+from learning.datasets import count_examples, load_labels, load_users
 from learning.public_random import PublicRandom
-
-__all__ = ["FEWEST_EXAMPLES", "PARTITIONS", "SHARDS", "partition", "partition_digest"]
 
 FEWEST_EXAMPLES: Final = 5
 SHARDS: Final = 2  # of [MMR+17], section 3
@@ -85,6 +84,26 @@ def partition(
             raise ValueError(f"the Dirichlet parameter alpha is {alpha}; it must be from 0.001 to 1000000")
         parts = _lift_smallest(_dirichlet(labels, clients, alpha, rng), fewest_examples, rng)
     return [np.sort(part).astype(np.int64) for part in parts]
+
+
+def cut_dataset(
+    dataset: str, name: str, parts: int, alpha: float = 1.0, seed: int = 0, shards: int = SHARDS
+) -> list[NDArray[np.int64]]:
+    """Return the training rows of each participant, see `partition`, reading no more of the set than that needs.
+
+    Raises:
+        learning.blocks.DatasetError: the set can't be loaded.
+        ValueError: it can't be cut so.
+    """
+    users = None
+    if name in ("dirichlet", "shards"):
+        labels = load_labels(dataset)
+        if labels.ndim != 1:
+            users = load_users(dataset)  # the refusal says whether ``natural`` would do
+    else:
+        labels = np.broadcast_to(np.int64(0), count_examples(dataset))
+        users = load_users(dataset) if name == "natural" else None
+    return partition(labels, name, parts, alpha, seed, shards=shards, users=users)
 
 
 def _shards(

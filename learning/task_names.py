@@ -11,9 +11,9 @@ from runtime.text import did_you_mean
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "softmax-regression": ("learning.tasks.softmax_regression", "SoftmaxRegression"),
     "mlp": ("learning.tasks.mlp", "Mlp"),
-    "cnn": ("learning.tasks.cnn", "Cnn"),
-    "femnist-cnn": ("learning.tasks.femnist_cnn", "FemnistCnn"),
-    "resnet18": ("learning.tasks.resnet18", "ResNet18"),
+    "cnn": ("learning.tasks.torch_images", "Cnn"),
+    "femnist-cnn": ("learning.tasks.torch_images", "FemnistCnn"),
+    "resnet18": ("learning.tasks.torch_images", "ResNet18"),
     "lstm": ("learning.tasks.lstm", "Lstm"),
     "sum": ("learning.tasks.sums", "Sum"),
     "mean": ("learning.tasks.sums", "Mean"),

@@ -20,14 +20,14 @@ __version__ = VERSION
 if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the same
     from authority.new_study import new_study as new_study
     from client.host_file import HostConfiguration as HostConfiguration
+    from learning.checkpoints import SavedModel as SavedModel
+    from learning.checkpoints import load_model as load_model
     from learning.datasets import Dataset as Dataset
     from learning.datasets import load_dataset as load_dataset
     from learning.make_task import make_task as make_task
     from learning.options import TaskOptions as TaskOptions
     from learning.options import TrainingOptions as TrainingOptions
     from learning.partitions import partition as partition
-    from learning.saved_model import SavedModel as SavedModel
-    from learning.saved_model import load_model as load_model
     from learning.task import ModelTask as ModelTask
     from learning.task import Task as Task
     from learning.tasks.torch_task import TorchTask as TorchTask
@@ -56,7 +56,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "learning.make_task": ("make_task",),
             "learning.options": ("TaskOptions", "TrainingOptions"),
             "learning.partitions": ("partition",),
-            "learning.saved_model": ("SavedModel", "load_model"),
+            "learning.checkpoints": ("SavedModel", "load_model"),
             "learning.task": ("ModelTask", "Task"),
             "learning.tasks.torch_task": ("TorchTask",),
             "mechanisms.encoder": ("Encoder",),

@@ -17,7 +17,7 @@ A task of one's own takes some twenty lines::
                 nn.Flatten(), nn.Linear(784, self.options.hidden), nn.ReLU(), nn.Linear(self.options.hidden, 10)
             )
 
-`learning.tasks.femnist_cnn` is one that ships.
+`learning.tasks.torch_images` has those that ship.
 """
 
 from __future__ import annotations

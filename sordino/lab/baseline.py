@@ -103,10 +103,10 @@ def run(directory: Path, parts: int, cohorts: Sequence[Sequence[int]] | None) ->
         parts: number of parts that the data is cut into, one for each participant.
         cohorts: see `train_without_noise`.
     """
-    from learning.cut_data import cut_dataset
     from learning.datasets import load_part
     from learning.make_task import clip_of, make_task
     from learning.own_data import load_test
+    from learning.partitions import cut_dataset
     from server.study_file import load
 
     configuration = load(directory)

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
-from learning.saved_model import load_model
+from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, load_model, save_checkpoint
 from learning.server_optimizers import FedAvg
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from learning.blocks import Block, Blocks
-from learning.cut_data import cut_dataset
 from learning.datasets import (
     DatasetError,
     dataset_identity,
@@ -21,6 +20,7 @@ from learning.datasets import (
     load_partition,
     load_users,
 )
+from learning.partitions import cut_dataset
 from learning.prepared_data import PreparedSet, open_prepared, prepared_sets, write_prepared
 
 ABOUT = {"title": "A set", "licence": "CC0", "source": {"what": "made up"}}

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
-from learning.cut_data import cut_dataset
 from learning.datasets import Dataset, load_part
 from learning.device import use_device
 from learning.own_data import load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
+from learning.partitions import cut_dataset
 from learning.task import BatchedTask, update_rng
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers
