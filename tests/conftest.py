@@ -14,14 +14,12 @@ process at a time, and may run beside the others.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 pytest_plugins = ["tests.support.fixtures"]
-sys.path.append(str(Path(__file__).parent / "learning"))  # whose helper modules are imported by bare names
 
 PROCESSES = "processes"
 MEMORY: Final = Path("/dev/shm")

@@ -24,7 +24,7 @@ from learning.published import cifar10, leaf
 from tests.fuzz.file_targets import _folder, _put
 from tests.fuzz.mutations import change_bytes, change_text, compact, json_mutation
 from tests.fuzz.target import Choices, Target, must
-from tests.learning.published_files import CIFAR_BATCHES
+from tests.support.published_files import CIFAR_BATCHES
 
 # ---------------------------------------------------------------- CIFAR-10
 

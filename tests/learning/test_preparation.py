@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_files import write_cifar, write_leaf
 
 from learning.blocks import Block, DatasetError
 from learning.data_names import PREPARABLE
@@ -32,6 +31,7 @@ from learning.preparation.plays import shakespeare, spoken
 from learning.preparation.sources import Opened, Package
 from learning.preparation.tables import Choice, Number, heart
 from learning.prepared_data import open_prepared
+from tests.support.published_files import write_cifar, write_leaf
 
 
 def test_names_that_can_be_prepared_are_the_catalogue_s() -> None:

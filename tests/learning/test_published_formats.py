@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published_files import cifar_rows, write_cifar, write_leaf
 
 from learning.datasets import (
     DatasetError,
@@ -23,6 +22,7 @@ from learning.datasets import (
 )
 from learning.published import identity_of
 from learning.vocabulary import Vocabulary
+from tests.support.published_files import cifar_rows, write_cifar, write_leaf
 
 # ---------------------------------------------------------------------------------------------- CIFAR-10
 

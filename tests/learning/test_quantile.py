@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from rounds_in_memory import learner_of, plan_of, rows, run_round, run_without_noise
 
 from learning.make_task import make_task
 from learning.tasks.quantile import nearest_monotone, root_coefficients
+from tests.support.rounds_in_memory import learner_of, plan_of, rows, run_round, run_without_noise
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from rounds_in_memory import contribution, rows
 
 from learning.datasets import Dataset
 from learning.make_task import clip_of, make_task
 from learning.options import OptionError
 from learning.tasks.statistic import shares_of
+from tests.support.rounds_in_memory import contribution, rows
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("sum", {}),

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from rounds_in_memory import (
+
+from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from learning.datasets import Dataset
+from learning.learner import Learner
+from learning.make_task import make_task
+from learning.tasks.histogram import nearest_histogram
+from tests.support.rounds_in_memory import (
     NOBODY,
     SIGMAS,
     learner_of,
@@ -20,12 +26,6 @@ from rounds_in_memory import (
     run_round,
     run_without_noise,
 )
-
-from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from learning.datasets import Dataset
-from learning.learner import Learner
-from learning.make_task import make_task
-from learning.tasks.histogram import nearest_histogram
 
 RNG = np.random.default_rng(20)
 TABLES = [RNG.normal(50 + 20 * RNG.standard_normal(), 5, size=(RNG.integers(1, 9), 2)) for _ in range(60)]

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
-from rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 
 import learning.tasks.votes as votes_module
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -23,6 +22,7 @@ from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.task import ModelTask
 from mechanisms.encoder import Encoder
+from tests.support.rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 
 QUERIES = 6
 OPTIONS: dict[str, Any] = {
@@ -300,7 +300,7 @@ def test_options_of_both_are_written_and_read_again() -> None:
         ("softmax-regression", {"sparsity": 0.5}, "counts for the method lus"),
         ("softmax-regression", {"method": "blur"}, "option 'method' is not for votes"),
         ("softmax-regression", {"classifier": 1}, "unknown option 'classifier'"),
-        ("test_votes:NoClassifier", {}, "a task with classes, example_shape, evaluate and predict"),
+        ("tests.learning.test_votes:NoClassifier", {}, "a task with classes, example_shape, evaluate and predict"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name: str, options: dict[str, Any], told: str) -> None:
