@@ -89,7 +89,7 @@ class NeighbourShares:
 class MaskedInput:
     """MaskedInputCollection, participant to coordinator: the packed vector and a signature over its SHA-256."""
 
-    packed: bytes | bytearray = field(repr=False)
+    packed: bytes = field(repr=False)
     sha256: bytes
     signature: bytes
 

@@ -50,7 +50,7 @@ Admit = Callable[[Any, str], Caller]
 """Given a call's context and method, says whose it is; raises `CallRefused`."""
 
 
-class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
+class OpenCalls(grpc.aio.ServerInterceptor):
     """Stands before all methods of a server."""
 
     def __init__(

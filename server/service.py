@@ -235,8 +235,8 @@ def _receive(study: Study, session: Session, raw: bytes) -> None:
 
 def _token_session(study: Study, context: grpc.aio.ServicerContext[Any, Any]) -> Session | None:
     for key, value in context.invocation_metadata() or ():
-        if key == TOKEN_METADATA:
-            return study.sessions.by_token(bytes(value))
+        if key == TOKEN_METADATA and isinstance(value, bytes):
+            return study.sessions.by_token(value)
     return None
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -200,7 +200,8 @@ class Attempt:
         if self._over:
             raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._inbox.put(participant, Staged(MaskedInput(packed, offer.sha256, offer.signature), done))
+        vector = cast(bytes, packed)  # a bytearray of which nobody else has a reference: a copy would cost its size
+        self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
         if not await done:
             raise UploadRefused("the vector was not taken")
         self._vector_bytes[participant] += len(packed)
