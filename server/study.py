@@ -17,7 +17,6 @@ from learning.datasets import Dataset
 from learning.task import Task
 from mechanisms.statement import LOTTERY
 from mechanisms.wrap_monitor import FEWEST_VALUES
-from runtime.failure import InputFailure
 from secagg.context import RoundConfig
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.parallel import Parallel
@@ -289,10 +288,7 @@ class Study:
         if last is not None:
             self._last, checkpoint = last
             self._completed_rounds = self._last.round
-            try:
-                self._model.restore(checkpoint, self._last.next_clips)
-            except ValueError as error:
-                raise InputFailure(str(error)) from error
+            self._model.restore(checkpoint, self._last.next_clips)
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)

@@ -15,6 +15,7 @@ from learning.task import Task
 from mechanisms.encoder import Decoded, Encoder
 from mechanisms.plan import Plan
 from mechanisms.statement import GAUSSIAN
+from runtime.failure import InputFailure
 from secagg.server_unmasking import Completed
 from wire.round_model import model_sha256, write_model
 
@@ -83,9 +84,11 @@ class TrainedModel:
             clips: of the next round; empty where the journal doesn't have them, as the plan's are used.
 
         Raises:
-            ValueError: it is gone, damaged, or another task's.
+            InputFailure: it is gone, damaged, or another task's.
         """
-        self.clips = self._plan.clipping.checked(clips or self.clips)
-        loaded = load_checkpoint(self._folder / name)
-        self._learner.load_state(loaded.parameters, loaded.optimizer_state)
-
+        try:
+            self.clips = self._plan.clipping.checked(clips or self.clips)
+            loaded = load_checkpoint(self._folder / name)
+            self._learner.load_state(loaded.parameters, loaded.optimizer_state)
+        except ValueError as error:
+            raise InputFailure(str(error)) from error
