@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from runtime.address import split_address as split_address
 from runtime.failure import InputFailure
+from runtime.settings_keys import settings_keys
 from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
@@ -205,11 +206,14 @@ def _dotted(location: Sequence[str | int]) -> str:
 
 def _origin(path: Path, location: Sequence[str | int]) -> str:
     """The file, or the environment variable that has set the key."""
+    variable = variable_of(location)
+    return str(path) if variable is None else f"environment variable {variable}"
+
+
+def variable_of(location: Sequence[str | int]) -> str | None:
+    """The variable of the environment that sets a key, or a table as a whole, where there is one."""
     wanted = ENVIRONMENT_PREFIX + "__".join(str(part) for part in location).upper()
-    for name in os.environ:
-        if name.upper() == wanted:
-            return f"environment variable {name}"
-    return str(path)
+    return next((name for name in os.environ if name.upper() == wanted), None)
 
 
 def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
@@ -220,8 +224,15 @@ def _suggestion(model: type[BaseModel], location: Sequence[str | int]) -> str:
             continue
         field = _fields(table).get(str(part))
         table = _model_within(field.annotation) if field is not None else None
-    known = list(_fields(table))
-    return did_you_mean(location[-1], known) or (f" Known here: {', '.join(known)}." if known else " Remove it.")
+    known, name = list(_fields(table)), str(location[-1])
+    for one in settings_keys(model).values():
+        if name in one.about.formerly:
+            return f" It is called {one.dotted} now."
+    near = did_you_mean(name, known)
+    elsewhere = [one.dotted for one in settings_keys(model).values() if one.name == name and one.table]
+    if not near and elsewhere:
+        return f" It stands in another table: {elsewhere[0]}."
+    return near or (f" Known here: {', '.join(known)}." if known else " Remove it.")
 
 
 def _fields(table: Any) -> dict[str, FieldInfo]:

@@ -41,6 +41,7 @@ class Key:
         example: a usual value, for the message about one out of range.
         needs: (words, holds): the key has an effect only where ``holds`` is true of the whole model.
         fixed: participants sign it, so a change makes another study.
+        formerly: earlier names of the key; a file that has one is refused with the present name.
     """
 
     help: str
@@ -55,6 +56,7 @@ class Key:
     example: str = ""
     needs: tuple[str, Callable[[Any], bool]] | None = None
     fixed: bool = False
+    formerly: tuple[str, ...] = ()
 
 
 _WIDTH: Final = 120
@@ -256,7 +258,7 @@ def tables_toml(
         several = isinstance(held, list | tuple)
         for table in held if several else [held]:
             rows = [
-                (f"{one} = {_toml(value)}", (comments or {}).get(one) or _comment(field, one))
+                (f"{one} = {toml_value(value)}", (comments or {}).get(one) or _comment(field, one))
                 for one, value in table.items()
                 if value is not None
             ]
@@ -304,7 +306,8 @@ def with_table(
     return changed
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
@@ -312,7 +315,7 @@ def _toml(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     # A JSON string is a TOML basic string, but for one character.
     return json.dumps(str(value)).replace("\x7f", "\\u007f")
 
@@ -321,7 +324,7 @@ def settings_markdown(model: type[BaseModel]) -> str:
     """A table of all keys for the docs."""
     lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
     for one in settings_keys(model).values():
-        default = one.about.shown or ("" if one.default in (None, {}) else f"`{_toml(_plain(one.default))}`")
+        default = one.about.shown or ("" if one.default in (None, {}) else f"`{toml_value(_plain(one.default))}`")
         allowed = ", ".join(f"`{name}`" for name in one.choices) or one.range
         unit = f" ({one.about.unit})" if one.about.unit else ""
         lines.append(f"| `{one.dotted}` | {default} | {allowed} | {one.about.help}{unit} |")

@@ -289,7 +289,7 @@ class PrivacyTable(Table):
         help="conditional rounding repeats above the norm bound of this probability",
         shown="e^-0.5",
         ge=0,
-        lt=1,
+        le=0.9,
         panel=PRIVACY,
     )
     k_stddevs: float = key(

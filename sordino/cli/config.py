@@ -1,0 +1,146 @@
+"""``sordino config``: what a settings file says, where each value comes from, and what it may say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from runtime.failure import ExitCode, listing
+from sordino.cli.verbs import Json, verb_group
+
+if TYPE_CHECKING:
+    from runtime.settings_file import Settings
+
+NAME = "config"
+app = verb_group(
+    NAME,
+    "Check and explain study.toml and host.toml.\n\nSORDINO_TABLE__KEY in the environment overrides a key of either "
+    "file, for example SORDINO_PRIVACY__EPSILON=4, and counts here too.",
+)
+_CODES = listing(ExitCode.OK, ExitCode.INPUT)
+_STUDY, _HOST = "study.toml", "host.toml"
+
+Where = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR|FILE",
+        help="A study's folder, a host's folder, or one of the two files.",
+        show_default="the current folder",
+    ),
+]
+
+
+@app.command(
+    "check",
+    help="Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
+    "Files that it names must exist. Whether a plan keeps the budget is for `sordino plan` and `serve`.",
+    epilog="Example: [bold]sordino config check my-study[/bold]\n\n" + _CODES,
+)
+def check(path: Where = Path("."), as_json: Json = False) -> None:
+    """See the help above."""
+    file, _ = _load(path)
+    typer.echo(json.dumps({"file": str(file), "ok": True}) if as_json else f"{file}: no mistake found.")
+
+
+@app.command(
+    "show",
+    help="Show every key with the value that counts; paths are absolute.\n\n--origin: the file, the variable of the "
+    "environment, or the default that it comes from.",
+    epilog="Example: [bold]sordino config show my-study --origin[/bold]\n\n" + _CODES,
+)
+def show(
+    path: Where = Path("."),
+    origin: Annotated[bool, typer.Option("--origin", help="Also say where each value comes from.")] = False,
+    as_json: Json = False,
+) -> None:
+    """See the help above."""
+    file, settings = _load(path)
+    rows = list(_rows(file, settings))
+    if as_json:
+        typer.echo(json.dumps({key: {"value": value, "origin": came} for key, value, came in rows}))
+        return
+    lines = [f"{key} = {_shown(value)}" for key, value, _ in rows]
+    width = max(map(len, lines)) if origin else 0
+    for line, (_, _, came) in zip(lines, rows, strict=True):
+        typer.echo(f"{line:<{width}}  # {came}" if origin else line)
+
+
+@app.command(
+    "schema",
+    help="Print the JSON schema of a file: types, ranges, defaults and the meaning of each key.",
+    epilog="Example: [bold]sordino config schema study[/bold]\n\n" + _CODES,
+)
+def schema(
+    which: Annotated[Literal["study", "host"], typer.Argument(metavar="study|host", help="Which file.")] = "study",
+    as_json: Json = False,
+) -> None:
+    """See the help above."""
+    model: type[Settings]
+    if which == "study":
+        from server.study_file import StudyConfiguration as model
+    else:
+        from client.host_file import HostConfiguration as model
+    typer.echo(json.dumps(model.model_json_schema(), indent=None if as_json else 1, default=str))
+
+
+def _load(path: Path) -> tuple[Path, Settings]:
+    """The file and its settings.
+
+    Raises:
+        ConfigurationError: the file, a key in it, or a file that it names can't be used.
+    """
+    file = path
+    if path.is_dir():
+        file = path / (_HOST if (path / _HOST).exists() and not (path / _STUDY).exists() else _STUDY)
+    if file.name == _HOST or (file.name != _STUDY and _is_host(file)):
+        from client.host_file import load as load_host
+
+        return file, load_host(file)
+    from server.study_file import load as load_study
+
+    return file, load_study(file)
+
+
+def _is_host(file: Path) -> bool:
+    from runtime.settings_file import read_toml
+
+    return "host" in read_toml(file, hint="")
+
+
+def _rows(file: Path, settings: Settings) -> Iterator[tuple[str, Any, str]]:
+    """(``table.key``, value, origin) of every key; keys of lists of tables have a number."""
+    from client.policy_file import policy_values
+    from runtime.settings_file import read_toml, variable_of
+
+    content = read_toml(file, hint="")
+    of_policy = content.get("policy", {}).get("file")
+    written = policy_values(content, file, None)
+
+    def origin(*location: str | int) -> str:
+        variable = next(filter(None, (variable_of(location[:end]) for end in range(len(location), 0, -1))), None)
+        if variable is not None:
+            return f"environment variable {variable}"
+        held: Any = written
+        for part in location:
+            found = part in held if isinstance(held, dict) else isinstance(part, int) and part < len(held)
+            if not found:
+                return "default"
+            held = held[part]
+        return str(of_policy) if of_policy and location[0] == "policy" else file.name
+
+    for table, content_of in settings.model_dump(mode="json").items():
+        for number, entry in enumerate(content_of) if isinstance(content_of, list) else [(None, content_of)]:
+            for key, value in entry.items():
+                place = (table, key) if number is None else (table, number, key)
+                if value is not None:
+                    yield f"{table}.{key}" if number is None else f"{table}[{number}].{key}", value, origin(*place)
+
+
+def _shown(value: Any) -> str:
+    from runtime.settings_keys import toml_value
+
+    return toml_value(value)
