@@ -271,7 +271,7 @@ def _check_public_examples(study: StudyConfiguration) -> None:
 
     Raises:
         learning.options.OptionError: they are too few, or of another shape than the task's.
-        learning.datasets.DatasetError: there is no such set or file here.
+        learning.blocks.DatasetError: there is no such set or file here.
     """
     from learning.own_data import load_test
 

@@ -29,7 +29,7 @@ def fitted(study: Study) -> Study:
     known than they say when they are read.
 
     Raises:
-        learning.datasets.DatasetError: there is no such set here.
+        learning.blocks.DatasetError: there is no such set here.
         learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be.
     """
     from learning.data_names import is_prepared_name
@@ -68,7 +68,7 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
 
     Raises:
         Failure: the set can't be cut so, or the task takes other examples.
-        learning.datasets.DatasetError: there is no such set here.
+        learning.blocks.DatasetError: there is no such set here.
     """
     from learning.blocks import DatasetError
     from learning.datasets import load_partition

@@ -27,7 +27,7 @@ def concrete(dataset: str) -> str:
     """The data set behind a name, its path absolute: the files may be read from other folders than this.
 
     Raises:
-        learning.datasets.DatasetError: no data set could have this name.
+        learning.blocks.DatasetError: no data set could have this name.
     """
     from learning.datasets import resolve_dataset
 

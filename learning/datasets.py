@@ -28,13 +28,6 @@ from learning.blocks import Blocks, DatasetError, Part
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, format_and_path
 from learning.prepared_data import PreparedSet, open_prepared
 
-__all__ = [
-    *("BUILT_IN", "CLASSES", "IMAGE_SIDE", "SUBSET_FILE", "SUBSET_SHA256", "FULL_FOLDER"),
-    *("NO_LABEL", "Dataset", "DatasetError", "Part", "Unread"),
-    *("count_examples", "dataset_identity", "has_part", "load_dataset", "load_labels", "load_part", "load_partition"),
-    *("load_users", "resolve_dataset"),
-]
-
 IMAGE_SIDE: Final = 28
 CLASSES: Final = 10
 NO_LABEL: Final = int(np.iinfo(np.int64).min)

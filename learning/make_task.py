@@ -34,10 +34,7 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
         raise OptionError(str(error)) from None
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
-        made: Task = kind(kind.Options.from_mapping(options or {}))
-        if name not in BUILT_IN:
-            made.name = name  # type: ignore[misc]  # read-only to others; a class of the user's states none
-    return made
+        return kind(kind.Options.from_mapping(options or {}))
 
 
 def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
@@ -48,8 +45,7 @@ def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
     """
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
-        made: TaskOptions = kind.Options.from_mapping(options)
-    return made
+        return kind.Options.from_mapping(options)
 
 
 def model_shapes(name: str, options: Mapping[str, object]) -> Shapes:

@@ -48,22 +48,15 @@ class TaskOptions:
         for name, value in options.items():
             if name not in known:
                 raise OptionError(f"unknown option {shown_value(name)}; known options: {', '.join(sorted(known))}")
-            if isinstance(known[name].default, float):
-                number = isinstance(value, int | float) and not isinstance(value, bool)
-                require(number, name, value, "a number")
+            kind = type(known[name].default)
+            if kind is float and type(value) is int:
                 try:
-                    values[name] = float(value)  # type: ignore[arg-type]  # checked on the line above
+                    value = float(value)
                 except OverflowError:
                     raise OptionError(f"option {name!r} is too large for a number") from None
-            elif isinstance(known[name].default, bool):
-                require(isinstance(value, bool), name, value, "true or false")
-                values[name] = value
-            elif isinstance(known[name].default, str):
-                require(isinstance(value, str), name, value, "a text")
-                values[name] = value
-            else:
-                require(isinstance(value, int) and not isinstance(value, bool), name, value, "a whole number")
-                values[name] = value
+            expected = {float: "a number", bool: "true or false", str: "a text"}.get(kind, "a whole number")
+            require(type(value) is (kind if kind in (float, bool, str) else int), name, value, expected)
+            values[name] = value
         return cls(**values)
 
     def to_mapping(self) -> dict[str, bool | int | float | str]:

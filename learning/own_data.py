@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.blocks import DatasetError
 from learning.data_names import OWN
-from learning.datasets import NO_LABEL, Dataset, DatasetError, Unread, has_part, load_part
+from learning.datasets import NO_LABEL, Dataset, Unread, has_part, load_part
 from learning.task_names import STATISTICS
 
 if TYPE_CHECKING:

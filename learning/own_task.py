@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
 from learning.options import OptionError, TaskOptions
+from learning.task import Task
 from learning.task_names import BUILT_IN
 from runtime.failure import InputFailure
 
@@ -65,7 +66,18 @@ class RuleBroken(TypeError):
         self.method = method
 
 
-def task_class(name: str) -> Any:
+class TaskClass(Protocol):
+    """A class of tasks, as `learning.make_task` uses it."""
+
+    __name__: str
+    Options: type[TaskOptions]
+
+    def __call__(self, options: Any, /) -> Task:
+        """Make a task from an instance of ``Options``."""
+        ...
+
+
+def task_class(name: str) -> TaskClass:
     """The class behind a task's name, checked to be one.
 
     Raises:
@@ -74,15 +86,14 @@ def task_class(name: str) -> Any:
     """
     module, class_name = BUILT_IN.get(name) or name.split(":")
     found = _imported(name, module)
-    if name in BUILT_IN:
-        return getattr(found, class_name)
     kind = getattr(found, class_name, None)
-    _check_class(name, found, class_name, kind)
-    return _told_with_its_line(name, kind)
+    if name not in BUILT_IN:
+        kind = _told_with_its_line(name, _checked_class(name, found, class_name, kind))
+    return cast("TaskClass", kind)
 
 
 @contextmanager
-def mistakes_told(name: str, kind: type, *, judges_examples: bool = False) -> Iterator[None]:
+def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = False) -> Iterator[None]:
     """Tell what goes wrong in a class of one's own as a `TaskMistake`.
 
     Args:
@@ -163,8 +174,8 @@ def _not_imported(name: str, module: str, error: BaseException, change: str) -> 
     return TaskMistake(f"task {name!r}: its module {module!r} can't be imported: {where}: {_said(error)}{change}")
 
 
-def _check_class(name: str, module: types.ModuleType, class_name: str, kind: object) -> None:
-    """Raises TaskMistake: it isn't there, or no task."""
+def _checked_class(name: str, module: types.ModuleType, class_name: str, kind: object) -> type:
+    """Return ``kind``. Raises TaskMistake: it isn't there, or no task."""
     file = module.__file__ or ", ".join(getattr(module, "__path__", ())) or module.__name__
     if not isinstance(kind, type):
         classes = {key: one for key, one in vars(module).items() if isinstance(one, type)}
@@ -197,6 +208,7 @@ def _check_class(name: str, module: types.ModuleType, class_name: str, kind: obj
         raise TaskMistake(
             f"task {name!r}: class {class_name} ({where}) is no task yet: it lacks {', '.join(lacking)}{base}; {_RULES}"
         )
+    return kind
 
 
 def _wrong_options(options: type[TaskOptions]) -> list[str]:
@@ -224,7 +236,7 @@ def _told_with_its_line(name: str, kind: type) -> type:
         for method in _GUARDED
         if hasattr(kind, method)
     }
-    about = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    about = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "name": name}
     return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(about | methods))
 
 
@@ -270,7 +282,7 @@ def _said(error: BaseException) -> str:
     return " ".join("".join(traceback.format_exception_only(error)[-1:]).split())
 
 
-def _place_in_hers(kind: type, error: BaseException) -> str:
+def _place_in_hers(kind: type | TaskClass, error: BaseException) -> str:
     """``FILE, line N, in FUNCTION``: where in its author's code an error arose; empty where none of it was at work."""
     file = _file_of(kind)
     frames = [frame for one in _causes(error) for frame in traceback.extract_tb(one.__traceback__)]
@@ -278,7 +290,7 @@ def _place_in_hers(kind: type, error: BaseException) -> str:
     return f"{hers[-1].filename}, line {hers[-1].lineno}, in {hers[-1].name}" if hers else ""
 
 
-def _beginning_of(kind: type, error: BaseException) -> str:
+def _beginning_of(kind: type | TaskClass, error: BaseException) -> str:
     """Where the method begins that breaks a rule, or the class."""
     method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
     return _beginning(kind if method is None else method)

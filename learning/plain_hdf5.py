@@ -12,6 +12,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -150,6 +151,9 @@ class PlainData:
         """
         return self._reading.checked(lambda: np.asarray(self._data[()]))
 
+    def _texts(self, at: slice) -> list[bytes | str]:
+        return list(self._data[at])
+
     def first_texts(self, count: int) -> list[str]:
         """Return the first ``count`` texts, or all; bytes that aren't UTF-8 become question marks.
 
@@ -160,7 +164,7 @@ class PlainData:
         room, most = max(self._reading.size, MOST_BYTES), min(count, self.shape[0])
         while len(found) < most:
             at = slice(len(found), min(len(found) + _TEXTS_AT_ONCE, most))
-            for one in self._reading.checked(lambda at=at: list(self._data[at])):
+            for one in self._reading.checked(partial(self._texts, at)):
                 room -= len(one)
                 found.append(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one))
             if room < 0:

@@ -68,7 +68,7 @@ class PreparedSet:
         at: Any = slice(None) if wanted is None else wanted
         return np.array(self._array(f"{part}_features")[at]), np.array(self.labels(part)[at])
 
-    def _array(self, member: str) -> Any:
+    def _array(self, member: str) -> NDArray[Any]:
         """An array, mapped, after its digest was checked: the file is read through once, a piece at a time.
 
         Raises:
@@ -78,7 +78,7 @@ class PreparedSet:
         try:
             if _digest(path) != told["sha256"]:
                 raise self._damaged(path, "damaged (wrong SHA-256)")
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except OSError as error:
             raise self._damaged(path, (error.strerror or "unreadable").lower()) from error
         except DatasetError:

@@ -84,4 +84,5 @@ class PublicRandom:
         """Shares of the symmetric Dirichlet distribution; (count,), they sum to 1."""
         logarithms = self.gamma(alpha, count)
         weights = np.exp(logarithms - logarithms.max())
-        return weights / weights.sum()
+        shares: NDArray[np.float64] = weights / weights.sum()
+        return shares

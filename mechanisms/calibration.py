@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final
 
 from mechanisms.lattice_noise import LARGEST_VARIANCE
-from mechanisms.privacy_curves import SMALLEST_STDDEV
+from mechanisms.privacy_curves import SMALLEST_STDDEV, Floats
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.round_cost import Noise, best_order, coarse_orders, planned_epsilon
 from mechanisms.rounding import LARGEST_PLANNED_NORM
@@ -125,11 +125,11 @@ def _solve(stated: Statement) -> Calibration:
     def noise(numerator: int) -> Noise:
         return noise_of(stated, Fraction(numerator, VARIANCE_DENOMINATOR))
 
-    def smallest(orders: object, tolerance: float) -> int:
+    def smallest(orders: Floats | float, tolerance: float) -> int:
         """A numerator that reaches the target with these orders, above the smallest one by ``tolerance`` at most."""
 
         def epsilon(numerator: int) -> float:
-            return planned_epsilon(stated, noise(numerator), reader, orders)  # type: ignore[arg-type]
+            return planned_epsilon(stated, noise(numerator), reader, orders)
 
         if epsilon(high) > target:
             shared = "" if stated.mechanism in (LOCAL, GAUSSIAN) else f" with {stated.h_min} honest survivors"

@@ -38,7 +38,8 @@ def femnist_shaped(opened: Sequence[Opened], options: Options) -> Made:
     ``learning.partitions.partition`` with labels skewed by a Dirichlet distribution. The test part is both test sets.
     """
     digits, clothes = _read(opened[0], ""), _read(opened[1], ".gz")
-    images, labels = (np.concatenate(pair) for pair in zip(digits["train"], _raised(clothes["train"]), strict=True))
+    raised = _raised(clothes["train"])
+    images, labels = np.concatenate([digits["train"][0], raised[0]]), np.concatenate([digits["train"][1], raised[1]])
     cut = partition(labels, "dirichlet", options.writers, options.alpha, options.seed)
     width = len(str(options.writers - 1))
     train = [Block.of(images[rows], labels[rows], f"{writer:0{width}}") for writer, rows in enumerate(cut)]

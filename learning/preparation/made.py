@@ -109,9 +109,10 @@ def hold_out_rows(blocks: Mapping[str, Block], name: str, share: float) -> tuple
     for number, (user, block) in enumerate(blocks.items()):
         order = PublicRandom(b"held-out rows", name.encode(), SPLIT_SEED, number).permutation(block.count)
         cut = round(share * block.count)
-        for part, rows in (("test", np.sort(order[:cut])), ("train", np.sort(order[cut:]))):
-            held = Block.of(block.features()[rows], block.labels()[rows], user)
-            parts[part].append(held)  # type: ignore[index]
+        pieces: dict[Part, NDArray[np.int64]] = {"test": order[:cut], "train": order[cut:]}
+        for part, rows in pieces.items():
+            rows = np.sort(rows)
+            parts[part].append(Block.of(block.features()[rows], block.labels()[rows], user))
     return parts, (
         f"no test part is published: of each user {share:.0%} of the examples, chosen by the public seed {SPLIT_SEED}, "
         "are held out"

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 
@@ -67,14 +65,13 @@ def read_table(content: bytes) -> dict[str, NDArray[Any]]:
         manager = _Unpickler(io.BytesIO(content)).load().state["_mgr"]
         blocks, (columns, _) = manager.given  # a block is (values, places, axes), an index (class, its state)
         names = [str(name) for name in columns.given[1]["data"]]
-        found = {names[place]: row for block in blocks for place, row in _rows(*block.given[:2], len(names))}
+        found: dict[str, NDArray[Any]] = {}
+        for block in blocks:
+            values, places = block.given[:2]
+            at = range(len(names))[places] if isinstance(places, slice) else places
+            found |= {names[place]: row for place, row in zip(at, values, strict=True)}
         return {name: found[name] for name in names}
     except PickleRefused:
         raise
     except Exception as error:  # what a damaged pickle raises is not bounded: KeyError, EOFError, TypeError, ...
         raise PickleRefused(f"not a pickled table ({type(error).__name__}: {error})") from None
-
-
-def _rows(values: NDArray[Any], places: slice | NDArray[np.int64], count: int) -> Iterable[tuple[int, NDArray[Any]]]:
-    at = range(count)[places] if isinstance(places, slice) else places.tolist()
-    return zip(at, values, strict=True)

@@ -91,7 +91,7 @@ class Histogram(StatisticTask):
     l2_sensitivity = 1.0
 
     def __init__(self, options: HistogramOptions) -> None:
-        self.options = options
+        self.options: HistogramOptions = options
         self.contribution_shapes = {"weights": (options.bins,)}
 
     def contribution(self, data: Dataset) -> Parameters:

@@ -72,19 +72,13 @@ class Lstm(TorchTask):
 
     name = "lstm"
 
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """(L,)."""
-        return self.options.example_shape
-
-    @property
-    def classes(self) -> int:
-        """Words and special ones."""
-        return self.options.vocabulary + SPECIAL
+    def __init__(self, options: LstmOptions) -> None:
+        self.example_shape, self.classes = options.example_shape, options.vocabulary + SPECIAL
+        super().__init__(options)
 
     def module(self) -> nn.Module:
         """The network; weights as its parts say."""
-        return _Network(self.options, self.classes)
+        return _Network(self.options)
 
     def counted(self, labels: torch.Tensor) -> torch.Tensor:
         """All but padding."""
@@ -112,8 +106,9 @@ class Lstm(TorchTask):
 
 
 class _Network(nn.Module):
-    def __init__(self, options: LstmOptions, classes: int) -> None:
+    def __init__(self, options: LstmOptions) -> None:
         super().__init__()
+        classes = options.vocabulary + SPECIAL
         self.embedding = nn.Embedding(classes, options.embedding)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         self.lstm = _Layer(options.embedding, options.hidden)

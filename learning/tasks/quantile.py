@@ -100,7 +100,7 @@ class Quantile(StatisticTask):
     name: Final = "quantile"
 
     def __init__(self, options: QuantileOptions) -> None:
-        self.options = options
+        self.options: QuantileOptions = options
         self.contribution_shapes = {"cumulative": (options.bins,)}
         # In float32, as they are sent, so that the bound is that of what is sent.
         self._root = root_coefficients(options.bins).astype(np.float32).astype(np.float64)
@@ -194,7 +194,8 @@ class Quantile(StatisticTask):
     def _share_errors(self, share: float, total: float, stddev: float) -> NDArray[np.float64]:
         """Standard errors of the share at or below each bin: of the quotient of two numbers with noise in common."""
         here, common = self._squares
-        return stddev / total * np.sqrt(np.maximum(here - 2 * share * common + share**2 * here[-1], 0.0))
+        variances: NDArray[np.float64] = np.maximum(here - 2 * share * common + share**2 * here[-1], 0.0)
+        return np.sqrt(variances) * (stddev / total)
 
     @cached_property
     def _squares(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

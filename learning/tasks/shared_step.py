@@ -74,7 +74,9 @@ class _Shared(nn.Module):
 
 class _Linear(_Shared):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = _LinearOfEach.apply(values, self.weight, self.bias, self.shares)
+        result: torch.Tensor = _LinearOfEach.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            values, self.weight, self.bias, self.shares
+        )
         return result
 
 
@@ -84,7 +86,9 @@ class _Convolution(_Shared):
         self.form = (layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = _ConvolutionOfEach.apply(values, self.weight, self.bias, self.form, self.shares)
+        result: torch.Tensor = _ConvolutionOfEach.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            values, self.weight, self.bias, self.form, self.shares
+        )
         return result
 
 

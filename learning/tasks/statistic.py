@@ -272,7 +272,7 @@ class Estimate:
 class StatisticTask(ABC):
     """A task without a model. A subclass has ``name``, ``Options``, shapes and bound, contribution, and statistic."""
 
-    options: Any
+    options: StatisticOptions
     contribution_shapes: Shapes
     l2_sensitivity: float
     name: str

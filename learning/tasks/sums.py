@@ -125,7 +125,7 @@ class Mean(StatisticTask):
     name: Final = "mean"
 
     def __init__(self, options: MeanOptions) -> None:
-        self.options = options
+        self.options: MeanOptions = options
         columns = len(options.columns)
         names = ("above_low", "below_high") if options.count else ("middle",)
         self.contribution_shapes = dict.fromkeys(names, (columns,))

@@ -37,15 +37,9 @@ class ImageTask(TorchTask):
 
     options: TorchImageOptions
 
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """(side, side), or (side, side, channels)."""
-        return self.options.example_shape
-
-    @property
-    def classes(self) -> int:
-        """How many there are."""
-        return self.options.classes
+    def __init__(self, options: TorchImageOptions) -> None:
+        self.example_shape, self.classes = options.example_shape, options.classes
+        super().__init__(options)
 
     def inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Pixels in 0..1, float32 (n, channels, side, side), from bytes or numbers of `example_shape`."""

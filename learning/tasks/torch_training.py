@@ -176,7 +176,8 @@ class TorchTraining(TorchModule):
         inputs = self.inputs(torch.from_numpy(np.concatenate(features)))
         outputs = functional_call(module, leaves | masks_of_all, (inputs,))
         losses = [self.checked_loss(outputs[one.rows], of_one) for one, of_one in zip(shares, labels, strict=True)]
-        torch.stack(losses).sum().mul(-self.options.client_rate).backward()
+        total = torch.stack(losses).sum().mul(-self.options.client_rate)
+        total.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         share(module, ())
         self._spare_shareable.append(module)
 
@@ -257,7 +258,7 @@ def _written_into(flat: torch.Tensor, start: Arrays) -> Arrays:
     for name, tensor in start.items():
         part = flat[..., place : place + tensor.numel()]
         part.copy_(tensor.reshape(-1).expand(part.shape))
-        model[name] = part.unflatten(-1, tensor.shape) if tensor.ndim else part[..., 0]
+        model[name] = part.view((*part.shape[:-1], *tensor.shape))
         place += tensor.numel()
     return model
 

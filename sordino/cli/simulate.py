@@ -239,7 +239,7 @@ def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         Failure: a data set is named as well.
-        learning.datasets.DatasetError: there are no files.
+        learning.blocks.DatasetError: there are no files.
     """
     from learning.data_names import OWN
     from sordino.lab.simulation.own_files import own_files

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from learning import datasets
+from learning.blocks import DatasetError
 from learning.datasets import (
     SUBSET_FILE,
     SUBSET_SHA256,
     Dataset,
-    DatasetError,
     load_dataset,
     load_labels,
     load_part,

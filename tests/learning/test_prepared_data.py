@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learning.blocks import Block, Blocks
+from learning.blocks import Block, Blocks, DatasetError
 from learning.datasets import (
-    DatasetError,
     dataset_identity,
     has_part,
     load_dataset,

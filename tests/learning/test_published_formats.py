@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from learning.blocks import DatasetError
 from learning.datasets import (
-    DatasetError,
     count_examples,
     dataset_identity,
     has_part,

@@ -75,7 +75,7 @@ def play(run: Run) -> Row:
         keeps the budget, "unavailable" where something isn't installed, both with a ``reason`` and without figures.
 
     Raises:
-        learning.options.OptionError, learning.datasets.DatasetError, SimulationError: a setting can't be.
+        learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting can't be.
     """
     from learning.own_task import TaskUnavailable
     from mechanisms.plan import InfeasiblePlan

@@ -134,7 +134,7 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
         task: of the study, whose examples such files hold.
 
     Raises:
-        learning.datasets.DatasetError: the set is unknown, missing or damaged; a file can't be used.
+        learning.blocks.DatasetError: the set is unknown, missing or damaged; a file can't be used.
         SimulationError: it can't be cut so.
     """
     data = study.data

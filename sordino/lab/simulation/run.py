@@ -91,7 +91,7 @@ def simulate_study(
     Raises:
         SimulationError: a setting or the file can't be used.
         mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
-        learning.options.OptionError, learning.own_task.TaskUnavailable, learning.datasets.DatasetError: task or data.
+        learning.options.OptionError, learning.own_task.TaskUnavailable, learning.blocks.DatasetError: task or data.
         KeyboardInterrupt: Ctrl-C, after the checkpoint is written.
     """
     began = time.perf_counter()
