@@ -92,7 +92,7 @@ def dme(
     for width in widths:
         check_ranges(bits=width)
     for target in targets:
-        check_ranges(epsilon=target)
+        check_ranges("--epsilons", epsilon=target)
     if min(sizes) < 3:
         raise Failure(ExitCode.INPUT, f"--clients {min(sizes)} is too few. Use at least 3.")
     if dim < 1:

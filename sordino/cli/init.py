@@ -99,7 +99,7 @@ def _run(
             "enrolment": new.client_enrolment,
             "authority": None if carried is not None else str((study.directory / "authority").resolve()),
             "hosts": [str(path.resolve()) for path in study.hosts],
-            "plan": figures,
+            "plan": figures.to_json(),
             "expected": expected,
             "data": [str(path) for path in study.data_files],
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -196,8 +197,11 @@ def graph_name(given: str, allowed: Sequence[str]) -> str:
     return "harary" if given == RING else given
 
 
-def check_ranges(**given: float) -> None:
+def check_ranges(option: str = "", **given: float) -> None:
     """Hold numbers against the ranges of the keys of a study: ``epsilon=-1`` is about ``--epsilon``.
+
+    Args:
+        option: that they came by, where it isn't the key's.
 
     Raises:
         Failure: one lies outside.
@@ -210,7 +214,9 @@ def check_ranges(**given: float) -> None:
             checked: Any = Annotated[keys[name].field.annotation, keys[name].field]
             TypeAdapter(checked).validate_python(value)
         except ValidationError as error:
-            raise refused(keys[name], error.errors(include_url=False)[0]) from None
+            one = keys[name]
+            named = replace(one, about=replace(one.about, flag=option)) if option else one
+            raise refused(named, error.errors(include_url=False)[0]) from None
 
 
 def one_of(option: str, given: str | None, allowed: Sequence[str]) -> None:

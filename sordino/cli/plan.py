@@ -6,6 +6,7 @@ import json
 import math
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from server.study_tables import CODING, PRIVACY
 from sordino.cli.options import check_picture, chosen, options, settled, task_options, with_options
 from sordino.planning.default_bounds import defaults_told
 from sordino.planning.options import PlannedStudy
+from sordino.planning.plan_figures import PlanFigures
 
 NAME = "plan"
 HELP = (
@@ -189,27 +191,27 @@ def _run(
     }
     import wire.study  # noqa: F401  # its time is not the plan's
 
-    def again(changed: dict[str, Any]) -> dict[str, Any]:
+    def again(changed: dict[str, Any]) -> PlanFigures:
         return _figures(arguments | changed, bounds=bool(not changed))
 
     started = time.monotonic()
-    figures = dict(check_plan(arguments, again, privacy.max_dropout))
+    figures = check_plan(arguments, again, privacy.max_dropout)
     expected_s = 14 * (time.monotonic() - started)
-    stated = arguments | {"min_survivors": figures["min_survivors"], "quorum": figures["quorum"]}
+    stated = arguments | {"min_survivors": figures.min_survivors, "quorum": figures.quorum}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
         from sordino.planning.alternatives import alternatives, with_own_row
 
-        figures["alternatives"] = with_own_row(alternatives(stated), figures)
+        figures = replace(figures, alternatives=with_own_row(alternatives(stated), figures))
     if task is not None:
-        figures |= {"task": task, "expected": _expected(stated, task, options_of_task)}
-        if told := defaults_told(task, options_of_task):
-            figures["default_bounds"] = told
+        told = defaults_told(task, options_of_task) or None
+        expected = _expected(stated, task, options_of_task)
+        figures = replace(figures, task=task, expected=expected, default_bounds=told)
     if plot is not None:
         from sordino.planning.figure import draw_plan
 
         draw_plan(stated, plot)
     if as_json:
-        typer.echo(json.dumps(figures))
+        typer.echo(json.dumps(figures.to_json()))
     else:
         _print(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
         if plot is not None:
@@ -217,19 +219,17 @@ def _run(
     return int(ExitCode.OK)
 
 
-def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> dict[str, Any]:
+def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
     if chosen["mechanism"] == "binomial":
         from sordino.planning.binomial_figures import binomial_figures, plan_binomial_study
-        from sordino.planning.text import ring_warnings
 
-        figures = binomial_figures(plan_binomial_study(chosen), chosen)
-        return figures | {"warnings": [*figures["warnings"], *ring_warnings(chosen["graph"], figures)]}
+        return binomial_figures(plan_binomial_study(chosen), chosen)
     from sordino.planning.bounds import tighter_bounds
     from sordino.planning.text import figures_of
     from wire.study import plan_study
 
     plan = plan_study(**chosen)
-    return figures_of(plan) | (tighter_bounds(plan) if bounds else {})
+    return replace(figures_of(plan), **tighter_bounds(plan)) if bounds else figures_of(plan)
 
 
 def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) -> dict[str, Any] | None:
@@ -242,7 +242,7 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
     return expected_errors(plan_study(**settled), task, options)
 
 
-def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -> None:
+def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> None:
     from runtime.text import terminal_width
     from sordino.planning.notes import notes
     from sordino.planning.text import aligned, heading, plan_lines
@@ -255,7 +255,7 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
     typer.echo(textwrap.fill(heading(figures), width, break_on_hyphens=False) + "\n")
     for line in plan_lines(figures, width - 2):
         typer.echo(f"  {line}")
-    expected = figures.get("expected")
+    expected = figures.expected
     if expected is not None:
         from sordino.planning.expected_errors import expected_lines
 
@@ -264,50 +264,50 @@ def _print(chosen: dict[str, Any], figures: dict[str, Any], *, left_out: bool) -
             typer.echo(line)
     for note in notes(figures, chosen["max_dropout"]):
         paragraph(note)
-    if "default_bounds" in figures:
-        paragraph(figures["default_bounds"])
+    if figures.default_bounds is not None:
+        paragraph(figures.default_bounds)
     for warning in expected["warnings"] if expected is not None else ():
         paragraph(f"Warning: {warning}")
     typer.echo("")
     for line in aligned(_about(figures), width):
         typer.echo(line)
-    if figures["target"] == "conditional":
+    if figures.target == "conditional":
         paragraph("For comparison only: nobody outside can check how participants were drawn, so no study is served.")
-    if "alternatives" in figures:
+    if figures.alternatives is not None:
         from sordino.planning.alternatives import alternatives_lines
 
-        central = figures["alternatives"]["central"]
+        central = figures.alternatives["central"]
         paragraph(
             "Alternatives at the same target. Noise cost: variance of the mean's error if everybody survives, as a "
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )
         typer.echo("")
-        for line in alternatives_lines(figures["alternatives"], chosen):
+        for line in alternatives_lines(figures.alternatives, chosen):
             typer.echo(line)
     elif left_out:
         paragraph("Alternatives would take a while here: --alternatives shows them.")
 
 
-def _about(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """What a statistician asks: whom one trusts, what neighbours are, which theorem, which bound."""
     rows = [
-        ("Mechanism:", "", f"{figures['mechanism']}, {figures['theorem']}"),
-        ("Adjacency:", "", figures["adjacency"]),
-        ("Trusts:", "", figures["trusts"]),
+        ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
+        ("Adjacency:", "", figures.adjacency),
+        ("Trusts:", "", figures.trusts),
     ]
     # The exact figure takes no sampling into account: it is that of somebody who knows who took part.
     bounds = [
-        f"{reader}: {name} {figures[key]:.3f}"
-        for reader, name, key in (
-            ("epsilon_coordinator", "exact", "epsilon_exact"),
-            ("epsilon_conditional", "PLD", "epsilon_pld"),
+        f"{reader}: {name} {epsilon:.3f}"
+        for reader, name, epsilon in (
+            ("epsilon_coordinator", "exact", figures.epsilon_exact),
+            ("epsilon_conditional", "PLD", figures.epsilon_pld),
         )
-        if figures[key]
+        if epsilon
     ]
     if bounds:
-        spent = "" if figures["target"] == "conditional" else "; the study spends the Renyi one"
-        told = f"{'; '.join(bounds)}. Smallest for the target: {figures['accountant']}{spent}"
+        spent = "" if figures.target == "conditional" else "; the study spends the Renyi one"
+        told = f"{'; '.join(bounds)}. Smallest for the target: {figures.accountant}{spent}"
         rows.append(("Bounds:", "", told))
     return rows
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from sordino.planning.bounds import exact_gaussian_multiplier
+from sordino.planning.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -78,7 +79,7 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
                 try:
                     plan = plan_study(**dict(chosen) | {"mechanism": mechanism, "bits": bits})
                 except InfeasiblePlan as problem:
-                    fewer_fail = "finer grid" not in problem.reason and "64 bits" not in problem.reason
+                    fewer_fail = (problem.change.get("bits") or bits) >= bits  # else fewer bits are what helps
                 else:
                     row |= {
                         "feasible": True,
@@ -91,23 +92,22 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {"central": {"noise_multiplier": multiplier, "accountant": accountant}, "rows": rows}
 
 
-def with_own_row(table: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, Any]:
     """The table with the plan itself as a first row, where its mechanism is none of those compared.
 
     Args:
         table: see `alternatives`.
-        figures: of the plan, as `sordino.planning.text.figures_of` or `sordino.planning.binomial_figures` gives them.
+        figures: of the plan.
     """
-    if figures["mechanism"] in MECHANISMS:
+    if figures.mechanism in MECHANISMS:
         return dict(table)
-    variance = figures["full_stddev"] ** 2 + figures["clients"] * figures["granularity"] ** 2 / 6
     own = {
-        "mechanism": figures["mechanism"],
-        "bits": figures["bits"],
+        "mechanism": figures.mechanism,
+        "bits": figures.bits,
         "feasible": True,
-        "noise_multiplier": figures["noise_multiplier"],
-        "noise_cost": variance / (table["central"]["noise_multiplier"] * figures["clip"]) ** 2,
-        "upload_bytes": figures["upload_bytes"],
+        "noise_multiplier": figures.noise_multiplier,
+        "noise_cost": figures.error_variance / (table["central"]["noise_multiplier"] * figures.clip) ** 2,
+        "upload_bytes": figures.upload_bytes,
     }
     return dict(table) | {"rows": [own, *table["rows"]]}
 

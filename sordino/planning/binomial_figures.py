@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure
+from sordino.planning.plan_figures import PlanFigures
+from sordino.planning.text import ring_warnings
 
 if TYPE_CHECKING:
     from mechanisms.baselines.binomial_plan import BinomialPlan
@@ -73,8 +76,8 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
     )
 
 
-def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan's numbers under their stable JSON names, as `sordino.planning.text.figures_of` gives them."""
+def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigures:
+    """The plan's numbers, as `sordino.planning.text.figures_of` gives them of other plans."""
     from mechanisms.baselines.binomial_plan import NAME
     from mechanisms.mechanism import DESCRIPTIONS
     from mechanisms.rotation import rotation_layout
@@ -87,55 +90,56 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> dict[str,
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
     achieved = plan.planned_epsilon
-    return {
-        "mechanism": NAME,
-        "clients": plan.clients,
-        "population": plan.clients,
-        "sampling": "none",
-        "dim": plan.dim,
-        "coded_dim": plan.dim,
-        "padded_dim": plan.padded_dim,
-        "rotation": plan.rotation,
-        "block_dim": rotation_layout(plan.dim, plan.rotation)[0],
-        "bits": plan.bits,
-        "clip": plan.clip,
-        "clipping": chosen["clipping"].to_json(),
-        "sketch": None,
-        "rounds": plan.rounds,
-        "delta": plan.delta,
-        "granularity": plan.granularity,
-        "local_stddev": local,
-        "central_stddev": plan.central_stddev,
-        "full_stddev": local * math.sqrt(plan.clients),
-        "noise_multiplier": plan.central_stddev / plan.clip,
-        "inflated_clip": inflated,
-        "effective_noise_multiplier": plan.central_stddev / inflated,
-        "epsilon_coordinator": achieved,
-        "epsilon_released": achieved,
-        "epsilon_conditional": None,
-        "target": "coordinator",
-        "adjacency": plan.adjacency,
-        "A": plan.colluders,
-        "h_min": plan.h_min,
-        "min_survivors": plan.min_survivors,
-        "quorum": plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
-        "graph": COMPLETE,
-        "adversary": adversary,
-        "threshold": complete_graph_threshold(plan.clients, plan.colluders),
-        "degree": plan.clients - 1,
-        "abort_probability": probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),
-        "upload_bytes": upload_bytes(plan.clients, plan.padded_dim, plan.bits),
-        "max_dropout": chosen["max_dropout"],
-        "adversarial": chosen["adversarial"],
-        "epsilon": plan.epsilon,
-        "budget_coordinator": plan.epsilon,
-        "budget_released": plan.epsilon,
-        "layer_noise_stddev": [plan.central_stddev],
-        "quantile_stderr": None,
-        "trusts": trust_of(NAME, adversary).words,
-        "theorem": DESCRIPTIONS[NAME].theorem,
-        "warnings": [],
-        "accountant": plan.composition,
-        "epsilon_exact": None,
-        "epsilon_pld": None,
-    }
+    figures = PlanFigures(
+        mechanism=NAME,
+        clients=plan.clients,
+        population=plan.clients,
+        sampling="none",
+        dim=plan.dim,
+        coded_dim=plan.dim,
+        padded_dim=plan.padded_dim,
+        rotation=plan.rotation,
+        block_dim=rotation_layout(plan.dim, plan.rotation)[0],
+        bits=plan.bits,
+        clip=plan.clip,
+        clipping=chosen["clipping"].to_json(),
+        sketch=None,
+        rounds=plan.rounds,
+        delta=plan.delta,
+        granularity=plan.granularity,
+        local_stddev=local,
+        central_stddev=plan.central_stddev,
+        full_stddev=local * math.sqrt(plan.clients),
+        noise_multiplier=plan.central_stddev / plan.clip,
+        inflated_clip=inflated,
+        effective_noise_multiplier=plan.central_stddev / inflated,
+        epsilon_coordinator=achieved,
+        epsilon_released=achieved,
+        epsilon_conditional=None,
+        target="coordinator",
+        adjacency=plan.adjacency,
+        A=plan.colluders,
+        h_min=plan.h_min,
+        min_survivors=plan.min_survivors,
+        quorum=plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
+        graph=COMPLETE,
+        adversary=adversary,
+        threshold=complete_graph_threshold(plan.clients, plan.colluders),
+        degree=plan.clients - 1,
+        abort_probability=probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),
+        upload_bytes=upload_bytes(plan.clients, plan.padded_dim, plan.bits),
+        max_dropout=chosen["max_dropout"],
+        adversarial=chosen["adversarial"],
+        epsilon=plan.epsilon,
+        budget_coordinator=plan.epsilon,
+        budget_released=plan.epsilon,
+        layer_noise_stddev=[plan.central_stddev],
+        quantile_stderr=None,
+        trusts=trust_of(NAME, adversary).words,
+        theorem=DESCRIPTIONS[NAME].theorem,
+        warnings=[],
+        accountant=plan.composition,
+        epsilon_exact=None,
+        epsilon_pld=None,
+    )
+    return replace(figures, warnings=ring_warnings(chosen["graph"], figures))

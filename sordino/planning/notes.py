@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
+from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST
 
 OFTEN: Final = 0.05
@@ -14,41 +14,41 @@ UNSURE: Final = 0.2
 """Standard error of the share below a clip above which clips that adapt mostly follow noise."""
 
 
-def notes(figures: Mapping[str, Any], max_dropout: float, *, hosts_made: bool = False) -> list[str]:
+def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False) -> list[str]:
     """Sentences for a plan that is allowed but may surprise.
 
     Args:
         hosts_made: with this plan, files of hosts were made, which accept it.
     """
     found = []
-    if figures["sampling"] not in ("none", "lottery"):
-        found.append(f"Note: {figures['sampling']} sampling is planned, not served: nobody could check who was drawn.")
-    if figures["mechanism"] == "binomial":
+    if figures.sampling not in ("none", "lottery"):
+        found.append(f"Note: {figures.sampling} sampling is planned, not served: nobody could check who was drawn.")
+    if figures.mechanism == "binomial":
         found.append("Note: binomial noise is planned, not served.")
-    if figures["adversary"] == "semi-malicious":
+    if figures.adversary == "semi-malicious":
         found.append("Note: against a semi-malicious coordinator a plan can be made, but no study is served.")
-    if figures["adversary"] == "curious":
+    if figures.adversary == "curious":
         here = " (the hosts' files made here already do: curious_coordinator = true)" if hosts_made else ""
         found.append(
             f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their own policy accepts that{here}, "
             "nobody who missed a sum takes its charge back, and no transcripts are kept."
         )
-    if figures["mechanism"] == "gaussian":
+    if figures.mechanism == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")
     found += unreached(figures)
-    if figures["abort_probability"] > OFTEN:
+    if figures.abort_probability > OFTEN:
         found.append(
             f"Note: if everybody left independently with probability {max_dropout:g}, "
-            f"{percent(figures['abort_probability'])} of the attempts would end without a sum."
+            f"{percent(figures.abort_probability)} of the attempts would end without a sum."
         )
-    if figures["quantile_stderr"] is not None and figures["quantile_stderr"] > UNSURE:
+    if figures.quantile_stderr is not None and figures.quantile_stderr > UNSURE:
         found.append(
-            f"Note: the share of norms below a clip is known to ± {figures['quantile_stderr']:.2g} only: the clips "
+            f"Note: the share of norms below a clip is known to ± {figures.quantile_stderr:.2g} only: the clips "
             "will mostly follow noise. Raise --clip-bit-weight, participants, or epsilon."
         )
-    if figures["delta"] > 1 / figures["clients"]:
+    if figures.delta > 1 / figures.clients:
         found.append(
-            f"Note: delta {figures['delta']:g} is above 1/participants = {1 / figures['clients']:.2g}: the guarantee "
+            f"Note: delta {figures.delta:g} is above 1/participants = {1 / figures.clients:.2g}: the guarantee "
             "may fail for somebody. Choose it far below."
         )
     return found
@@ -89,18 +89,18 @@ def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None
     return high
 
 
-def reached(figures: Mapping[str, Any]) -> bool:
+def reached(figures: PlanFigures) -> bool:
     """Whether the plan comes close to the epsilon that it may spend; it doesn't where no less noise is allowed."""
-    planned = figures[f"epsilon_{figures['target']}"]
-    return planned is None or planned > 0.999 * figures["epsilon"]
+    planned = figures.planned_epsilon
+    return planned is None or planned > 0.999 * figures.epsilon
 
 
-def unreached(figures: Mapping[str, Any]) -> list[str]:
+def unreached(figures: PlanFigures) -> list[str]:
     """Why a plan spends less than it may, in a sentence; nothing where it doesn't."""
-    if reached(figures):
+    planned = figures.planned_epsilon
+    if planned is None or reached(figures):
         return []
-    planned = figures[f"epsilon_{figures['target']}"]
-    told = f"Note: of the epsilon {figures['epsilon']:g} that may be spent, {planned:.3f} is planned. That"
+    told = f"Note: of the epsilon {figures.epsilon:g} that may be spent, {planned:.3f} is planned. That"
     if planned > 0.99 * _largest_statable(figures):
         return [
             f"{told} is the largest epsilon that can be stated at this delta and length: the samplers' distance from "
@@ -110,12 +110,12 @@ def unreached(figures: Mapping[str, Any]) -> list[str]:
     return [f"{told} is what the least noise gives that this mechanism allows on this grid."]
 
 
-def _largest_statable(figures: Mapping[str, Any]) -> float:
+def _largest_statable(figures: PlanFigures) -> float:
     """Where the sampler's distance from its law uses up half of delta (`privacy_curves.epsilon_with_sampler_error`)."""
     from mechanisms.lattice_noise import SAMPLER_DISTANCE
 
-    draws = figures["rounds"] * figures["clients"] * figures["padded_dim"]
-    return math.log(figures["delta"] / 2) - math.log(draws) - math.log(SAMPLER_DISTANCE)
+    draws = figures.rounds * figures.clients * figures.padded_dim
+    return math.log(figures.delta / 2) - math.log(draws) - math.log(SAMPLER_DISTANCE)
 
 
 def percent(share: float) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure
+from sordino.planning.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
     from mechanisms.refusals import InfeasiblePlan
 
-Again = Callable[[dict[str, Any]], Mapping[str, Any]]
+Again = Callable[[dict[str, Any]], PlanFigures]
 """Makes the plan with some arguments of ``plan_study`` changed; gives its figures, or raises InfeasiblePlan."""
 
 MOSTLY: Final = 0.5
@@ -23,7 +24,7 @@ _NEARLY: Final = 1.1
 def works(again: Again, **changed: Any) -> bool:
     """Whether the plan exists with that changed, and its attempts don't mostly fail."""
     try:
-        return bool(again(changed)["abort_probability"] <= MOSTLY)
+        return bool(again(changed).abort_probability <= MOSTLY)
     except ValueError:  # InfeasiblePlan
         return False
 
@@ -93,7 +94,7 @@ def assumed(chosen: Mapping[str, Any]) -> int:
     return colluders_in_cohort(chosen["population"], clients, *shares, draws)
 
 
-def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Again) -> None:
+def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None:
     """Refuse a plan whose attempts would mostly end without a sum, with a setting that was tried.
 
     Args:
@@ -106,20 +107,20 @@ def check_aborts(figures: Mapping[str, Any], max_dropout: float, again: Again) -
     """
     from sordino.planning.notes import percent
 
-    share = figures["abort_probability"]
+    share = figures.abort_probability
     if share <= MOSTLY:
         return
     found = []
-    for survivors in range(figures["min_survivors"] - 1, figures["threshold"] - 1, -1):
+    for survivors in range(figures.min_survivors - 1, figures.threshold - 1, -1):
         if works(again, min_survivors=survivors):
             found.append(f"--min-survivors {survivors}")
             break
-    if dropout := _dropout_that_works(again, max_dropout, figures["min_survivors"]):
-        found.append(f"--max-dropout {dropout} with --min-survivors {figures['min_survivors']}")
+    if dropout := _dropout_that_works(again, max_dropout, figures.min_survivors):
+        found.append(f"--max-dropout {dropout} with --min-survivors {figures.min_survivors}")
     raise Failure(
         ExitCode.INFEASIBLE,
         f"if {100 * max_dropout:g} % leave, {percent(share)} of the attempts miss min_survivors "
-        f"{figures['min_survivors']} of {figures['clients']} and end without a sum",
+        f"{figures.min_survivors} of {figures.clients} and end without a sum",
         "use " + ", or ".join(found) if found else None,
     )
 
@@ -140,7 +141,7 @@ def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None
 
 def check_plan(
     chosen: Mapping[str, Any], again: Again, max_dropout: float, option: str = "--clients", more: str | None = None
-) -> Mapping[str, Any]:
+) -> PlanFigures:
     """Make a plan, and refuse it in the words of the options, with what to type instead; returns its figures.
 
     Args:
@@ -195,7 +196,7 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
             figures = again({"bits": bits})
         except ValueError:  # InfeasiblePlan
             break
-        errors.append(math.sqrt(figures["full_stddev"] ** 2 + figures["clients"] * figures["granularity"] ** 2 / 6))
+        errors.append(math.sqrt(figures.error_variance))
         if len(errors) > 1 and errors[-1] > 0.995 * errors[-2]:
             break
     enough = next((fewest + at for at, error in enumerate(errors) if error <= _NEARLY * errors[-1]), fewest)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from server.study_file import StudyConfiguration
+from sordino.planning.plan_figures import PlanFigures
 
 
 def check_study(
@@ -14,7 +15,7 @@ def check_study(
     enrol: int = 0,
     more: str | None = None,
     **others: Any,
-) -> dict[str, Any]:
+) -> PlanFigures:
     """Make the plan, and refuse it in the words of the options, with what to type instead; returns its figures.
 
     Args:
@@ -50,10 +51,10 @@ def check_study(
         "quorum": privacy.quorum,
     }
 
-    def again(values: dict[str, Any]) -> dict[str, Any]:
+    def again(values: dict[str, Any]) -> PlanFigures:
         renamed = {counted if name == "clients" else name: value for name, value in values.items()}
         if "participants" in renamed:
             renamed["participants"] = max(renamed["participants"] - enrol, 0)
         return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
 
-    return dict(check_plan(chosen, again, privacy.max_dropout, option, more))
+    return check_plan(chosen, again, privacy.max_dropout, option, more)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from runtime.text import counted
 from sordino.planning.notes import no_ring, percent, reached
+from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST
 
 if TYPE_CHECKING:
@@ -27,36 +28,38 @@ _SAMPLED: Final = {
 }
 
 
-def figures_of(plan: Plan) -> dict[str, Any]:
+def figures_of(plan: Plan) -> PlanFigures:
     """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
     from mechanisms.mechanism import DESCRIPTIONS
     from wire.guarantee import trust_of
     from wire.study import plan_figures
 
-    figures = plan_figures(plan)
-    figures["max_dropout"] = plan.max_dropout
-    figures["adversarial"] = plan.adversarial
-    figures["epsilon"] = plan.epsilon
     spends = plan.target != "conditional"  # else it is for comparison only
-    figures["budget_coordinator"] = plan.budget_coordinator if spends else None
-    figures["budget_released"] = plan.budget_released if spends else None
-    figures["layer_noise_stddev"] = [plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)]
-    figures["quantile_stderr"] = quantile_stderr(plan)
-    figures["trusts"] = trust_of(plan.mechanism, plan.adversary).words
-    figures["theorem"] = DESCRIPTIONS[plan.mechanism].theorem
-    figures["warnings"] = [*plan.warnings, *ring_warnings(plan.graph, figures)]
-    return figures
+    figures = PlanFigures(
+        **plan_figures(plan),
+        max_dropout=plan.max_dropout,
+        adversarial=plan.adversarial,
+        epsilon=plan.epsilon,
+        budget_coordinator=plan.budget_coordinator if spends else None,
+        budget_released=plan.budget_released if spends else None,
+        layer_noise_stddev=[plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)],
+        quantile_stderr=quantile_stderr(plan),
+        trusts=trust_of(plan.mechanism, plan.adversary).words,
+        theorem=DESCRIPTIONS[plan.mechanism].theorem,
+        warnings=list(plan.warnings),
+    )
+    return replace(figures, warnings=[*figures.warnings, *ring_warnings(plan.graph, figures)])
 
 
-def ring_warnings(asked: str, figures: Mapping[str, Any]) -> list[str]:
+def ring_warnings(asked: str, figures: PlanFigures) -> list[str]:
     """A sentence without a full stop where a ring was asked for, and the graph is complete."""
     from secagg.parameters import COMPLETE, HARARY
 
-    if asked != HARARY or figures["graph"] != COMPLETE:
+    if asked != HARARY or figures.graph != COMPLETE:
         return []
-    if figures["mechanism"] == "binomial":
+    if figures.mechanism == "binomial":
         return ["--graph harary was asked for, and the graph is complete: no other is planned with binomial noise"]
-    whose = (figures["clients"], figures["A"], figures["min_survivors"], figures["adversary"])
+    whose = (figures.clients, figures.A, figures.min_survivors, figures.adversary)
     return [no_ring(*whose, "raise --min-survivors")]
 
 
@@ -73,95 +76,95 @@ def quantile_stderr(plan: Plan) -> float | None:
     return noise / (plan.clipping.bit_size(plan.clipping.clips) * plan.min_survivors)
 
 
-def heading(figures: Mapping[str, Any]) -> str:
+def heading(figures: PlanFigures) -> str:
     """Who, what, how long, and which epsilon, in one sentence."""
-    drawn = "" if figures["sampling"] == "none" else f" of {figures['population']}, {_SAMPLED[figures['sampling']]}"
-    dim, padded = figures["dim"], figures["padded_dim"]
+    drawn = "" if figures.sampling == "none" else f" of {figures.population}, {_SAMPLED[figures.sampling]}"
+    dim, padded = figures.dim, figures.padded_dim
     values = counted(dim, "value") + ("" if padded == dim else f" sent as {padded}")
-    most = f"at most {figures['epsilon']:g}"
+    most = f"at most {figures.epsilon:g}"
     if not reached(figures):
-        most = f"{figures['epsilon_' + figures['target']]:.3f} ({figures['epsilon']:g} was asked for)"
+        most = f"{figures.planned_epsilon:.3f} ({figures.epsilon:g} was asked for)"
     reader = {
         "coordinator": f"epsilon {most}",
         "released": f"epsilon_released {most}",
         "conditional": f"epsilon_conditional {most} (published figure, for comparison only)",
-    }[figures["target"]]
+    }[figures.target]
     return (
-        f"{figures['clients']} participants{drawn}, {values} of {counted(figures['bits'], 'bit')}, "
-        f"{counted(figures['rounds'], 'round')}, {reader} at delta {figures['delta']:g}"
+        f"{figures.clients} participants{drawn}, {values} of {counted(figures.bits, 'bit')}, "
+        f"{counted(figures.rounds, 'round')}, {reader} at delta {figures.delta:g}"
     )
 
 
-def plan_table(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """Rows of (what, how much, what it means), the privacy first.
 
     Args:
         figures: as ``figures_of`` gives them.
     """
-    clients, dim = figures["clients"], figures["dim"]
+    clients, dim = figures.clients, figures.dim
     return [
         *_epsilons(figures),
         *_noises(figures),
-        ("min_survivors", f"{figures['min_survivors']} of {clients}", "fewest in a sum; below, nothing is revealed"),
-        ("quorum", f"{figures['quorum']}", "fewest that may begin a round"),
-        ("A", f"{figures['A']}", _colluders(figures)),
-        ("h_min", f"{figures['h_min']}", _honest(figures)),
+        ("min_survivors", f"{figures.min_survivors} of {clients}", "fewest in a sum; below, nothing is revealed"),
+        ("quorum", f"{figures.quorum}", "fewest that may begin a round"),
+        ("A", f"{figures.A}", _colluders(figures)),
+        ("h_min", f"{figures.h_min}", _honest(figures)),
         *_sharing(figures),
         (
             "aborted rounds",
-            percent(figures["abort_probability"]),
+            percent(figures.abort_probability),
             f"if each left independently{_with_probability(figures)}",
         ),
         (
             "upload",
-            _bytes(figures["upload_bytes"]),
-            f"each round: {figures['padded_dim']} x {counted(figures['bits'], 'bit')} for {counted(dim, 'value')}",
+            _bytes(figures.upload_bytes),
+            f"each round: {figures.padded_dim} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
         ),
         (
             "rotation block",
-            f"{figures['block_dim']}",
-            f"{figures['rotation']}, of {counted(figures['coded_dim'], 'value')}",
+            f"{figures.block_dim}",
+            f"{figures.rotation}, of {counted(figures.coded_dim, 'value')}",
         ),
         (
             "grid step",
-            f"{figures['granularity']:.4g}",
-            f"rounding lifts the clip to {figures['inflated_clip']:.6g}{_scaled(figures, ', both')}",
+            f"{figures.granularity:.4g}",
+            f"rounding lifts the clip to {figures.inflated_clip:.6g}{_scaled(figures, ', both')}",
         ),
     ]
 
 
-def _epsilons(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    alone = figures["mechanism"] in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
+def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
+    alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
     told = (
-        f"{counted(figures['rounds'], 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
-        f"{figures['delta']:g}"
+        f"{counted(figures.rounds, 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
+        f"{figures.delta:g}"
     )
-    if figures["mechanism"] == "gaussian":
+    if figures.mechanism == "gaussian":
         told = f"for everybody but the coordinator, which is trusted: {told}"
     rows = [
-        ("epsilon_coordinator", _epsilon(figures["epsilon_coordinator"]), _target(figures, "coordinator") + told),
-        ("epsilon_released", _epsilon(figures["epsilon_released"]), _target(figures, "released") + _released(figures)),
+        ("epsilon_coordinator", _epsilon(figures.epsilon_coordinator), _target(figures, "coordinator") + told),
+        ("epsilon_released", _epsilon(figures.epsilon_released), _target(figures, "released") + _released(figures)),
     ]
-    if figures["epsilon_conditional"] is not None or figures["target"] == "conditional":
+    if figures.epsilon_conditional is not None or figures.target == "conditional":
         rows.append(
             (
                 "epsilon_conditional",
-                _epsilon(figures["epsilon_conditional"]),
+                _epsilon(figures.epsilon_conditional),
                 _target(figures, "conditional") + "published figure, if each were drawn by an independent coin",
             )
         )
     return rows
 
 
-def _noises(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    clients, h_min, of_all = figures["clients"], figures["h_min"], figures["full_stddev"] / figures["clip"]
+def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
+    clients, h_min, of_all = figures.clients, figures.h_min, figures.full_stddev / figures.clip
     unit = _scaled(figures) or ", units of the update"
-    if figures["mechanism"] == "gaussian":
+    if figures.mechanism == "gaussian":
         rows = [
-            ("noise multiplier", f"{figures['noise_multiplier']:.3f}", "noise of every sum over the clip"),
+            ("noise multiplier", f"{figures.noise_multiplier:.3f}", "noise of every sum over the clip"),
             (
                 "noise of a sum",
-                f"{figures['central_stddev']:.4g}",
+                f"{figures.central_stddev:.4g}",
                 f"standard deviation{unit}; the coordinator adds it after it has seen the sum",
             ),
         ]
@@ -169,63 +172,63 @@ def _noises(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         rows = [
             (
                 "noise multiplier",
-                f"{figures['noise_multiplier']:.3f}",
+                f"{figures.noise_multiplier:.3f}",
                 f"noise of the {h_min} honest shares over the clip; {of_all:.3f} if all {clients} survive, "
                 "colluders' shares included",
             ),
-            ("noise of one share", f"{figures['local_stddev']:.4g}", f"standard deviation{unit}"),
+            ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
-    rule = figures["clipping"]
+    rule = figures.clipping
     if rule["scaling"] != "uniform":
-        by_layer = list(zip(figures["layer_noise_stddev"], rule["clips"], rule["layers"], strict=True))
+        by_layer = list(zip(figures.layer_noise_stddev, rule["clips"], rule["layers"], strict=True))
         for number, (noise, clip, size) in enumerate(by_layer[:_LAYERS_SHOWN], 1):
             rows.append(
                 (
                     f"noise of layer {number}",
                     f"{noise:.4g}",
-                    f"of {'every' if figures['mechanism'] == 'gaussian' else 'the smallest'} sum, units of the "
+                    f"of {'every' if figures.mechanism == 'gaussian' else 'the smallest'} sum, units of the "
                     f"update; clip {clip:.4g}, {counted(size, 'value')}",
                 )
             )
         if len(by_layer) > _LAYERS_SHOWN:
             rows.append(("", "", f"and {len(by_layer) - _LAYERS_SHOWN} more: --json has all"))
-    if figures["quantile_stderr"] is not None:
+    if figures.quantile_stderr is not None:
         rows.append(
             (
                 "quantile estimate",
-                f"± {figures['quantile_stderr']:.2g}",
+                f"± {figures.quantile_stderr:.2g}",
                 "standard error of the share of norms below a clip, in the smallest sum",
             )
         )
     return rows
 
 
-def _scaled(figures: Mapping[str, Any], subject: str = ",") -> str:
+def _scaled(figures: PlanFigures, subject: str = ",") -> str:
     """Where layers are divided by scales of their own, sums are in other units than the update."""
-    return "" if figures["clipping"]["scaling"] == "uniform" else f"{subject} in scaled units"
+    return "" if figures.clipping["scaling"] == "uniform" else f"{subject} in scaled units"
 
 
-def _colluders(figures: Mapping[str, Any]) -> str:
+def _colluders(figures: PlanFigures) -> str:
     does = {
         "gaussian": "they don't know the coordinator's noise",
         "local-gaussian": "nobody's noise protects another",
-    }.get(figures["mechanism"], "their noise is ignored")
-    if figures["sampling"] == "none" or figures["population"] == figures["clients"]:
+    }.get(figures.mechanism, "their noise is ignored")
+    if figures.sampling == "none" or figures.population == figures.clients:
         return f"assumed to collude; {does}"
     from secagg.parameters import assumed_colluders
 
-    everywhere = assumed_colluders(figures["population"], figures["adversarial"], figures["max_dropout"])
-    if figures["A"] >= everywhere:
+    everywhere = assumed_colluders(figures.population, figures.adversarial, figures.max_dropout)
+    if everywhere <= figures.A:
         return f"assumed to collude, wherever they are drawn; {does}"
     return (
-        f"at most {figures['A']} of the {everywhere} colluders are drawn, except with chance 2^-40 in all rounds "
+        f"at most {figures.A} of the {everywhere} colluders are drawn, except with chance 2^-40 in all rounds "
         f"together; {does}"
     )
 
 
-def _sharing(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """The graph, the shares that open a secret, and what the coordinator may do."""
-    degree, others = figures["degree"], figures["clients"] - 1
+    degree, others = figures.degree, figures.clients - 1
     if degree == others:
         graph = ("graph", "complete", "everybody shares with everybody")
     else:
@@ -233,13 +236,13 @@ def _sharing(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         graph = ("graph", f"ring of {degree}", told)
     return [
         graph,
-        ("threshold", f"{figures['threshold']}", "shares that open a secret if all take part"),
-        ("coordinator", figures["adversary"], _COORDINATOR[figures["adversary"]]),
+        ("threshold", f"{figures.threshold}", "shares that open a secret if all take part"),
+        ("coordinator", figures.adversary, _COORDINATOR[figures.adversary]),
     ]
 
 
-def _honest(figures: Mapping[str, Any]) -> str:
-    if figures["mechanism"] in ("gaussian", "local-gaussian"):
+def _honest(figures: PlanFigures) -> str:
+    if figures.mechanism in ("gaussian", "local-gaussian"):
         return "honest in the smallest sum; the noise doesn't depend on it"
     return "honest in the smallest sum; sizes the noise"
 
@@ -248,16 +251,16 @@ def _epsilon(value: float | None) -> str:
     return "above 70" if value is None else f"{value:.3f}"
 
 
-def _target(figures: Mapping[str, Any], reader: str) -> str:
-    if figures["sampling"] == "none" or figures["target"] != reader:
+def _target(figures: PlanFigures, reader: str) -> str:
+    if figures.sampling == "none" or figures.target != reader:
         return ""
-    return f"the target, at most {figures['epsilon']:g}: " if "epsilon" in figures else "the target: "
+    return f"the target, at most {figures.epsilon:g}: "
 
 
-def _released(figures: Mapping[str, Any]) -> str:
-    if figures["sampling"] == "none":
+def _released(figures: PlanFigures) -> str:
+    if figures.sampling == "none":
         return "for readers of the models: here the same"
-    share = figures["clients"] / figures["population"]
+    share = figures.clients / figures.population
     return f"for readers of released models alone, each in {percent(share)} of the rounds"
 
 
@@ -265,15 +268,14 @@ def _bytes(number: int) -> str:
     return f"{number:,} bytes".replace(",", "\u00a0")
 
 
-def _with_probability(figures: Mapping[str, Any]) -> str:
-    share = figures.get("max_dropout")
-    return f", probability {share:g}" if share is not None else ""
+def _with_probability(figures: PlanFigures) -> str:
+    return f", probability {figures.max_dropout:g}"
 
 
-def plan_lines(figures: Mapping[str, Any], width: int) -> list[str]:
+def plan_lines(figures: PlanFigures, width: int) -> list[str]:
     """``plan_table`` as aligned text that is folded at ``width`` columns, warnings last."""
     lines = aligned(plan_table(figures), width)
-    for warning in figures.get("warnings", ()):
+    for warning in figures.warnings:
         lines += textwrap.wrap(f"Note: {warning}.", width)
     return lines
 

@@ -477,7 +477,7 @@ def test_the_least_gaussian_noise() -> None:
         (("--mechanism", "binomial", "--clip-update", "linear"), 2, "one fixed clip"),
         (("--plot", "plan.jpg"), 2, "must end in .png or .svg"),
         (("--plot", "/nowhere/plan.png"), 2, "in a folder that exists"),
-        (("--beta", 1), 2, "--beta 1 is out of range. Use at least 0 and below 1"),
+        (("--beta", 1), 2, "--beta 1 is out of range. Use 0 to 0.9"),
         (("--dim", 0), 2, "must be at least 1"),
         (("--dim", 1 << 29), 2, "at most 268435456"),
         (("--clients", 100_000), 2, "--clients 100000 is too many for one sum. Use at most 65520"),

@@ -254,10 +254,10 @@ def test_both_spellings_are_taken(run: Run) -> None:
     code, out, _ = run("plan", "--participants", "50", "--rounds", "1", "--drop", "0.2", "--json")
     assert (code, json.loads(out)["clients"]) == (0, 50)
     code, _, told = run("loadtest", "--participants", "5", "--dropout=2")
-    assert (code, told) == (2, "sordino loadtest: --drop is a share from 0 to below 1; for 10 % write 0.1.\n")
+    assert (code, told) == (2, "sordino loadtest: --drop 2 is out of range. Use at least 0 and below 1, such as 0.1.\n")
     code, _, told = run("simulate", "--dropout", "0.1")
     assert code == 2
-    assert "Say --drop for the share that leaves, or --max-dropout for the share that the plan allows" in told
+    assert "Use --drop for the share that leaves, or --max-dropout for the share that the plan allows" in told
 
 
 def test_a_task_that_swaps_its_arrays_is_told(

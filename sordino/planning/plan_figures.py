@@ -1,0 +1,109 @@
+"""The numbers of a plan, as everything that prints or compares plans reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_IF_STATED: Final = frozenset({"accountant", "epsilon_exact", "epsilon_pld", "alternatives", "task", "default_bounds"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFigures:
+    """A plan in data units, not grid units; the fields are the stable JSON names.
+
+    Attributes:
+        epsilon_coordinator, epsilon_released, epsilon_conditional: of all rounds. None above about 70, which the
+            sampler's distance from its law can't state; the last one without sampling, too.
+        granularity: step of the integer grid.
+        local_stddev, central_stddev, full_stddev: noise of one share, of the smallest sum, and if all survive.
+        noise_multiplier: central_stddev over the clip.
+        layer_noise_stddev: of the smallest sum, by layer, in units of the update.
+        quantile_stderr: of the share of norms below an adaptive clip, in the smallest sum; None with fixed clips.
+        abort_probability: of an attempt, if each participant leaves independently.
+        budget_coordinator, budget_released: None of a plan that is for comparison only.
+        warnings: sentences without a full stop.
+        accountant, epsilon_exact, epsilon_pld: of `sordino.planning.bounds.tighter_bounds`; None where not computed.
+        alternatives, task, expected, default_bounds: of `sordino plan`, where it is asked for them.
+    """
+
+    mechanism: str
+    clients: int
+    population: int
+    sampling: str
+    dim: int
+    coded_dim: int
+    padded_dim: int
+    rotation: str
+    block_dim: int
+    bits: int
+    clip: float
+    clipping: Mapping[str, Any]
+    sketch: list[int] | None
+    rounds: int
+    delta: float
+    granularity: float
+    local_stddev: float
+    central_stddev: float
+    full_stddev: float
+    noise_multiplier: float
+    inflated_clip: float
+    effective_noise_multiplier: float
+    epsilon_coordinator: float | None
+    epsilon_released: float | None
+    epsilon_conditional: float | None
+    target: str
+    adjacency: str
+    A: int
+    h_min: int
+    min_survivors: int
+    quorum: int
+    graph: str
+    adversary: str
+    threshold: int
+    degree: int
+    abort_probability: float
+    upload_bytes: int
+    max_dropout: float
+    adversarial: float
+    epsilon: float
+    budget_coordinator: float | None
+    budget_released: float | None
+    layer_noise_stddev: list[float]
+    quantile_stderr: float | None
+    trusts: str
+    theorem: str
+    warnings: list[str]
+    accountant: str | None = None
+    epsilon_exact: float | None = None
+    epsilon_pld: float | None = None
+    alternatives: Mapping[str, Any] | None = None
+    task: str | None = None
+    expected: Mapping[str, Any] | None = None
+    default_bounds: str | None = None
+
+    @property
+    def planned_epsilon(self) -> float | None:
+        """Of the target's reader."""
+        epsilons = {"coordinator": self.epsilon_coordinator, "released": self.epsilon_released}
+        return epsilons.get(self.target, self.epsilon_conditional)
+
+    @property
+    def error_variance(self) -> float:
+        """Variance of one value of a sum in which everybody survived: noise and rounding, data units squared.
+
+        Rounding adds granularity^2 / 6 a vector (`sordino.planning.alternatives.error_variance`).
+        """
+        return self.full_stddev**2 + self.clients * self.granularity**2 / 6
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure; what was not asked for is left out."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        left_out = {"expected"} if self.task is None else set()
+        if self.accountant is not None:
+            left_out |= _IF_STATED - {"accountant", "epsilon_exact", "epsilon_pld"}
+        else:
+            left_out |= _IF_STATED
+        return {name: value for name, value in values.items() if value is not None or name not in left_out}
