@@ -224,7 +224,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     address = await _listen(server, table.listen, server_credentials(table))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
-    log.info("listening", address=address, remark=configuration.study.remark)
+    log.info("listening", address=address)
     enrolment, enrolment_server = await _open_enrolment(configuration, study, connections.enrolment)
     if http is not None:
         http.serving(enrolment)

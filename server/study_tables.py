@@ -62,7 +62,6 @@ class StudyTable(Table):
         panel=STUDY,
         fixed=True,
     )
-    remark: str = key("", help="a remark for the coordinator's log, such as who runs the study", panel=STUDY)
     rounds: int = key(
         initial=15, help="rounds that share the privacy budget", ge=1, le=1_000_000, panel=STUDY, fixed=True
     )
