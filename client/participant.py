@@ -69,7 +69,7 @@ class _Attempt:
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[Update | None] = field(repr=False)
     agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, while others deal
-    packed: bytes | None = field(default=None, repr=False)  # until the coordinator says that it has it
+    packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator says that it has it
     offset: int = 0  # where its copy ends
 
     def drop(self) -> None:

@@ -57,7 +57,8 @@ class PreparedSet:
 
     def labels(self, part: Part) -> NDArray[np.int64]:
         """int64 (n,) or (n, L), mapped from the file."""
-        return self._array(f"{part}_labels")
+        labels: NDArray[np.int64] = self._array(f"{part}_labels")
+        return labels
 
     def users(self, part: Part) -> NDArray[np.int32] | None:
         """(n,) whose each example is; None in a set without users."""

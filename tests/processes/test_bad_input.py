@@ -177,7 +177,7 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     "ledger is gone": (writes("coordinator/ledger.sqlite.head", LOST), 2, "ledger.sqlite: is missing, although"),
     "threshold impossible": (edits("study.toml", "min_survivors = 5", "min_survivors = 4"), 3, "raise min_survivors"),
     "quorum above the roster": (edits("study.toml", "quorum = 5", "quorum = 8"), 3, "quorum"),
-    "budget impossible": (edits("study.toml", "epsilon = 50.0", "epsilon = 0.0001"), 3, "epsilon"),
+    "budget impossible": (edits("study.toml", "epsilon = 50 ", "epsilon = 0.0001"), 3, "epsilon"),
     "too few bits": (edits("study.toml", "bits = 16", "bits = 2"), 3, "bits"),
     "unknown option of the task": (edits("study.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
     "all on one host": (one_host, 3, "one host runs 7"),
@@ -276,6 +276,6 @@ def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands
     edits("study.toml", "max_attempts = 3", "max_attempts = 1")(study)
     assert command("serve", study, "--quiet").returncode == 5  # nobody came
     before = rows_of(state)
-    edits("study.toml", "epsilon = 50.0", "epsilon = 49.0")(study)
+    edits("study.toml", "epsilon = 50 ", "epsilon = 49.0")(study)
     check(command("serve", study, "--quiet"), 2, "begun with another plan or task")
     assert rows_of(state) == before
