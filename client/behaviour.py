@@ -41,7 +41,7 @@ class Encoding:
         return Encoder(self.plan, self.context, self.clips)
 
 
-async def chunks_of(packed: bytes, offset: int = 0) -> AsyncIterator[bytes]:
+async def chunks_of(packed: bytes | bytearray, offset: int = 0) -> AsyncIterator[bytes]:
     """A packed vector from an offset on, in framed chunks."""
     for one in frames(packed[offset:] if offset else packed):
         yield one
@@ -75,7 +75,11 @@ class Behaviour:
         return await encode()
 
     async def upload(
-        self, number: Number, packed: bytes, offset: int, send: Callable[[AsyncIterator[bytes]], Awaitable[bool]]
+        self,
+        number: Number,
+        packed: bytes | bytearray,
+        offset: int,
+        send: Callable[[AsyncIterator[bytes]], Awaitable[bool]],
     ) -> bool:
         """One upload of the masked vector, from the offset where the coordinator's copy ends.
 

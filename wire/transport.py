@@ -64,7 +64,7 @@ def unframe(message: bytes) -> memoryview:
     return memoryview(message)[position:]
 
 
-def frames(data: bytes) -> Iterator[bytes]:
+def frames(data: bytes | bytearray) -> Iterator[bytes]:
     """Cut a vector or document into framed chunks."""
     view = memoryview(data)
     for start in range(0, len(view), CHUNK_BYTES):

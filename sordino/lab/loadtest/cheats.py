@@ -37,7 +37,7 @@ def messages_of(way: str, kind: str, honest: Any) -> list[Any]:
     return [altered]
 
 
-def upload_of(way: str, packed: bytes) -> bytes:
+def upload_of(way: str, packed: bytes | bytearray) -> bytes | bytearray:
     """What is uploaded in the place of an honest vector."""
     match way:
         case "other-vector":
@@ -49,7 +49,7 @@ def upload_of(way: str, packed: bytes) -> bytes:
     return packed
 
 
-def _flipped(data: bytes) -> bytes:
+def _flipped(data: bytes | bytearray) -> bytes:
     """The first bit changed."""
     return bytes([data[0] ^ 1]) + data[1:]
 

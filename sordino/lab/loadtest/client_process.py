@@ -140,7 +140,11 @@ class PlannedBehaviour(Behaviour):
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)
 
     async def upload(
-        self, number: Number, packed: bytes, offset: int, send: Callable[[AsyncIterator[bytes]], Awaitable[bool]]
+        self,
+        number: Number,
+        packed: bytes | bytearray,
+        offset: int,
+        send: Callable[[AsyncIterator[bytes]], Awaitable[bool]],
     ) -> bool:
         drop, _ = self._plan(number)
         if drop is None or not drop.within_upload:
@@ -174,7 +178,7 @@ class PlannedBehaviour(Behaviour):
         return time.time() - self._load.began_at
 
 
-async def _first_half(packed: bytes, under_way: asyncio.Event) -> AsyncIterator[bytes]:
+async def _first_half(packed: bytes | bytearray, under_way: asyncio.Event) -> AsyncIterator[bytes]:
     """Half of a vector in chunks, and then nothing until the call ends."""
     async for chunk in chunks_of(packed[: max(1, len(packed) // 2)]):
         yield chunk
@@ -210,9 +214,7 @@ class RosterCache:
 class ParticipantGroup:
     """All participants of a process, and the proxies of those whose link differs from this machine's."""
 
-    def __init__(
-        self, settings: HostSettings, journal: ClientJournal, executor: Executor, load: LoadOptions
-    ) -> None:
+    def __init__(self, settings: HostSettings, journal: ClientJournal, executor: Executor, load: LoadOptions) -> None:
         self._settings, self._journal, self._executor, self._load = settings, journal, executor, load
         self._proxies: dict[int, TcpProxy] = {}
         self._ports: dict[int, int] = {}
