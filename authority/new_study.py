@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from authority.founding import CarriedAuthority
 from authority.study_data import check_data
 from learning.data_checks import concrete
 from learning.data_names import OWN
@@ -30,6 +29,7 @@ from server.study_tables import NETWORK, PRIVACY, STUDY
 
 if TYPE_CHECKING:
     from authority.folder import AuthorityKeys
+    from authority.founding import CarriedAuthority
     from mechanisms.plan import Plan
     from secagg.roster import RosterEntry
 

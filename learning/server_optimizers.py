@@ -9,12 +9,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FEDAVG, FEDADAGRAD, FEDADAM, FEDYOGI = "fedavg", "fedadagrad", "fedadam", "fedyogi"
-ADAPTIVE: Final = (FEDADAGRAD, FEDADAM, FEDYOGI)
-SERVER_OPTIMIZERS: Final = (FEDAVG, *ADAPTIVE)
-DEFAULT_RATES: Final[Mapping[str, float]] = {FEDAVG: 1.0, FEDADAGRAD: 0.1, FEDADAM: 0.03, FEDYOGI: 0.03}
-"""Step of each where none is chosen. The adaptive ones move every value by about their rate, however small the mean
-update is: 1, as of FedAvg, throws a model about. As [RCZ+21] found, 0.01 to 0.1 is where to look."""
+from learning.task_names import ADAPTIVE, DEFAULT_RATES, FEDADAGRAD, FEDAVG, FEDYOGI, SERVER_OPTIMIZERS
+
 _BLOCK: Final = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""Names of tasks, for settings that are checked before anything of numpy's size is loaded."""
+"""Names of tasks and of server optimizers, for settings that are checked before anything of numpy's size is loaded."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ BOUNDED: Final = (*STATISTICS, VOTES)
 """Those of them that send no model, and bound the norm of a contribution themselves."""
 WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic")
 """Those of them that compute with numpy, and so on no accelerator."""
+FEDAVG, FEDADAGRAD, FEDADAM, FEDYOGI = "fedavg", "fedadagrad", "fedadam", "fedyogi"
+ADAPTIVE: Final = (FEDADAGRAD, FEDADAM, FEDYOGI)
+SERVER_OPTIMIZERS: Final = (FEDAVG, *ADAPTIVE)
+DEFAULT_RATES: Final[Mapping[str, float]] = {FEDAVG: 1.0, FEDADAGRAD: 0.1, FEDADAM: 0.03, FEDYOGI: 0.03}
+"""Step of each where none is chosen. The adaptive ones move every value by about their rate, however small the mean
+update is: 1, as of FedAvg, throws a model about. As [RCZ+21] found, 0.01 to 0.1 is where to look."""
 _OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from runtime.address import split_address as split_address
 from runtime.failure import InputFailure
@@ -38,23 +37,6 @@ class Table(BaseModel):
 
 class Settings(Table):
     """A whole settings file. `read_settings` lets ``SORDINO_TABLE__KEY`` in the environment win over the file."""
-
-
-class _FromEnvironment(BaseSettings):
-    """What `read_settings` adds to a model while it reads: variables first, no .env file or secrets folder."""
-
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
 
 
 Model = TypeVar("Model", bound=Settings)
@@ -85,8 +67,26 @@ def read_settings(
             raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
     if prepare is not None:
         content = prepare(content)
+    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+    class FromEnvironment(BaseSettings):
+        """Variables first, no .env file or secrets folder."""
+
+        model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return env_settings, init_settings
+
     # Bases in this order: what the model says of its fields wins.
-    sourced: Any = type(model.__name__, (model, _FromEnvironment), {"__module__": __name__})
+    sourced: Any = type(model.__name__, (model, FromEnvironment), {"__module__": __name__})
     try:
         return model.model_construct(**dict(sourced(**content)))
     except ValidationError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from learning.data_names import located
-from learning.server_optimizers import DEFAULT_RATES
+from learning.task_names import DEFAULT_RATES
 from runtime.settings_file import (
     ConfigurationError,
     Settings,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, field_validator, model_validator
 
 from learning.data_names import OWN, check_dataset_name
-from learning.server_optimizers import DEFAULT_RATES, ServerOptimizer, make_server_optimizer
-from learning.task_names import TASKS, check_task_name
+from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
 from runtime.settings_file import Table, number_if_it_is_one, split_address
 from runtime.settings_keys import key
 from wire.guarantee import CURIOUS_TRUST
-from wire.study import coding
+
+if TYPE_CHECKING:
+    from learning.server_optimizers import ServerOptimizer
 
 STUDY, DATA, PRIVACY, CODING, NETWORK = "Study", "Data", "Privacy", "Clips and coding", "Network"
 _OWN: Final = "the task's own"
@@ -306,6 +307,8 @@ class PrivacyTable(Table):
         Args:
             clip: as `learning.make_task.clip_of` settles it.
         """
+        from wire.study import coding
+
         return coding(
             layers,
             clip=clip,
@@ -407,6 +410,8 @@ class ServerOptimizerTable(Table):
 
     def make(self) -> ServerOptimizer:
         """The optimizer, at rest."""
+        from learning.server_optimizers import make_server_optimizer
+
         return make_server_optimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
 
 

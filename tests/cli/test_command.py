@@ -291,6 +291,13 @@ def test_help_is_light() -> None:
     assert not loaded & {"numpy", "grpc", "torch", "matplotlib", "scipy", "cryptography", "server", "pydantic"}
 
 
+@pytest.mark.parametrize("verb", ["init", "plan", "simulate", "config"])
+def test_options_of_a_study_are_light(verb: str) -> None:
+    """They come from the model, which loads nothing that only a study's making or serving needs."""
+    loaded = modules_after(f"import sordino.cli; sordino.cli.verb('{verb}').params")
+    assert not loaded & {"numpy", "grpc", "google", "torch", "cryptography", "pydantic_settings"}
+
+
 def test_join_loads_nothing_of_the_server() -> None:
     code = "import sordino.cli, sordino.cli.join, runtime.logs, client.host_file, client.participant_host"
     loaded = modules_after(code)

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from authority.new_study import make_local_study, new_study
-from learning.server_optimizers import SERVER_OPTIMIZERS
+from learning.task_names import SERVER_OPTIMIZERS
 from runtime.failure import ExitCode
 from sordino.cli import init, simulate
 from sordino.lab.simulation.progress import SimulationProgress, duration

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from learning.server_optimizers import ADAPTIVE, SERVER_OPTIMIZERS, FedAdaptive, FedAvg, make_server_optimizer
+from learning.server_optimizers import FedAdaptive, FedAvg, make_server_optimizer
+from learning.task_names import ADAPTIVE, SERVER_OPTIMIZERS
 
 RNG = np.random.default_rng(8)
 MEANS = RNG.normal(size=(6, 11))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from learning.options import METHODS
-from learning.server_optimizers import SERVER_OPTIMIZERS
-from learning.task_names import TASKS
+from learning.task_names import SERVER_OPTIMIZERS, TASKS
 from mechanisms.clip_rule import SCALINGS, UPDATES
 from tests.methods.served import Unserved, serve
 from tests.methods.studies import LARGE, STUDIES
