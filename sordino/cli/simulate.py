@@ -182,7 +182,8 @@ def _run(
             data=None if data is None else str(data.absolute()),
         )
     except SimulationError as error:
-        raise Failure(ExitCode.INPUT, _in_options(str(error))) from None
+        option = f"--{error.setting.replace('_', '-')} " if error.setting else ""
+        raise Failure(ExitCode.INPUT, option + error.told) from None
     trained = trained_task(study.study.task, study.task)
     if device == "cuda" and trained in WITHOUT_TORCH:
         raise Failure(
@@ -278,14 +279,6 @@ def _from_folder(
     changed = partial(resized, configuration, places)
     study = settled(partial(changed, **anew), lambda made: made, {}, SimulatedStudy)
     return study, lambda **more: changed(**anew | more)
-
-
-def _in_options(message: str) -> str:
-    """A setting's complaint in the words of the command line."""
-    for name in ("drop_law", "evaluate_every", "drop", "secagg", "engine", "device", "target", "workers", "data"):
-        if message.startswith(f"{name} "):
-            return "--" + name.replace("_", "-") + message[len(name) :]
-    return message
 
 
 _STUDY: Final = options(

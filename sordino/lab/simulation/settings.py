@@ -35,7 +35,16 @@ WAYS: Final = frozenset({"workers", "engine", "device"})
 
 
 class SimulationError(InputFailure, ValueError):
-    """A setting of a simulation that can't be, or a file that isn't its own; one sentence that names what to change."""
+    """A setting of a simulation that can't be, or a file that isn't its own; one sentence that names what to change.
+
+    Attributes:
+        setting: name of the setting that the sentence begins with; empty where it names none first.
+        told: the sentence without it.
+    """
+
+    def __init__(self, told: str, setting: str = "") -> None:
+        super().__init__(f"{setting} {told}" if setting else told)
+        self.setting, self.told = setting, told
 
 
 class SimulatedPrivacy(PrivacyTable):
@@ -135,16 +144,16 @@ class SimulationSettings:
         )
         for name, given, allowed in names:
             if given not in allowed:
-                raise SimulationError(f"{name} {given!r} is unknown; use one of: {', '.join(allowed)}")
+                raise SimulationError(f"{given!r} is unknown; use one of: {', '.join(allowed)}", name)
         if not (math.isfinite(self.drop) and 0 <= self.drop < 1):
-            raise SimulationError(f"drop {self.drop} is no share: it lies from 0 to below 1")
+            raise SimulationError(f"{self.drop} is no share: it lies from 0 to below 1", "drop")
         for name, value, least, most in (
             ("seed", self.seed, 0, 2**63),
             ("evaluate_every", self.evaluate_every, 1, 2**31),
             ("workers", self.workers, 1, MOST_WORKERS),
         ):
             if not least <= value <= most:
-                raise SimulationError(f"{name} {value} is out of range; use {least} to {most}")
+                raise SimulationError(f"{value} is out of range; use {least} to {most}", name)
         if self.study.privacy.mechanism == NO_NOISE and self.secagg == REAL:
             raise SimulationError(
                 'mechanism "none" averages updates as they are, so there is nothing to mask; use secagg "ideal", or a '
@@ -152,16 +161,17 @@ class SimulationSettings:
             )
         if self.data is None and self.study.data.dataset == OWN:
             raise SimulationError(
-                "data isn't named, and the data set 'own' lies with each participant: name the folder that holds a "
-                "file of each, or a data set that is here"
+                "isn't named, and the data set 'own' lies with each participant: name the folder that holds a file of "
+                "each, or a data set that is here",
+                "data",
             )
         if self.data is not None and self.study.data.dataset != OWN:
             raise SimulationError(
-                f"data holds the participants' own files, and the data set is {self.study.data.dataset!r}: use one "
-                "of them"
+                f"holds the participants' own files, and the data set is {self.study.data.dataset!r}: use one of them",
+                "data",
             )
         if self.secagg == REAL and self.engine == RAY:
-            raise SimulationError('secagg "real" runs in one process; use the engine "local"')
+            raise SimulationError('"real" runs in one process; use the engine "local"', "secagg")
         if self.target == "conditional" and self.study.privacy.sampling == "none":
             raise SimulationError('the target "conditional" needs sampling; use sampling "poisson" and a cohort')
 
