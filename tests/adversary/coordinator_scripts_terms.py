@@ -117,7 +117,8 @@ NO_THRESHOLD = Naive("secagg.parameters", without=("is below the threshold",), s
 )
 async def below_the_threshold(places: Places) -> Seen:
     with NO_THRESHOLD.switched_off():
-        plan = new_study(**{**STUDIES["nine"], "name": "nine", "min_survivors": 5, "quorum": 5}).study.plan()
+        five = {"name": "nine", "min_survivors": 5, "quorum": 5, "hosts": 9}
+        plan = new_study(**{**STUDIES["nine"], **five}).study.plan()
     return await with_document(
         places, "nine", lambda one: dataclasses.replace(one.public.document, plan=plan).to_bytes()
     )
