@@ -56,14 +56,14 @@ class Run:
 def made_by() -> list[Any]:
     """What a row depends on beside its settings: the package's version, `FORMAT`, and a digest of the settings' form.
 
-    The form is every field's name, type and default: a setting whose default changes its meaning isn't the old one.
+    The form is every field's name, type, range and default: a setting whose default changes isn't the old one.
     """
     form = [
         [one.name, str(one.type), "made" if one.default is MISSING else repr(one.default)]
         for one in fields(SimulationSettings)
     ]
     keys = settings_keys(SimulatedStudy)
-    form += [[name, str(one.field.annotation), repr(one.default)] for name, one in keys.items()]
+    form += [[name, one.kind.__name__, *one.choices, one.range, repr(one.default)] for name, one in keys.items()]
     return [versions()["sordino"], FORMAT, hashlib.sha256(json.dumps(form).encode()).hexdigest()[:16]]
 
 
